@@ -1,0 +1,54 @@
+# Two commands: `make demo` and `make test`. Each does all of its own set-up,
+# without sudo, on a machine that has git, make and a Python from 3.11 to 3.13.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := .venv
+# No command of this project talks to a tracking or telemetry host on its own.
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := true
+export HF_HUB_OFFLINE := 1
+export LITELLM_LOCAL_MODEL_COST_MAP := True
+
+BIN := .venv/bin
+STAMP := .venv/.combee-synced
+
+.PHONY: help setup demo test check format lock clean
+
+help:
+	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples"
+	@echo "make test    lint, types and the whole test suite"
+	@echo "make check   lint and types only"
+	@echo "make bench   Combee against dspy.GEPA on the simulated service"
+	@echo "make clean   remove everything the commands above made"
+
+$(STAMP): uv.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
+	@bash tests/bootstrap.sh sync
+	@touch $(STAMP)
+
+setup: $(STAMP)
+
+demo: setup
+	$(BIN)/combee demo
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest
+
+.PHONY: bench
+bench: setup
+	$(BIN)/combee bench speed
+
+format: setup
+	$(BIN)/ruff check --fix .
+
+lock:
+	@bash tests/bootstrap.sh lock
+
+clean:
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache build dist

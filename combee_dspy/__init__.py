@@ -1,0 +1,1 @@
+"""Learn a DSPy program's prompts from many rollouts at once."""

@@ -1,0 +1,59 @@
+"""The batch controller's contract: what is known in, a batch size out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from combee_dspy.records import BatchDecision, Measurement
+from combee_dspy.strategies import Strategy
+
+__all__ = ["BatchController", "BatchView"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """What is known when the next minibatch is planned.
+
+    Attributes:
+        iteration: The iteration to plan, from 1.
+        trainset_size: N, examples in the trainset.
+        seen: Examples drawn so far; the first epoch ends at ``trainset_size``.
+        measurements: Delay of every finished iteration, in order.
+        workers: Rollouts that may run at once.
+        capacity: Largest number of LM requests the service was seen to serve at once, if measured.
+        remaining_rollouts: What the budget leaves, if it is in rollouts.
+        validation_size: Rollouts that a full validation takes.
+        children: Children checked on the minibatch in one iteration.
+        score_variance: Variance of the parents' scores so far, if any.
+        record_tokens: Mean estimated tokens of a reflection, if measured.
+        call_tokens: Tokens of reflections that one LM call may hold, if known.
+    """
+
+    iteration: int
+    trainset_size: int
+    seen: int = 0
+    measurements: tuple[Measurement, ...] = ()
+    workers: int = 1
+    capacity: int | None = None
+    remaining_rollouts: int | None = None
+    validation_size: int = 0
+    children: int = 1
+    score_variance: float | None = None
+    record_tokens: float | None = None
+    call_tokens: int | None = None
+
+
+class BatchController(Strategy):
+    """Chooses the size of each minibatch (Combee §3.3)."""
+
+    kind: ClassVar[str] = "controller"
+
+    @abstractmethod
+    def plan(self, view: BatchView) -> BatchDecision:
+        """Return the size of the next minibatch: at least 1, at most ``view.trainset_size``.
+
+        Must be a pure function of the parameters and ``view``, so that a resumed
+        or replayed run decides the same.
+        """

@@ -1,0 +1,323 @@
+"""What a run says while it runs: frozen events.
+
+Every event names its iteration (0 before the first). Hooks receive events in
+the order in which they were emitted, one at a time; they hold no lock of the
+run and may be slow without slowing a rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from combee_dspy.records import BatchDecision, NodeOutput, Rollout
+
+__all__ = [
+    "BatchPlanned",
+    "CandidateAccepted",
+    "CandidateProposed",
+    "CandidateRefused",
+    "CandidateRejected",
+    "ErrorRaised",
+    "Event",
+    "HeldoutEvaluated",
+    "IterationFinished",
+    "IterationStarted",
+    "ReflectionTrimmed",
+    "RolloutFinished",
+    "RunFinished",
+    "RunStarted",
+    "ScanFinished",
+    "ScanStarted",
+    "ValidationFinished",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        iteration: The iteration it belongs to, from 1; 0 before the first.
+    """
+
+    iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The run begins: nothing has been bought yet.
+
+    Attributes:
+        name: Task, shape and seed, for people.
+        seed: The run's seed.
+        sizes: Rows per split: ``train``, ``validation``, ``heldout``.
+        digests: SHA-256 per split.
+        specs: The strategies, by kind, as plain data.
+        models: Model name by role.
+        components: The seed candidate: text by component.
+        warnings: What makes the run unfit for claims, in sentences.
+    """
+
+    name: str
+    seed: int
+    sizes: Mapping[str, int]
+    digests: Mapping[str, str]
+    specs: Mapping[str, Any]
+    models: Mapping[str, str]
+    components: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationStarted(Event):
+    """gepa has begun an iteration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlanned(Event):
+    """The controller has chosen the size of a minibatch.
+
+    Attributes:
+        decision: Size, reason, fit and clamps.
+    """
+
+    decision: BatchDecision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFinished(Event):
+    """A rollout has been scored, or taken from the run's memo.
+
+    Attributes:
+        rollout: The rollout.
+        rollout_id: Unique in the run; a memo hit has an id of its own.
+        candidate_id: Which candidate was run (content hash, 16 hex digits).
+        split: ``"train"`` or ``"validation"`` or ``"heldout"``.
+        purpose: ``"parent"``, ``"child"``, ``"validation"`` or ``"heldout"``.
+        cached: Whether it was taken from the memo and cost nothing.
+    """
+
+    rollout: Rollout
+    rollout_id: str
+    candidate_id: str
+    split: str
+    purpose: str
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionTrimmed(Event):
+    """A reflection was longer than a shard's token budget allows.
+
+    Attributes:
+        component: The component it is about.
+        index: The reflection's index.
+        action: ``"split"`` or ``"trimmed"``.
+        tokens: Estimated tokens before.
+        limit: Tokens that one reflection may take.
+    """
+
+    component: str
+    index: int
+    action: str
+    tokens: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanStarted(Event):
+    """An aggregator begins.
+
+    Attributes:
+        component: The component.
+        aggregator: The aggregator's name.
+        reflections: How many reflections it received.
+        levels: LM calls per level, as planned.
+    """
+
+    component: str
+    aggregator: str
+    reflections: int
+    levels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanFinished(Event):
+    """An aggregator has finished.
+
+    Attributes:
+        component: The component.
+        aggregator: The aggregator's name.
+        nodes: Output of every node.
+        lessons: The lessons it returned.
+        seconds: Wall-clock seconds.
+    """
+
+    component: str
+    aggregator: str
+    nodes: tuple[NodeOutput, ...]
+    lessons: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateProposed(Event):
+    """An operator has made a child.
+
+    Attributes:
+        candidate_id: The child's content hash.
+        parent_id: The parent's content hash.
+        operator: The operator's name.
+        texts: The components that changed, with their new text.
+    """
+
+    candidate_id: str
+    parent_id: str
+    operator: str
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRefused(Event):
+    """No child was made.
+
+    Attributes:
+        parent_id: The parent's content hash.
+        operator: The operator's name.
+        reason: Why, in one sentence.
+    """
+
+    parent_id: str
+    operator: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateRejected(Event):
+    """gepa did not keep a child.
+
+    Attributes:
+        old_score: The parent's sum of scores on the minibatch.
+        new_score: The child's.
+        reason: gepa's reason.
+    """
+
+    old_score: float
+    new_score: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateAccepted(Event):
+    """gepa has added a candidate to its pool.
+
+    Attributes:
+        index: Its index in the pool.
+        parents: Indices of its parents.
+        score: Its sum of scores on the minibatch.
+    """
+
+    index: int
+    parents: tuple[int, ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationFinished(Event):
+    """A candidate has been validated.
+
+    Attributes:
+        index: Its index in gepa's pool; 0 is the seed.
+        candidate_id: Its content hash.
+        texts: The whole candidate.
+        score: Mean validation score.
+        best: Whether it is the best on validation so far.
+        rollouts: Rollouts bought so far in the run, by gepa's count.
+    """
+
+    index: int
+    candidate_id: str
+    texts: Mapping[str, str]
+    score: float
+    best: bool
+    rollouts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationFinished(Event):
+    """gepa has ended an iteration.
+
+    Attributes:
+        accepted: Whether a candidate was added.
+        rollouts: Rollouts bought so far, by gepa's count.
+        best_score: Best mean validation score so far.
+        seconds: Wall-clock seconds of the iteration.
+        costs: The ledger's totals by role (see :class:`combee_dspy.costs.Totals`).
+    """
+
+    accepted: bool
+    rollouts: int
+    best_score: float
+    seconds: float
+    costs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutEvaluated(Event):
+    """The held-out set has been read, once, at the end.
+
+    Attributes:
+        before: Mean score of the seed.
+        after: Mean score of the best candidate.
+        interval: Bootstrap interval of the paired difference (low, high).
+        confidence: Its level, for example 0.95.
+        size: Rows.
+        digest: SHA-256 of the split.
+    """
+
+    before: float
+    after: float
+    interval: tuple[float, float]
+    confidence: float
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRaised(Event):
+    """Something failed.
+
+    Attributes:
+        where: Which part, for example ``"gepa"``.
+        error: ``"ClassName: message"``.
+        fatal: Whether the run ends with it.
+    """
+
+    where: str
+    error: str
+    fatal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Event):
+    """The run is over.
+
+    Attributes:
+        reason: Why it stopped, in one sentence.
+        best_index: The chosen candidate's index.
+        best_score: Its mean validation score.
+        texts: The chosen candidate.
+        rollouts: Rollouts bought, by gepa's count.
+        seconds: Wall-clock seconds.
+        costs: The ledger's totals by role.
+    """
+
+    reason: str
+    best_index: int
+    best_score: float
+    texts: Mapping[str, str]
+    rollouts: int
+    seconds: float
+    costs: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,197 @@
+"""Every error that combee_dspy raises on purpose, in one tree.
+
+    CombeeError
+    ├── ArgumentError               an argument cannot be used: names it, its value and the remedy
+    │   ├── ArgumentTypeError       … also a TypeError
+    │   └── ArgumentValueError      … also a ValueError
+    │       ├── UnknownStrategyError    no strategy of that kind and name is installed
+    │       └── SplitOverlapError       two splits that must be disjoint share rows
+    ├── PluginError                 an entry point is there but cannot be loaded
+    ├── ServiceError                an LM service cannot be used
+    │   ├── LMUnreachableError          the probe before the run failed: nothing was spent
+    │   └── InfrastructureError         rollouts kept failing for reasons that are not the program's
+    ├── DataSourceError             a benchmark's rows cannot be read from the source named
+    └── LocalModelError             the embedded model cannot be started
+
+Catch ``CombeeError`` for all of them. Errors of user code (a metric or a
+program that raises) are never wrapped: they become feedback of the rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "ArgumentValueError",
+    "CombeeError",
+    "DataSourceError",
+    "InfrastructureError",
+    "LMUnreachableError",
+    "LocalModelError",
+    "PluginError",
+    "ServiceError",
+    "SplitOverlapError",
+    "UnknownStrategyError",
+]
+
+_SHOWN = 200
+
+
+class CombeeError(Exception):
+    """Root of all errors raised by this package."""
+
+
+class ArgumentError(CombeeError):
+    """An argument cannot be used as it was given.
+
+    Args:
+        argument: Name of the argument as the user wrote it, for example ``"trainset"``.
+        value: The value that was refused. Its ``repr`` is shown, cut to 200 characters.
+        problem: What is wrong, as the rest of a sentence that starts with the argument.
+        remedy: What to do, as a sentence.
+    """
+
+    def __init__(self, argument: str, value: object, problem: str, remedy: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+        shown = repr(value)
+        if len(shown) > _SHOWN:
+            shown = shown[:_SHOWN] + "…"
+        super().__init__(f"{argument} {problem} (got {shown}). {remedy}")
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument has a type that cannot be used."""
+
+
+class ArgumentValueError(ArgumentError, ValueError):
+    """An argument has the right type and a value that cannot be used."""
+
+
+class UnknownStrategyError(ArgumentValueError):
+    """No strategy of this kind is installed under this name.
+
+    Args:
+        kind: The strategy kind, for example ``"aggregator"``.
+        name: The name that was asked for.
+        installed: The names that exist.
+    """
+
+    def __init__(self, kind: str, name: str, installed: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.installed = tuple(sorted(installed))
+        super().__init__(
+            kind,
+            name,
+            "names no installed strategy",
+            f"Installed: {', '.join(self.installed) or 'none'}. "
+            "Run `combee plugins` to see what is installed and what failed to load.",
+        )
+
+
+class SplitOverlapError(ArgumentValueError):
+    """Two splits that must be disjoint share rows.
+
+    Args:
+        argument: The split that must not overlap, for example ``"heldout"``.
+        other: The split it overlaps.
+        shared: How many distinct rows they share.
+    """
+
+    def __init__(self, argument: str, other: str, shared: int) -> None:
+        self.other = other
+        self.shared = shared
+        super().__init__(
+            argument,
+            f"{shared} shared rows",
+            f"shares {shared} rows with {other}",
+            f"Remove them from one of the two: a score on rows seen in {other} proves nothing.",
+        )
+
+
+class PluginError(CombeeError):
+    """An entry point exists but its object cannot be used.
+
+    Args:
+        kind: The strategy kind.
+        name: The entry point's name.
+        distribution: The distribution that declares it.
+        reason: Why it cannot be used.
+    """
+
+    def __init__(self, kind: str, name: str, distribution: str, reason: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.distribution = distribution
+        self.reason = reason
+        super().__init__(f"{kind} {name!r} from distribution {distribution!r} cannot be used: {reason}")
+
+
+class ServiceError(CombeeError):
+    """An LM service cannot be used."""
+
+
+class LMUnreachableError(ServiceError):
+    """The probe call that comes before a run failed.
+
+    Args:
+        role: The model role that was probed, for example ``"task"``.
+        model: The model's name.
+        reason: The service's own words, without credentials.
+    """
+
+    def __init__(self, role: str, model: str, reason: str) -> None:
+        self.role = role
+        self.model = model
+        self.reason = reason
+        super().__init__(
+            f"the {role} LM {model!r} did not answer a one-token probe: {reason}. "
+            "Nothing was spent. Check the key, the model's name and api_base, or pass probe=False to skip this check."
+        )
+
+
+class InfrastructureError(ServiceError):
+    """Rollouts kept failing for reasons that say nothing about the program.
+
+    Args:
+        failed: How many rollouts failed.
+        attempts: How often each was tried.
+        reason: The last failure.
+    """
+
+    def __init__(self, failed: int, attempts: int, reason: str) -> None:
+        self.failed = failed
+        self.attempts = attempts
+        self.reason = reason
+        super().__init__(
+            f"{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
+            "They were not scored, since an outage is not a wrong answer. "
+            "Compile again with the same log_dir to go on from the last checkpoint."
+        )
+
+
+class DataSourceError(CombeeError):
+    """A benchmark's rows cannot be read from the source that was named.
+
+    Args:
+        benchmark: The benchmark's name.
+        source: The source that was tried.
+        reason: Why it cannot be read.
+        remedy: What to do.
+    """
+
+    def __init__(self, benchmark: str, source: str, reason: str, remedy: str) -> None:
+        self.benchmark = benchmark
+        self.source = source
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"benchmark {benchmark!r} cannot be read from {source!r}: {reason}. {remedy}")
+
+
+class LocalModelError(CombeeError):
+    """The embedded model cannot be started."""

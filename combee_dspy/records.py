@@ -1,0 +1,262 @@
+"""Frozen records that cross rooms.
+
+A record is made once and never changed, so it may be read from any thread.
+Values that belong to the user (examples, predictions, traces) are held by
+reference and must not be changed either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "BatchDecision",
+    "Clamp",
+    "Demonstration",
+    "Edit",
+    "FailedCall",
+    "Lesson",
+    "Lessons",
+    "Measurement",
+    "NodeOutput",
+    "PowerLawFit",
+    "PredictorRun",
+    "Reflection",
+    "Refusal",
+    "Role",
+    "Rollout",
+]
+
+Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
+"""Who an LM call is made for. Named on every logged call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One run of a program on one example, scored.
+
+    Attributes:
+        example_id: SHA-256 of the example's row (see :mod:`combee_dspy.hashing`).
+        example: The ``dspy.Example`` that was run.
+        prediction: What the program returned; ``None`` when it raised; DSPy's
+            ``FailedPrediction`` when an LM answer did not parse.
+        trace: ``(predictor, inputs, outputs)`` per predictor call, in call order.
+        score: The metric's score, or the failure score.
+        feedback: The metric's text at program level, empty where it gave none.
+        objective_scores: Score per objective where the metric names several.
+        error: ``"ClassName: message"`` of the program's or metric's error, else ``None``.
+        seconds: Wall-clock seconds of program and metric together.
+    """
+
+    example_id: str
+    example: Any
+    prediction: Any
+    trace: tuple[tuple[Any, Mapping[str, Any], Any], ...]
+    score: float
+    feedback: str = ""
+    objective_scores: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorRun:
+    """One predictor's part of one rollout, as an operator sees it.
+
+    Attributes:
+        example_id: The example's row hash.
+        inputs: The predictor's input fields.
+        outputs: The predictor's output fields.
+        score: The rollout's score.
+        first: Whether this was the predictor's first call in the rollout.
+    """
+
+    example_id: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    score: float
+    first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """What one trajectory has to say about one component.
+
+    Attributes:
+        index: Position in the minibatch, from 0. Joins go by it, never by arrival.
+        record: GEPA's reflective record: ``"Inputs"``, ``"Generated Outputs"``, ``"Feedback"``.
+            Values may be DSPy types (images, histories) and travel to the LM as such.
+        example_id: The example's row hash, or ``None`` where DSPy dropped the link.
+        part: 0 for a whole record; 1, 2, … for the parts of a record that was split.
+    """
+
+    index: int
+    record: Mapping[str, Any]
+    example_id: str | None = None
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One thing to do differently, in one or two sentences.
+
+    Attributes:
+        text: The lesson.
+        sources: Indices of the reflections in the shard or shards it came from, ascending.
+    """
+
+    text: str
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutput:
+    """What one node of a scan returned.
+
+    Attributes:
+        level: 1 for the calls that read reflections, 2 and up for those that merge.
+        node: Position within its level, from 0.
+        sources: Indices of the reflections below this node, ascending, each once.
+        lessons: What it returned.
+        failed: The error's text when the call failed after retries, else ``None``.
+    """
+
+    level: int
+    node: int
+    sources: tuple[int, ...]
+    lessons: tuple[str, ...]
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """The result of aggregating reflections for one component.
+
+    Attributes:
+        component: The component the lessons are about.
+        lessons: What was learned, in a stated order.
+        rewrite: A whole new text, where the aggregator writes one; operators
+            that insert lessons use it as it is.
+        nodes: Output of every node, in (level, node) order.
+    """
+
+    component: str
+    lessons: tuple[Lesson, ...] = ()
+    rewrite: str | None = None
+    nodes: tuple[NodeOutput, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One worked example shown to the model.
+
+    Attributes:
+        inputs: Input fields, JSON values.
+        outputs: Output fields, JSON values.
+        example_id: Row hash of the training example it came from, else ``None``.
+    """
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    example_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What an operator changes: any of a component's instruction and demonstrations.
+
+    Attributes:
+        instruction: The new instruction, or ``None`` to leave it.
+        demonstrations: The new demonstrations, or ``None`` to leave them.
+    """
+
+    instruction: str | None = None
+    demonstrations: tuple[Demonstration, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an operator made no edit.
+
+    Attributes:
+        reason: One sentence for the log.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """An LM call that failed after all retries, in the place of its prediction.
+
+    Attributes:
+        error: ``"ClassName: message"``.
+    """
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The delay of one iteration at one batch size.
+
+    Attributes:
+        batch_size: Examples in the minibatch.
+        seconds: From the first rollout of the minibatch to the child's last check.
+    """
+
+    batch_size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLawFit:
+    """T(bs) = scale · bs^(−exponent), seconds an epoch (Combee §3.3).
+
+    Attributes:
+        scale: A, seconds.
+        exponent: α, without unit.
+        tau: τ, seconds an epoch that one more example a batch must save.
+        plateau: (αA/τ)^(1/(α+1)), examples, before rounding and clamps.
+    """
+
+    scale: float
+    exponent: float
+    tau: float
+    plateau: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """One bound that changed a batch size.
+
+    Attributes:
+        name: Which bound, for example ``"budget"`` or ``"epoch-updates"``.
+        before: Size before it.
+        after: Size after it.
+        reason: One sentence with the figures it came from.
+    """
+
+    name: str
+    before: int
+    after: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecision:
+    """How many examples the next minibatch holds, and why.
+
+    Attributes:
+        size: Examples, at least 1.
+        reason: One sentence.
+        fit: The fit it came from, where there was one.
+        clamps: Every bound that changed it, in order.
+    """
+
+    size: int
+    reason: str
+    fit: PowerLawFit | None = None
+    clamps: tuple[Clamp, ...] = ()

@@ -1,0 +1,45 @@
+"""The executor contract: where a run's rollouts and LM calls are carried out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from combee_dspy.strategies import Strategy
+
+__all__ = ["Executor", "ExecutorSession"]
+
+T = TypeVar("T")
+
+
+class ExecutorSession(Protocol):
+    """A running executor. Thread-safe; owned by one run, which closes it."""
+
+    @property
+    def workers(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    def submit(self, task: Callable[..., T], /, *args: Any) -> Future[T]:
+        """Queue a task. It runs in a copy of the caller's context variables."""
+        ...
+
+    def close(self) -> None:
+        """Cancel what has not started and wait for what has. May be called twice."""
+        ...
+
+
+class Executor(Strategy):
+    """Starts one pool of workers for a whole run."""
+
+    kind: ClassVar[str] = "executor"
+
+    @abstractmethod
+    def start(self, workers: int) -> ExecutorSession:
+        """Start ``workers`` workers.
+
+        Raises:
+            ArgumentValueError: ``workers`` is below 1.
+        """
