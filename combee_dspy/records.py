@@ -47,6 +47,8 @@ class Rollout:
         feedback: The metric's text at program level, empty where it gave none.
         objective_scores: Score per objective where the metric names several.
         error: ``"ClassName: message"`` of the program's or metric's error, else ``None``.
+        failed_in: ``"program"`` or ``"metric"`` where there is an error, else ``None``.
+        metric_output: What the metric returned, as it is.
         seconds: Wall-clock seconds of program and metric together.
     """
 
@@ -58,6 +60,8 @@ class Rollout:
     feedback: str = ""
     objective_scores: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    failed_in: Literal["program", "metric"] | None = None
+    metric_output: Any = None
     seconds: float = 0.0
 
 

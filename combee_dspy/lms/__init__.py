@@ -9,6 +9,18 @@ _HOMES = {
     "ConstrainedJSONAdapter": "combee_dspy.lms.embedded",
     "EmbeddedModel": "combee_dspy.lms.embedded",
     "embedded_lm": "combee_dspy.lms.embedded",
+    "CapacityModel": "combee_dspy.lms.simulated",
+    "FailureRates": "combee_dspy.lms.simulated",
+    "LatencyLaw": "combee_dspy.lms.simulated",
+    "ServiceStats": "combee_dspy.lms.simulated",
+    "SimulatedConfig": "combee_dspy.lms.simulated",
+    "SimulatedQuestion": "combee_dspy.lms.simulated",
+    "SimulatedService": "combee_dspy.lms.simulated",
+    "SimulatedTask": "combee_dspy.lms.simulated",
+    "formula_task": "combee_dspy.lms.simulated",
+    "LMPort": "combee_dspy.lms.port",
+    "probe": "combee_dspy.lms._probe",
+    "simulated_formula_service": "combee_dspy.lms.simulated",
 }
 
 __all__ = list(_HOMES)  # noqa: PLE0605 - the names live in one table

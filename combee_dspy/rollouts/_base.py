@@ -5,13 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Executor", "ExecutorSession"]
+__all__ = ["CURRENT_SESSION", "Executor", "ExecutorSession", "current_session"]
 
 T = TypeVar("T")
+
+CURRENT_SESSION: ContextVar[object | None] = ContextVar("combee_session", default=None)
+"""The session whose worker runs this code. A session sets it around each task."""
+
+
+def current_session() -> object | None:
+    """Return the session whose worker runs this code, or ``None`` outside of one.
+
+    Whoever waits for tasks of that same session must not only wait: all its
+    workers may be waiting.
+    """
+    return CURRENT_SESSION.get()
 
 
 class ExecutorSession(Protocol):

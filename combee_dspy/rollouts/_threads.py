@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, TypeVar
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.rollouts._base import Executor, ExecutorSession
+from combee_dspy.rollouts._base import CURRENT_SESSION, Executor, ExecutorSession
 
 __all__ = ["Threads"]
 
@@ -27,7 +27,11 @@ class _ThreadSession:
     def submit(self, task: Callable[..., T], /, *args: Any) -> Future[T]:
         # DSPy keeps its settings, trace and callbacks in context variables: without
         # this copy a worker would see the defaults instead of the caller's.
-        return self._pool.submit(contextvars.copy_context().run, task, *args)
+        return self._pool.submit(contextvars.copy_context().run, self._work, task, args)
+
+    def _work(self, task: Callable[..., T], args: tuple[Any, ...]) -> T:
+        CURRENT_SESSION.set(self)
+        return task(*args)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,141 @@
+"""The benchmark contract: rows, splits, a program to start from, and a score."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.strategies import Strategy
+
+if TYPE_CHECKING:
+    import dspy
+
+__all__ = ["BaseBenchmark", "Benchmark", "Metric", "Split"]
+
+
+class Metric(Protocol):
+    """A metric in GEPA's five-argument protocol.
+
+    Pure, and safe to call from any thread.
+    """
+
+    def __call__(
+        self,
+        gold: dspy.Example,
+        pred: dspy.Prediction,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
+    ) -> dspy.Prediction:
+        """Return ``dspy.Prediction(score=float in [0, 1], feedback=str)``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The rows of one split, in order.
+
+    Attributes:
+        name: ``"train"``, ``"validation"`` or ``"heldout"``.
+        examples: One example a row, its inputs marked.
+        row_hashes: SHA-256 of each raw row as the source gave it (see
+            :mod:`combee_dspy.hashing`), in the order of ``examples``. They do
+            not change with the parameters that shape an example.
+    """
+
+    name: str
+    examples: tuple[dspy.Example, ...]
+    row_hashes: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the row hashes in order: what pins the split."""
+        return digest_of(self.row_hashes)
+
+    @property
+    def example_ids(self) -> tuple[str, ...]:
+        """SHA-256 of each example: what a rollout is logged under."""
+        return tuple(row_hash(example) for example in self.examples)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark that has been read: everything a run needs.
+
+    Attributes:
+        name: The name it is published under.
+        task: The task within the benchmark, equal to ``name`` where there is one.
+        source: Where the rows came from this time, for the log.
+        licence: Licence of the rows.
+        citation: What to cite with a result.
+        train: What the optimizer learns from.
+        validation: What the optimizer selects on.
+        heldout: What nothing reads before the end.
+        signature: The task as a signature; its instructions are the seed prompt.
+        program: Returns a fresh default program.
+        metric: The benchmark's score: the headline.
+        tolerant_metric: A forgiving score to report beside it, never in its place.
+        known_noise: Raw row hash to what is known to be wrong with the row's label.
+        notes: What a reader must know about the rows used, such as overlaps.
+    """
+
+    name: str
+    task: str
+    source: str
+    licence: str
+    citation: str
+    train: Split
+    validation: Split
+    heldout: Split
+    signature: type[dspy.Signature]
+    program: Callable[[], dspy.Module]
+    metric: Metric
+    tolerant_metric: Metric | None = None
+    known_noise: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[Split, Split, Split]:
+        """Train, validation and held-out, in this order."""
+        return (self.train, self.validation, self.heldout)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Split name to digest: give it as ``pin=`` to require the same rows again."""
+        return {split.name: split.digest for split in self.splits}
+
+    def noisy_examples(self) -> dict[str, str]:
+        """Return ``known_noise`` by example id, for the rows that are in a split."""
+        return {
+            example_id: self.known_noise[raw]
+            for split in self.splits
+            for example_id, raw in zip(split.example_ids, split.row_hashes, strict=True)
+            if raw in self.known_noise
+        }
+
+
+class BaseBenchmark(Strategy):
+    """Reads one benchmark.
+
+    The constructor only stores its parameters; reading happens in :meth:`load`.
+    """
+
+    kind: ClassVar[str] = "benchmark"
+
+    @abstractmethod
+    def load(self) -> Benchmark:
+        """Read the rows and return the benchmark.
+
+        The same parameters and source give the same rows in the same order.
+
+        Raises:
+            DataSourceError: The rows cannot be read, are not what the benchmark
+                needs, or differ from what ``pin`` requires.
+            ArgumentValueError: A parameter cannot be used.
+        """

@@ -1,0 +1,243 @@
+"""Questions of the routing task: what a person would ask who does not know the formula's name.
+
+Slots: ``{c}`` company, ``{p}`` person, ``{when}`` a period, ``{big}`` >
+``{mid}`` > ``{small}`` a firm's sums, ``{sum}`` a private sum, ``{price}`` >
+``{cost}`` dollars a unit, ``{share}`` > ``{per}`` dollars a share, ``{high}``
+> ``{low}`` percentages, ``{years}``, ``{units}``, ``{beta}``.
+No question holds a giveaway of its formula (:attr:`FinanceFormula.giveaways`).
+"""
+
+# ruff: noqa: E501 - one question a line: a wrapped one is hard to read and to search for.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["PHRASINGS"]
+
+PHRASINGS: Mapping[str, tuple[str, ...]] = {
+    "Current Ratio": (
+        "Cash, stock and customer bills at {c} come to {big}; {small} falls due within twelve months. How many times over could it pay?",
+        "{c} must settle {small} within a year and holds {big} in cash, receivables and goods for sale. How well covered is it?",
+        "For every dollar {c} owes this year, how many dollars of short-term resources, stock included, does it have? It holds {big} and owes {small}.",
+        "A supplier asks whether {c} can meet its short-term bills of {small} out of short-lived resources of {big}, stock and all.",
+        "{p} compares everything {c} will turn into cash within a year, {big}, with all it must pay within a year, {small}.",
+        "Short-term resources of {big}, warehouse included, against short-term bills of {small}: how many times do they go into each other at {c}?",
+    ),
+    "Gross Margin": (
+        "{c} sold goods for {big} {when}; making them cost {mid}. What part of each sales dollar is left before rent and salaries?",
+        "Goods that brought {c} {big} cost {mid} to produce. What percentage of sales remains before any overheads?",
+        "{p} wants to know how much of {c}'s {big} in sales survives after paying {mid} for materials and factory labour only.",
+        "Ignoring office costs, loans and tax, what share of its {big} in takings does {c} keep after {mid} of production cost?",
+        "The flour and ovens behind {big} of sales cost {c} {mid}. What percentage of the takings is left over those direct costs?",
+        "Of {big} in sales {when}, {mid} went on buying the goods themselves. What fraction did {c} keep before overheads?",
+    ),
+    "Simple Interest": (
+        "{p} lends a cousin {sum} at {low} a year for {years} years, charged on the original sum only. How much is paid for the loan?",
+        "A loan of {sum} bears {low} a year for {years} years and nothing is added to the balance. What is the total charge?",
+        "{p} borrows {sum} for {years} years at a flat {low} a year, never compounded. What will the borrowing cost in dollars?",
+        "Each year for {years} years {p} pays {low} of the {sum} first borrowed. What do these charges add up to?",
+        "A flat yearly charge of {low} applies to {sum} for {years} years, always on the starting sum. What is owed on top?",
+        "With no charge upon earlier charges, how much does {p} earn by lending {sum} at {low} for {years} years?",
+    ),
+    "Dividend Yield": (
+        "A share of {c} costs {share} and hands its holder {per} in cash each year. What percentage of the price is that?",
+        "{p} buys stock at {share} and collects {per} a share every year. What is the yearly cash income as a percentage of the price?",
+        "For income, {p} compares the {per} paid out on each share of {c} with its market price of {share}. What rate is that?",
+        "How much annual cash, in percent of what it costs, does a {share} share of {c} give that distributes {per}?",
+        "Each share distributes {per} a year and trades at {share}. What percentage does a buyer at this price receive in cash?",
+        "{c} sends shareholders {per} per share a year; the stock trades at {share}. What cash rate does that make on the price?",
+    ),
+    "Days Sales Outstanding": (
+        "Customers of {c} still owe {small} on yearly credit sales of {big}. How long do they take to pay on average?",
+        "{c} invoices {big} a year and has {small} unpaid by customers. After how many days does an invoice get paid?",
+        "{p} wonders how many days pass at {c} between a sale on account and the money arriving: {small} unpaid, {big} sold on credit.",
+        "Buyers owe {c} {small}; it sells {big} a year on account. How many days of sales are tied up in unpaid invoices?",
+        "How slow are the customers of {c}? Unpaid invoices stand at {small}, yearly sales on credit at {big}. Answer in days.",
+        "With {small} waiting to be collected and {big} sold on account {when}, what is the average collection time at {c}?",
+    ),
+    "Break-Even Point": (
+        "{c} pays {small} a year whatever it sells; each unit sells at {price} and costs {cost} to make. How many must it sell to lose nothing?",
+        "Rent and salaries are {small}; each item brings {price} and uses up {cost}. From how many items on does {c} stop losing money?",
+        "How many units at {price}, each costing {cost} to make, pay back the {small} that {c} spends anyway?",
+        "{p} opens a stall: {small} in fixed costs, {cost} of ingredients per meal, {price} per meal. How many meals until neither profit nor loss?",
+        "At what number of sales does {c} make exactly zero profit, with {small} of fixed costs, a price of {price} and unit costs of {cost}?",
+        "Before {c} earns a cent it must recover {small} of fixed costs, selling at {price} what costs {cost}. How many sales does that take?",
+    ),
+    "Interest Coverage": (
+        "{c} made {mid} before interest and tax {when} and pays its lenders {small} in interest. How many times over can it pay that?",
+        "How often could {c} meet its interest bill of {small} from an operating profit of {mid}?",
+        "A bank asks how safely {c} pays {small} of yearly interest, repayment aside, out of profit before interest and tax of {mid}.",
+        "Operating profit of {mid} stands against interest charges of {small} at {c}. How many times does the one go into the other?",
+        "Bondholders of {c} get {small} in interest; operating profit is {mid}. How many times is their interest earned?",
+        "{p} checks how far operating profit, {mid}, could fall before {c} fails to pay {small} of interest. How many times is it earned?",
+    ),
+    "Price-to-Earnings": (
+        "A share of {c} trades at {share} and made a profit of {per} {when}. How many years of such profit does the buyer pay for?",
+        "Investors pay {share} for a share that makes {per} of profit a year. How many dollars do they pay per dollar of profit?",
+        "{c} made {per} of profit on each share; its stock costs {share}. What multiple of yearly profit is that?",
+        "Is the stock of {c} dear? It costs {share} and each share stands for {per} of yearly profit. What multiple is paid?",
+        "{p} divides what the market asks for one share, {share}, by the profit made on it {when}, {per}. Which measure is that?",
+        "With yearly profit of {per} on each share and a quote of {share}, how many times its profit does {c} sell for?",
+    ),
+    "Return on Equity": (
+        "The owners of {c} have {big} in the firm, and it made {small} after tax. What percentage did their money make?",
+        "{c} made a profit of {small} on {big} of shareholders' funds {when}. How well was the owners' money used?",
+        "What rate did {c} make for its owners, whose stake in the books is {big}, with a profit of {small}?",
+        "Shareholders' funds are {big} and after-tax profit is {small}. What percentage profit does each owner's dollar make at {c}?",
+        "{p} owns {c} and has {big} tied up in it. Profit {when} was {small}. What percentage is that on the owner's stake?",
+        "Leaving lenders aside, what profit in percent did {c} make on the {big} its shareholders hold, if it made {small}?",
+    ),
+    "Future Value": (
+        "{p} puts {sum} in the bank at {low} a year and leaves all interest in. How much is there after {years} years?",
+        "A deposit of {sum} grows at {low} a year, interest on interest, for {years} years. What will the balance be?",
+        "What will {sum} have grown to in {years} years if {low} is added to the balance every year?",
+        "{p} saves {sum} today at {low}, compounded yearly. What balance will the account show in {years} years?",
+        "If {sum} is left to compound at {low} a year, how much can {p} withdraw at the end of {years} years?",
+        "A gift of {sum} to a newborn compounds at {low} a year. How large is the account after {years} years?",
+    ),
+    "Inventory Turnover": (
+        "{c} keeps about {small} of goods in store and sold goods that cost {big} {when}. How often did it empty its shelves?",
+        "Goods costing {big} left the warehouse of {c} {when}; on average {small} lay in it. How many times was the stock replaced?",
+        "How many times a year does {c} sell and restock its shelves, with {small} of goods on hand and {big} of goods sold at cost?",
+        "Stock at {c} averages {small} and goods sold cost {big}. How fast does the stock move in a year?",
+        "{p} asks how many times {c} refilled its warehouse {when}: average stock {small}, goods sold at cost {big}.",
+        "Shelves at {c} hold {small} on average. Goods sold {when} cost {big}. How many rounds of restocking is that?",
+    ),
+    "Debt-to-Equity": (
+        "{c} owes lenders {big} while its owners have {mid} in it. How many borrowed dollars stand against each owner's dollar?",
+        "For each dollar the shareholders of {c} have in the firm, {mid} in all, how much has it borrowed, given loans of {big}?",
+        "How heavily does {c} lean on lenders, with loans of {mid} against an owners' stake of {big}?",
+        "Loans and bonds of {c} total {mid}; the shareholders' stake is {big}. How does borrowed money compare with owners' money?",
+        "A lender weighs what {c} has borrowed, {big}, against what its owners have put in and left in, {mid}.",
+        "{p} judges how leveraged {c} is: {mid} borrowed, {big} belonging to the owners.",
+    ),
+    "Quick Ratio": (
+        "Without selling any stock, how many times could {c} pay bills of {small} from {mid} in cash and customer invoices?",
+        "{c} has {big} in short-term resources, of which {mid} is goods nobody may buy. Can the rest pay {small} of short-term bills?",
+        "Leaving out the warehouse, {c} holds {mid} in cash and receivables against {small} due this year. How well is it covered?",
+        "If its goods could not be sold at all, how far would the other short-term resources of {c}, {mid}, pay for {small} due soon?",
+        "A strict lender ignores stock: {c} has {mid} in cash and receivables and {small} to pay within a year. How many times over?",
+        "{p} sets aside unsold goods and compares the remaining {mid} of short-term resources of {c} with short-term bills of {small}.",
+    ),
+    "Contribution Margin": (
+        "Each unit sells at {price} and takes {cost} of materials and labour. What does one more sale leave toward fixed costs?",
+        "{c} sells a lamp at {price} that costs {cost} in parts. How many dollars of each sale help pay the rent?",
+        "What remains of a {price} sale after the {cost} that this very unit caused, before any fixed cost?",
+        "{p} sells a meal for {price} with {cost} of ingredients. How much does each meal add to cover the rent?",
+        "If {c} sells one more unit at {price}, its variable costs rise by {cost}. How many dollars is it better off?",
+        "A unit goes for {price} and burns {cost} of variable cost. How many dollars per unit go toward overheads and profit?",
+    ),
+    "Operating Margin": (
+        "After goods, rent and salaries, but before interest and tax, {c} keeps {small} of {big} in sales. What percentage is that?",
+        "{c} sold {big} and, once all running costs were paid but no interest or tax, had {small} left. What share of sales?",
+        "Profit before interest and tax at {c} was {small} on sales of {big}. What percentage of sales does the core business keep?",
+        "How profitable is the core business of {c}, loans and taxes aside, with {small} left of {big} in sales?",
+        "{p} wants the percentage of sales that {c} keeps after production and overheads, ignoring its loans and tax: {small} of {big}.",
+        "Before paying lenders and the tax office, {c} turned {big} of sales into {small} of profit. What percentage?",
+    ),
+    "Net Profit Margin": (
+        "After every bill, interest and tax included, {c} kept {small} of {big} in sales. What percentage of sales is that?",
+        "{c} sold {big} {when} and its bottom line was {small}. How many cents of each sales dollar ended as final profit?",
+        "When all costs, loans and taxes are paid, {small} of sales of {big} is left at {c}. What percentage?",
+        "The bottom line of {c} reads {small} on sales of {big}. What share of sales is left at the very end?",
+        "{p} asks what part of {c}'s {big} in sales remains once suppliers, staff, banks and the tax office are all paid: {small}.",
+        "Of {big} in sales, {c} has {small} left after tax and everything else. What percentage of sales does it finally keep?",
+    ),
+    "Present Value": (
+        "{p} will receive {sum} in {years} years. With money earning {low} a year, what is that promise worth today?",
+        "How much must {p} put aside now at {low} a year to have {sum} in {years} years?",
+        "A bond pays {sum} once, in {years} years. What should {p} pay for it today to make {low} a year?",
+        "What is {sum}, due {years} years from now, worth at once if the discount rate is {low}?",
+        "A buyer offers {c} {sum} payable in {years} years. Discounted at {low}, what is the offer worth now?",
+        "Today's equivalent of {sum} to be paid in {years} years is wanted, at {low} a year.",
+    ),
+    "Dividend Payout Ratio": (
+        "{c} made {mid} of profit and handed {small} of it to shareholders. What part of the profit is that?",
+        "Of a profit of {mid}, the board of {c} distributed {small} and kept the rest. What percentage went to shareholders?",
+        "What percentage of its profit of {mid} did {c} give away to its shareholders, if they got {small}?",
+        "{c} keeps part of its {mid} profit to grow and sends {small} to its owners. What share of profit leaves the firm?",
+        "{p} asks how generous {c} was: profit {mid}, cash distributed to shareholders {small}.",
+        "Shareholders of {c} received {small} in all out of {mid} of profit {when}. What fraction of profit was distributed?",
+    ),
+    "Earnings per Share": (
+        "{c} made {big} after tax and has {units} common shares. How much profit falls on each of them?",
+        "A profit of {big}, less {small} for preferred holders, belongs to {units} common shares of {c}. How much is that for each?",
+        "{p} holds one of {units} common shares of {c}, which made {big}. How much of the profit stands behind that share?",
+        "Spread over {units} common shares, what does the profit of {c}, {big}, come to for a single one?",
+        "How many dollars of {c}'s {big} profit belong to one of its {units} shares, once preferred holders have had {small}?",
+        "With {units} shares in issue and a profit of {big} {when}, what did {c} make for one share?",
+    ),
+    "Return on Assets": (
+        "{c} uses buildings, machines, stock and cash worth {big} in all and made a profit of {small}. What percentage did it make on them?",
+        "Everything {c} owns is worth {big}, however it was paid for. What percentage profit does {small} make on all of it?",
+        "How well does {c} use all it owns, {big} in the books, if it made {small} {when}?",
+        "The balance sheet total of {c} is {big}; profit was {small}. What percentage profit does the total make?",
+        "Loans or owners' money alike, {c} works with {big} in property and made {small}. How productive is all that property?",
+        "{p} divides the profit of {c}, {small}, by the value of everything it owns, {big}. Which measure is that?",
+    ),
+    "Working Capital": (
+        "{c} has {mid} in cash, stock and receivables and {small} due within a year. How many dollars are left after paying?",
+        "If {c} paid all its short-term bills of {small} from short-term resources of {mid}, how many dollars would remain?",
+        "How much money is free for day-to-day business at {c}, with {mid} of short-term resources and {small} of short-term bills?",
+        "Take the bills due this year, {small}, away from what {c} turns into cash this year, {mid}. How big is the cushion?",
+        "{p} needs the dollar cushion of {c}: short-lived resources of {mid} less obligations of {small} due within twelve months.",
+        "What sum does {c} have to run on from day to day, once {small} due soon is taken from {mid} of liquid means?",
+    ),
+    "Price-to-Book": (
+        "A share of {c} costs {share} while the accounts show {per} of net worth behind it. How many times its net worth is paid?",
+        "The stock trades at {share}; what the firm owns less what it owes is {per} a share. What multiple of net worth is that?",
+        "If {c} were wound up at accounting values each share would get {per}, yet it trades at {share}. What multiple is paid?",
+        "{p} compares the market price of one share, {share}, with the owners' funds in the accounts behind it, {per}.",
+        "How many dollars does the market pay, at {share} a share, for each dollar of the {per} net worth in the accounts?",
+        "Net worth in the accounts of {c} is {per} a share and the market asks {share}. How many times accounting value is that?",
+    ),
+    "Capital Asset Pricing Model": (
+        "A stock swings {beta} times as much as the market. Safe bills pay {low}, the market {high}. What return should {p} demand?",
+        "With a beta of {beta}, a riskless rate of {low} and a market return of {high}, what return is fair for the stock of {c}?",
+        "Treasury bills give {low}, the market as a whole {high}. What should a stock with beta {beta} be expected to give?",
+        "{p} asks what return makes up for the market risk of {c}, whose beta is {beta}, if bills pay {low} and the market {high}.",
+        "What do shareholders of {c} require, given beta {beta}, bills at {low} and a market that returns {high}?",
+        "The market is expected to return {high} and bills {low}. How much should {p} expect of a stock with beta {beta}?",
+    ),
+    "Sharpe Ratio": (
+        "A fund returned {high} with a volatility of {vol} while bills paid {low}. How much extra return came per unit of risk?",
+        "{p} compares funds by return above safe bills per point of volatility: {high} returned, {low} safe, {vol} volatility.",
+        "Was the risk worth it? The fund made {high}, bills {low}, and returns had a standard deviation of {vol}.",
+        "How much reward above the {low} of bills did {p} get for each point of the {vol} standard deviation, with {high} made?",
+        "A portfolio gained {high} against {low} on riskless bills, its returns varying by {vol}. What is its reward for volatility?",
+        "Per unit of total volatility, {vol}, how far did the fund of {p}, at {high}, beat the {low} of treasury bills?",
+    ),
+    "Effective Annual Rate": (
+        "A card quotes {high} a year but adds interest every month. What does it really cost over twelve months, in percent?",
+        "The bank quotes {high}, compounded quarterly. What single yearly percentage would give the same result?",
+        "{p} is offered {high} a year compounded monthly. What percentage is truly made in a year, compounding counted?",
+        "Two accounts compound at different intervals. To compare them, what does a quoted {high}, compounded half-yearly, come to per year?",
+        "A quoted {high} is charged in twelve monthly parts, each on the grown balance. What is the true yearly percentage?",
+        "Behind a stated {high} with daily compounding, what percentage does {p} really pay over a full year?",
+    ),
+    "Gordon Growth Model": (
+        "{c} will pay {per} a share next year, rising {low} a year for ever. With {high} required, what is a share worth?",
+        "A dividend of {per} next year grows {low} every year without end. What price gives {p} a return of {high}?",
+        "What may {p} pay for a share whose payment, {per} next year, rises by {low} a year for ever, to make {high}?",
+        "Payments of {per} a share, growing for ever at {low}, are wanted at a return of {high}. What is the fair price?",
+        "What is a stock worth that pays {per} in a year and {low} more each year without end, to someone who requires {high}?",
+        "{p} values {c} by its endless, steadily rising dividends: {per} next year, {low} growth, {high} required.",
+    ),
+    "Free Cash Flow": (
+        "Running the business brought {c} {mid} in cash; it then spent {small} on new machines. How much cash can it hand out?",
+        "Operations gave {c} {mid} in cash {when} and equipment took {small}. What cash is left for owners and lenders?",
+        "How much cash does {c} have to spare after buying {small} of equipment out of {mid} made by operations?",
+        "Cash from operations was {mid}; buildings and machines cost {small}. How many dollars are left at {c} to pay out?",
+        "{p} asks what cash {c} could pay out without starving its plant: {mid} from operations, {small} spent on the plant.",
+        "{c} took in {mid} of cash from its daily business and put {small} into new plant. What cash remains?",
+    ),
+    "Debt Service Coverage": (
+        "Rents bring {c} {mid} after running costs; loan instalments, repayment and interest together, take {small} a year. How many times are they met?",
+        "A bank lends on a building: it makes {mid} a year and the mortgage takes {small} in principal and interest. How safe is it?",
+        "How often could {c} pay its yearly principal and interest of {small} out of operating income of {mid}?",
+        "Income of {mid} from a property stands against {small} of yearly mortgage payments. How many times over can {p} pay them?",
+        "All loan payments of {c} this year, repayment as well as interest, are {small}; operating income is {mid}. How comfortable is that?",
+        "{p} must pay {small} a year on a mortgage, repayment included, from {mid} of net rent. How many times does it suffice?",
+    ),
+}

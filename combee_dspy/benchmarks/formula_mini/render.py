@@ -1,0 +1,190 @@
+"""Questions of the computing task: values written out at three levels of difficulty.
+
+Level 1 states every value plainly. Level 2 gives one value by way of another
+(a change since last year, or a sum of two), writes percentages as ``5%`` or
+``0.05``, and says in which form a percentage is wanted. Level 3 adds facts
+that do not matter, writes sums in thousands or millions, rates in basis
+points and terms in months, and may want dollars answered in thousands.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+
+from combee_dspy.benchmarks.formula_mini.records import Argument, FinanceFormula, Setting, Values
+from combee_dspy.benchmarks.formula_mini.scenery import company, period, person
+
+__all__ = ["LEVELS", "decimal_text", "render"]
+
+LEVELS = (1, 2, 3)
+
+_LEADS: Mapping[Setting, tuple[str, ...]] = {
+    "company": (
+        "{c} reports {facts} {when}.",
+        "An analyst looking at {c} notes {facts}.",
+        "For {c} the books {when} show {facts}.",
+        "{p} runs {c}, which has {facts}.",
+        "Take {c}, with {facts}.",
+        "{p} keeps the accounts of {c} and finds {facts}.",
+    ),
+    "share": (
+        "The stock of {c} has {facts}.",
+        "{p} thinks of buying a stock with {facts}.",
+        "For one share of {c} the data are {facts}.",
+        "A broker quotes {c} with {facts}.",
+        "{p} holds shares of {c}, which come with {facts}.",
+    ),
+    "product": (
+        "{c} plans a product with {facts}.",
+        "{p} sells one article with {facts}.",
+        "The best seller of {c} comes with {facts}.",
+        "A workshop has {facts}.",
+        "{p} starts a business with {facts}.",
+    ),
+    "saver": (
+        "{p} considers an offer with {facts}.",
+        "A contract states {facts}.",
+        "{p} signs papers that state {facts}.",
+        "The bank of {p} proposes {facts}.",
+        "Take an agreement with {facts}.",
+    ),
+    "portfolio": (
+        "{p} looks at an investment with {facts}.",
+        "An adviser works with {facts}.",
+        "A fund's fact sheet gives {facts}.",
+        "{p} has data that show {facts}.",
+        "Take a holding with {facts}.",
+    ),
+}
+_ASKS = (
+    "What is the {name}?",
+    "Work out the {name}.",
+    "Find the {name}.",
+    "How large is the {name}?",
+    "Calculate the {name}.",
+    "What figure results for the {name}?",
+)
+_FIRM_DISTRACTORS = (
+    "The firm employs {n} people.",
+    "It was founded in {y} and runs {k} sites.",
+    "It gave ${n},000 to local schools ten years ago.",
+    "Its head office has {n} desks on {k} floors.",
+    "About {k}% of the staff cycle to work.",
+)
+_PRIVATE_DISTRACTORS = (
+    "The meeting took {n} minutes.",
+    "The office is {k} km from the station and opened in {y}.",
+    "The papers run to {n} pages.",
+    "About {k}% of the clients are students.",
+    "The adviser once earned ${n},000 in another trade.",
+)
+_CHANGES = (10, 20, 25, 50, -10, -20, -25)
+_SHARES = (Fraction(1, 4), Fraction(2, 5), Fraction(3, 5))
+
+
+def decimal_text(value: Fraction, *, grouped: bool = False) -> str:
+    """Return a fraction that has a finite decimal expansion as that decimal, without trailing zeros."""
+    number = (Decimal(value.numerator) / Decimal(value.denominator)).normalize()
+    return f"{number:,f}" if grouped else f"{number:f}"
+
+
+def render(
+    formula: FinanceFormula, values: Values, result: Fraction, level: int, phrasing: int, stream: random.Random
+) -> tuple[str, Fraction]:
+    """Return the question, and what the formula's result is to be multiplied by for the answer.
+
+    Args:
+        formula: The formula asked for, by name.
+        values: One value an argument, each with a finite decimal expansion.
+        result: What the formula gives for them.
+        level: 1, 2 or 3.
+        phrasing: Which opening and which request to use, counted round.
+        stream: Decides the rest.
+    """
+    indirect = _pick_indirect(formula.arguments, level, stream)
+    facts = [_fact(item, values[item.name], level, item.name == indirect, stream) for item in formula.arguments]
+    leads = _LEADS[formula.setting]
+    lead = leads[phrasing % len(leads)].format(
+        facts=_listed(facts), c=company(stream), p=person(stream), when=period(stream)
+    )
+    ask = _ASKS[phrasing % len(_ASKS)].format(name=formula.phrase)
+    factor, wish = _wish(formula, result, level, stream)
+    parts = [lead, *_distractors(formula.setting, level, stream), ask, wish]
+    return " ".join(part for part in parts if part), factor
+
+
+def _pick_indirect(arguments: Sequence[Argument], level: int, stream: random.Random) -> str | None:
+    candidates = [item.name for item in arguments if item.unit in ("money", "unit-price")]
+    return stream.choice(candidates) if level > 1 and candidates else None
+
+
+def _fact(argument: Argument, value: Fraction, level: int, indirect: bool, stream: random.Random) -> str:
+    if indirect:
+        return f"{argument.label} {_indirect(value, stream)}"
+    return f"{argument.label} of {_amount(argument, value, level, stream)}"
+
+
+def _indirect(value: Fraction, stream: random.Random) -> str:
+    """Give a value by a change since last year where that comes out in cents, else as a sum of two."""
+    change = stream.choice(_CHANGES)
+    base = value / (1 + Fraction(change, 100))
+    if (base * 100).denominator == 1 and stream.random() < 0.6:
+        side = "above" if change > 0 else "below"
+        return f"{abs(change)}% {side} last year's {_dollars(base)}"
+    cents = value * 100 * stream.choice(_SHARES) // 1
+    first = Fraction(max(1, cents), 100)
+    return f"of {_dollars(first)} plus another {_dollars(value - first)}"
+
+
+def _amount(argument: Argument, value: Fraction, level: int, stream: random.Random) -> str:
+    if argument.unit == "percent":
+        forms = [f"{decimal_text(value)}%"]
+        if level > 1:
+            forms.append(decimal_text(value / 100))
+        if level > 2:
+            forms = [forms[1], f"{decimal_text(value * 100, grouped=True)} basis points"]
+        return stream.choice(forms)
+    if argument.unit == "years":
+        return f"{decimal_text(value * 12)} months" if level > 2 else f"{decimal_text(value)} years"
+    if argument.unit == "money" and level > 2:
+        million = f"${decimal_text(value / 10**6)} million"
+        thousand = f"${decimal_text(value / 1000, grouped=True)} thousand"
+        return stream.choice([million, thousand])
+    if argument.unit in ("money", "unit-price"):
+        return _dollars(value)
+    return decimal_text(value, grouped=True)
+
+
+def _dollars(value: Fraction) -> str:
+    if value.denominator == 1:
+        return f"${value.numerator:,}"
+    return f"${Decimal(value.numerator) / Decimal(value.denominator):,.2f}"
+
+
+def _wish(formula: FinanceFormula, result: Fraction, level: int, stream: random.Random) -> tuple[Fraction, str]:
+    if formula.unit == "percent" and level > 1:
+        # Below 10 %, two decimals of a fraction would leave one significant digit.
+        if result >= 10 and stream.random() < 0.6:
+            return Fraction(1, 100), "Give it as a decimal fraction, not in percent."
+        return Fraction(1), "Give it in percent."
+    large = formula.unit == "money" and any(item.unit == "money" for item in formula.arguments)
+    if level > 2 and large and formula.setting == "company" and formula.name != "Earnings per Share":
+        return Fraction(1, 1000), "Answer in thousands of dollars."
+    return Fraction(1), ""
+
+
+def _distractors(setting: Setting, level: int, stream: random.Random) -> list[str]:
+    if level < 3:
+        return []
+    pool = _FIRM_DISTRACTORS if setting in ("company", "share") else _PRIVATE_DISTRACTORS
+    return [
+        text.format(n=stream.randint(12, 480), k=stream.randint(2, 30), y=stream.randint(1950, 2015))
+        for text in stream.sample(pool, stream.randint(1, 2))
+    ]
+
+
+def _listed(facts: Sequence[str]) -> str:
+    return facts[0] if len(facts) == 1 else f"{', '.join(facts[:-1])} and {facts[-1]}"

@@ -1,0 +1,67 @@
+"""The command line: ``combee``, one file a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from combee_dspy.cli import demo, run
+from combee_dspy.cli._exit import EXIT_CODES, ExitCode, report
+from combee_dspy.cli.plugins import plugins_app
+
+__all__ = ["ExitCode", "app", "main"]
+
+app = typer.Typer(
+    name="combee",
+    help=f"""Learn a DSPy program's prompts from many rollouts at once.
+
+\b
+    combee demo                watch a small model's prompt get better, in five minutes
+    combee run CONFIG.yaml     your program, data and models; see combee run --help
+    combee plugins             every strategy that is installed
+
+{EXIT_CODES}""",
+    no_args_is_help=True,
+    add_completion=False,
+    # Its tracebacks show local variables, and keys are among them.
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("demo", help=demo.HELP)(demo.demo)
+app.command("run", help=run.HELP)(run.run)
+app.add_typer(plugins_app, short_help="Show every strategy that is installed, or start a new one.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from combee_dspy import __version__
+
+        typer.echo(f"combee_dspy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``combee``.
+
+    Args:
+        arguments: What follows ``combee``; the process's own arguments by default.
+
+    Raises:
+        SystemExit: Always, with one of :class:`ExitCode`.
+    """
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="combee")
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence: said, then an exit code
+        sys.exit(report(error))

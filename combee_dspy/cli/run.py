@@ -1,0 +1,155 @@
+"""``combee run``: one run from a YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from combee_dspy.cli._config import read_config
+from combee_dspy.cli._exit import EXIT_CODES, Debug, guarded
+from combee_dspy.cli._lms import adapter_of, opened_lms
+from combee_dspy.cli._plan import Plan, plan_run
+from combee_dspy.tracking import one_line
+
+if TYPE_CHECKING:
+    from combee_dspy.report import CombeeReport
+
+__all__ = ["HELP", "run"]
+
+HELP = f"""Learn a program's prompts as a YAML file says.
+
+A benchmark with the embedded model, nothing else to install or pay:
+
+\b
+    data: {{benchmark: {{name: formula-mini, params: {{task: route}}}}}}
+    lms: {{task: embedded}}
+    budget: {{seconds: 240}}
+    tracker: mlflow
+    output: learned.json
+
+Your own program, files and models:
+
+\b
+    program: my_package.qa:Program     # an object, a class, or a function
+    metric: my_package.qa:metric       # (gold, pred, trace, pred_name, pred_trace)
+    data:
+      train: data/train.jsonl          # or .json, .csv
+      validation: data/validation.jsonl
+      heldout: data/heldout.jsonl      # read once, at the end
+      inputs: [question]
+    lms:
+      task: {{model: openai/gpt-5-nano, temperature: 1.0, max_tokens: 16000}}
+      proposer:
+        model: openai/my-model
+        api_base: http://gpu:8000/v1
+        api_key_env: MY_KEY
+    strategies:
+      aggregator: {{name: parallel-scan, params: {{copies: 3}}}}
+      operators: [insert, few-shot-swap]
+      controller: {{name: static, params: {{size: 40, reason: as before}}}}
+    budget: {{rollouts: 2000, dollars: 5}}
+    prices: {{openai/my-model: {{prompt: 0.1, completion: 0.4}}}}
+    threads: 64
+    seed: 0
+    log_dir: checkpoints               # run again to resume
+
+Further keys: adapter (chat, json, xml, constrained-json), probe (false skips the
+one-token question to each LM). Keys of services never stand in the file: name
+the environment variable in api_key_env. Paths start at the file's folder;
+modules are looked for in the working directory, then there.
+
+{EXIT_CODES}"""
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="What to run.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Load and check everything, say what would run, buy nothing.")]
+
+
+@guarded
+def run(config: Config, dry_run: DryRun = False, debug: Debug = False) -> None:
+    """Learn a program's prompts as a YAML file says."""
+    plan = plan_run(read_config(config), config.resolve().parent)
+    console = Console()
+    if dry_run:
+        _show_plan(plan, console)
+        return
+    lms = {role: lm for role, lm in plan.config.lms if lm is not None}
+    with opened_lms(lms, plan.benchmark, plan.config.seed) as opened:
+        program = _compile(plan, opened)
+    _save(program, plan.output)
+    _show_report(program.combee_report, plan, console)
+
+
+def _compile(plan: Plan, lms: dict[str, Any]) -> Any:
+    import dspy
+
+    combee = plan.combee(lms.get("proposer", lms["task"]))
+    adapter = adapter_of(plan.config.adapter, plan.config.lms.task)
+    with dspy.context(lm=lms["task"], **({} if adapter is None else {"adapter": adapter})):
+        return combee.compile(plan.program, trainset=plan.train, valset=plan.validation, heldout=plan.heldout)
+
+
+def _save(program: Any, output: Path | None) -> None:
+    if output is None:
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # A reader sees the old file or the whole new one.
+    part = output.with_name(f".{output.stem}.part.json")
+    try:
+        program.save(str(part), save_program=False)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _show_plan(plan: Plan, console: Console) -> None:
+    config = plan.config
+    sizes = {"train": plan.train, "validation": plan.validation, "heldout": plan.heldout}
+    optimizer = plan.combee()
+    rows = {
+        "program": config.program or f"{config.data.benchmark.name if config.data.benchmark else ''}'s own",
+        "predictors": ", ".join(name for name, _ in plan.program.named_predictors()),
+        "rows": ", ".join(f"{split} {len(rows)}" for split, rows in sizes.items() if rows),
+        "models": ", ".join(f"{role} {lm.model}" for role, lm in config.lms if lm is not None),
+        "aggregator": repr(optimizer.aggregator),
+        "operators": ", ".join(repr(operator) for operator in optimizer.operators),
+        "controller": repr(optimizer.controller),
+        "budget": ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None),
+        "recorded in": config.tracker.name if config.tracker else "nothing",
+        "output": str(plan.output or "none"),
+    }
+    _show(rows, console)
+    console.print("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
+
+
+def _show_report(report: CombeeReport, plan: Plan, console: Console) -> None:
+    rows = {"stopped": report.reason, "validation": f"{report.seed_score:.3f} → {report.best_score:.3f}"}
+    held = report.heldout
+    if held is not None:
+        rows["held-out"] = (
+            f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {held.confidence:.0%} interval "
+            f"{held.low:+.3f} to {held.high:+.3f}, n = {held.size})"
+        )
+    rows["spent"] = f"{report.rollouts} rollouts in {report.iterations} iterations, {report.seconds:.1f} s"
+    for role, counts in report.costs.get("by_role", {}).items():
+        tokens = f"{counts['prompt_tokens']} tokens in, {counts['completion_tokens']} out"
+        dollars = "dollars unknown" if counts["dollars"] is None else f"${counts['dollars']:.4f}"
+        rows[f"  {role}"] = f"{counts['calls']} calls, {tokens}, {dollars}"
+    if any(lm is not None and lm.model == "simulated" for _, lm in plan.config.lms):
+        rows["note"] = "simulated service: these figures measure no language model"
+    for number, warning in enumerate(report.warnings, start=1):
+        rows[f"warning {number}"] = warning
+    if plan.output is not None:
+        rows["program"] = str(plan.output)
+    if plan.tracker is not None and plan.tracker.where:
+        rows["look at it"] = plan.tracker.where
+    _show(rows, console)
+
+
+def _show(rows: dict[str, str], console: Console) -> None:
+    for name, value in rows.items():
+        # Not wrapped, so that a path or a command can be copied.
+        console.print(Text.assemble((f"{name:<13}", "bold"), one_line(value, 1_000)), soft_wrap=True)

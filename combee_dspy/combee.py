@@ -1,0 +1,320 @@
+"""``Combee``: the teleprompter."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import dspy
+from dspy.teleprompt.teleprompt import Teleprompter
+
+from combee_dspy.aggregators import Aggregator, SingleCall
+from combee_dspy.checks import check_metric, check_positive
+from combee_dspy.controllers import BatchController, Static
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.operators import Operator
+from combee_dspy.registry import Spec, resolve
+from combee_dspy.rollouts import Executor
+from combee_dspy.stopping import StoppingRule
+from combee_dspy.tracking import Hook, Tracker
+
+__all__ = ["Combee"]
+
+GEPA_MINIBATCH = 3
+"""Default minibatch of ``dspy.GEPA``."""
+
+DEFAULT_OPERATORS = ("insert", "few-shot-swap")
+
+
+class Combee(Teleprompter):  # type: ignore[misc]  # dspy's class is untyped
+    """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
+
+    GEPA's search is kept (Pareto front, acceptance, merge, checkpoints); what one
+    reflection call did over three rollouts is done by a parallel scan over many.
+    Wherever a script says ``dspy.GEPA(…)``, ``Combee(…)`` works with the same
+    arguments. Two defaults differ: the size of minibatches is planned
+    (``reflection_minibatch_size=None``), and demonstrations are learned beside
+    instructions (``operators``).
+
+    An object may compile several programs, one after the other. It keeps no
+    state of a run. Not for use by several threads at once.
+
+    Args:
+        metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a number, or to a
+            ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``.
+        auto: GEPA's budget presets. Give at most one of ``auto``,
+            ``max_full_evals`` and ``max_metric_calls``, or ``budget``.
+        max_full_evals: Budget in passes over train and validation set.
+        max_metric_calls: Budget in rollouts. Like GEPA's it is soft: it is looked
+            at between iterations.
+        reflection_minibatch_size: Examples in a minibatch; given, the size is
+            static. ``None`` leaves it to ``controller``.
+        candidate_selection_strategy: As in gepa.
+        reflection_lm: The proposer's LM.
+        skip_perfect_score: Whether minibatches without a mistake are skipped.
+        add_format_failure_as_feedback: Whether answers that did not parse are reflected on.
+        instruction_proposer: A proposer of GEPA's kind; it then makes the new
+            instructions instead of ``aggregator`` and ``operators``.
+        code_proposer: Proposer for the code of ``dspy.Flex`` parts.
+        component_selector: As in gepa.
+        use_merge: Whether gepa merges candidates.
+        max_merge_invocations: How often.
+        num_threads: Rollouts and LM calls in flight; DSPy's setting by default.
+        failure_score: Score of a rollout that failed.
+        perfect_score: Score of a success.
+        log_dir: Directory for checkpoints; compiling again with it resumes.
+        track_stats: Attach ``detailed_results`` to the program.
+        use_wandb: As in gepa.
+        wandb_api_key: As in gepa.
+        wandb_init_kwargs: As in gepa.
+        track_best_outputs: Keep the best outputs on the validation set.
+        warn_on_score_mismatch: Warn when the metric's score depends on ``pred_name``.
+        use_mlflow: The same as ``tracker="mlflow"``.
+        seed: Seed of everything random. ``None`` draws one, and logs it.
+        gepa_kwargs: Further arguments of ``gepa.optimize``.
+        aggregator: Turns reflections into lessons: a name, or an object.
+        operators: Each makes one child from what one scan taught. By default
+            ``insert`` and ``few-shot-swap``.
+        controller: Plans the size of minibatches. By default ``power-law``.
+        executor: Where rollouts and LM calls run.
+        budget: A stopping rule, such as ``Budget`` with limits in rollouts, calls, tokens,
+            dollars and seconds; rules compose with ``|`` and ``&``.
+        tracker: Where the run is recorded: ``"mlflow"``, an object, or ``None``.
+        hooks: Objects that hear every event.
+        prices: Dollars by model name, over the built-in list prices.
+        memoize: Whether a (candidate, example) pair is bought only once in a run.
+        probe: Whether each LM is asked for one token before anything is bought.
+        progress: Whether progress is shown; by default when stderr is a terminal.
+
+    Raises:
+        ArgumentTypeError: An argument has a type that cannot be used.
+        ArgumentValueError: An argument has a value that cannot be used.
+        UnknownStrategyError: A strategy's name is not installed.
+    """
+
+    def __init__(  # noqa: PLR0913 - dspy.GEPA's arguments, by their names, and ours
+        self,
+        metric: Callable[..., Any],
+        *,
+        auto: Literal["light", "medium", "heavy"] | None = None,
+        max_full_evals: int | None = None,
+        max_metric_calls: int | None = None,
+        reflection_minibatch_size: int | None = None,
+        candidate_selection_strategy: Any = "pareto",
+        reflection_lm: dspy.LM | None = None,
+        skip_perfect_score: bool = True,
+        add_format_failure_as_feedback: bool = False,
+        instruction_proposer: Callable[..., Any] | None = None,
+        code_proposer: Callable[..., Any] | None = None,
+        component_selector: Any = "round_robin",
+        use_merge: bool = True,
+        max_merge_invocations: int | None = 5,
+        num_threads: int | None = None,
+        failure_score: float = 0.0,
+        perfect_score: float = 1.0,
+        log_dir: str | None = None,
+        track_stats: bool = False,
+        use_wandb: bool = False,
+        wandb_api_key: str | None = None,
+        wandb_init_kwargs: dict[str, Any] | None = None,
+        track_best_outputs: bool = False,
+        warn_on_score_mismatch: bool = True,
+        use_mlflow: bool = False,
+        seed: int | None = 0,
+        gepa_kwargs: dict[str, Any] | None = None,
+        aggregator: str | Aggregator | Spec = "parallel-scan",
+        operators: Sequence[str | Operator | Spec] | None = None,
+        controller: str | BatchController | Spec | None = None,
+        executor: str | Executor | Spec = "threads",
+        budget: StoppingRule | None = None,
+        tracker: str | Tracker | Spec | None = None,
+        hooks: Sequence[Hook] = (),
+        prices: Mapping[str, Any] | None = None,
+        memoize: bool | None = None,
+        probe: bool = True,
+        progress: bool | None = None,
+    ) -> None:
+        check_metric(metric)
+        self.metric_fn = metric
+        self.auto = auto
+        self.max_full_evals = max_full_evals
+        self.max_metric_calls = max_metric_calls
+        self.reflection_minibatch_size = reflection_minibatch_size
+        self.candidate_selection_strategy = candidate_selection_strategy
+        self.reflection_lm = reflection_lm
+        self.skip_perfect_score = skip_perfect_score
+        self.add_format_failure_as_feedback = add_format_failure_as_feedback
+        self.custom_instruction_proposer = instruction_proposer
+        self.custom_code_proposer = code_proposer
+        self.component_selector = component_selector
+        self.use_merge = use_merge
+        self.max_merge_invocations = max_merge_invocations
+        self.num_threads = num_threads
+        self.failure_score = failure_score
+        self.perfect_score = perfect_score
+        self.log_dir = log_dir
+        self.track_stats = track_stats
+        self.use_wandb = use_wandb
+        self.wandb_api_key = wandb_api_key
+        self.wandb_init_kwargs = wandb_init_kwargs
+        self.track_best_outputs = track_best_outputs
+        self.warn_on_score_mismatch = warn_on_score_mismatch
+        self.use_mlflow = use_mlflow
+        self.seed = secrets.randbits(32) if seed is None else seed
+        self.gepa_kwargs = dict(gepa_kwargs or {})
+        self.budget = budget
+        self.hooks = tuple(hooks)
+        self.prices = dict(prices or {})
+        self.probe = probe
+        self.progress = progress
+        self._check_limits()
+        self._check_gepa_kwargs()
+        self.aggregator: Aggregator = resolve("aggregator", aggregator)  # type: ignore[assignment]  # checked by kind
+        self.operators: tuple[Operator, ...] = self._resolve_operators(operators)
+        self.like_gepa = (
+            isinstance(self.aggregator, SingleCall)
+            and reflection_minibatch_size is not None
+            and operators is None
+            and controller is None
+            and instruction_proposer is None
+        )
+        self.controller: BatchController = self._resolve_controller(controller)
+        self.executor: Executor = resolve("executor", executor)  # type: ignore[assignment]  # checked by kind
+        self.tracker = self._resolve_tracker(tracker)
+        self.memoize = memoize if memoize is not None else not self.like_gepa
+        self._check_proposer()
+
+    @classmethod
+    def parity(cls, metric: Callable[..., Any], **kwargs: Any) -> Combee:
+        """Return a ``Combee`` that sends the requests of ``dspy.GEPA``, one for one.
+
+        One reflection call over a minibatch of three by DSPy's own
+        ``InstructionProposer``, gepa's own sampler, no copies, no memo: for the
+        same seed the same requests in the same order with one thread, and the
+        same set of requests with many. For those who want to see that nothing
+        else has changed before they change something.
+
+        Args:
+            metric: As for :class:`Combee`.
+            **kwargs: As for :class:`Combee`.
+        """
+        given = {"reflection_minibatch_size": GEPA_MINIBATCH, "aggregator": "single-call", **kwargs}
+        return cls(metric, **given)
+
+    def compile(
+        self,
+        student: dspy.Module,
+        *,
+        trainset: list[dspy.Example],
+        teacher: dspy.Module | None = None,
+        valset: list[dspy.Example] | None = None,
+        heldout: list[dspy.Example] | None = None,
+    ) -> dspy.Module:
+        """Return a better copy of a program.
+
+        Args:
+            student: The program. Not changed.
+            trainset: Examples to learn from.
+            teacher: Not supported, as in GEPA.
+            valset: Examples to compare candidates on; the trainset by default, which
+                marks the run as unfit for claims.
+            heldout: Examples for the final figure: disjoint from both, read once, at the end.
+
+        Returns:
+            The best program on validation, with ``combee_report`` attached, and
+            ``detailed_results`` where ``track_stats`` is set.
+
+        Raises:
+            ArgumentTypeError: An argument has a type that cannot be used.
+            ArgumentValueError: An argument has a value that cannot be used.
+            SplitOverlapError: ``heldout`` shares rows with another split.
+            LMUnreachableError: An LM does not answer; nothing was bought.
+            InfrastructureError: Rollouts kept failing for reasons outside the program.
+        """
+        from combee_dspy.engine.run import search
+
+        if teacher is not None:
+            raise ArgumentValueError("teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA.")
+        return search(self, student, trainset=trainset, valset=valset, heldout=heldout)
+
+    def get_params(self) -> dict[str, Any]:
+        """Return a copy of the parameters. Changing it changes nothing."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def _check_limits(self) -> None:
+        limits = {
+            "auto": self.auto,
+            "max_full_evals": self.max_full_evals,
+            "max_metric_calls": self.max_metric_calls,
+        }
+        given = {name: value for name, value in limits.items() if value is not None}
+        remedy = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
+        if len(given) > 1:
+            raise ArgumentValueError(" and ".join(given), given, "cannot be given together", remedy)
+        if not given and self.budget is None and not self.gepa_kwargs.get("stop_callbacks"):
+            raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
+        if self.auto is not None and self.auto not in ("light", "medium", "heavy"):
+            raise ArgumentValueError("auto", self.auto, "is no preset", "Give 'light', 'medium' or 'heavy'.")
+        if self.budget is not None and not isinstance(self.budget, StoppingRule):
+            example = "Give combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule."
+            raise ArgumentTypeError("budget", self.budget, "is no stopping rule", example)
+        check_positive("max_full_evals", self.max_full_evals)
+        check_positive("max_metric_calls", self.max_metric_calls)
+        check_positive("reflection_minibatch_size", self.reflection_minibatch_size)
+        check_positive("num_threads", self.num_threads)
+        if self.track_best_outputs and not self.track_stats:
+            raise ArgumentValueError("track_best_outputs", True, "needs track_stats", "Set track_stats=True as well.")
+
+    def _check_gepa_kwargs(self) -> None:
+        if self.gepa_kwargs.get("max_reflection_cost") is not None:
+            value = self.gepa_kwargs["max_reflection_cost"]
+            remedy = "Give budget=Budget(dollars=…), which counts every role."
+            raise ArgumentValueError("gepa_kwargs['max_reflection_cost']", value, "is not supported", remedy)
+        if "reflection_prompt_template" in self.gepa_kwargs:
+            value = self.gepa_kwargs["reflection_prompt_template"]
+            remedy = "Give instruction_proposer=InstructionProposer(base_instructions=…) instead."
+            raise ArgumentValueError("gepa_kwargs['reflection_prompt_template']", value, "would not be used", remedy)
+        from gepa import optimize
+
+        known = inspect.signature(optimize).parameters
+        for name, value in self.gepa_kwargs.items():
+            if name not in known:
+                problem = "is no argument of gepa.optimize"
+                raise ArgumentTypeError(f"gepa_kwargs[{name!r}]", value, problem, "Remove it.")
+        if "batch_sampler" in self.gepa_kwargs and self.reflection_minibatch_size is not None:
+            problem = "sets the size of minibatches, and so does reflection_minibatch_size"
+            sampler = self.gepa_kwargs["batch_sampler"]
+            raise ArgumentValueError("gepa_kwargs['batch_sampler']", sampler, problem, "Give one of them.")
+
+    def _resolve_operators(self, value: Sequence[str | Operator | Spec] | None) -> tuple[Operator, ...]:
+        if isinstance(value, (str, Operator, Spec)):
+            value = (value,)
+        chosen = DEFAULT_OPERATORS if value is None else value
+        if not chosen:
+            raise ArgumentValueError("operators", value, "is empty", "Give at least one operator, such as 'insert'.")
+        return tuple(resolve("operator", operator) for operator in chosen)  # type: ignore[misc]  # checked by kind
+
+    def _resolve_controller(self, value: str | BatchController | Spec | None) -> BatchController:
+        size = self.reflection_minibatch_size
+        if size is not None:
+            if value is not None:
+                remedy = "Give reflection_minibatch_size for a static size, or a controller."
+                raise ArgumentValueError("controller", value, "contradicts reflection_minibatch_size", remedy)
+            return Static(size, "reflection_minibatch_size was given")
+        if value is None and self.custom_instruction_proposer is not None:
+            # A proposer of GEPA's kind was written for GEPA's minibatch: forty records could overflow its call.
+            return Static(GEPA_MINIBATCH, "dspy.GEPA's default, which the instruction_proposer was written for")
+        return resolve("controller", "power-law" if value is None else value)  # type: ignore[return-value]  # by kind
+
+    def _resolve_tracker(self, value: str | Tracker | Spec | None) -> Tracker | None:
+        if value is None and self.use_mlflow:
+            value = "mlflow"
+        return None if value is None else resolve("tracker", value)  # type: ignore[return-value]  # checked by kind
+
+    def _check_proposer(self) -> None:
+        needed = self.custom_instruction_proposer is None and any(operator.needs_lessons for operator in self.operators)
+        if needed and self.reflection_lm is None and "reflection_strategy" not in self.gepa_kwargs:
+            remedy = "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0, max_tokens=32000)."
+            raise ArgumentValueError("reflection_lm", None, "is missing: nobody would propose", remedy)

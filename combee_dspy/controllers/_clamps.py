@@ -1,0 +1,137 @@
+"""Bounds on a batch size, as pure functions of what is known.
+
+A bound is returned only where it can be computed: what was not measured
+limits nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from combee_dspy.controllers._base import BatchView
+from combee_dspy.records import Clamp
+
+__all__ = [
+    "Bound",
+    "apply",
+    "budget_bound",
+    "capacity_bound",
+    "context_bound",
+    "trainset_bound",
+    "updates_bound",
+    "variance_bound",
+]
+
+_COPIES = 2
+_STANDARD_ERROR = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The largest size that one consideration allows.
+
+    Attributes:
+        name: Which consideration; the name of the clamp.
+        limit: Examples, at least 1.
+        reason: One sentence with the figures it came from.
+    """
+
+    name: str
+    limit: int
+    reason: str
+
+
+def apply(size: int, bounds: Iterable[Bound | None]) -> tuple[int, tuple[Clamp, ...]]:
+    """Bring a size under every bound, in order.
+
+    Returns:
+        The size, and one clamp per bound that changed it.
+    """
+    clamps: list[Clamp] = []
+    for bound in bounds:
+        if bound is not None and size > bound.limit:
+            clamps.append(Clamp(bound.name, size, bound.limit, bound.reason))
+            size = bound.limit
+    return size, tuple(clamps)
+
+
+def trainset_bound(view: BatchView) -> Bound:
+    """Bound by N: a batch holds each example at most once."""
+    limit = max(1, view.trainset_size)
+    return Bound("trainset", limit, f"the trainset holds {view.trainset_size} examples")
+
+
+def updates_bound(view: BatchView, min_updates: int) -> Bound:
+    """Bound by N / ``min_updates``, so that an epoch keeps several updates."""
+    limit = max(1, view.trainset_size // min_updates)
+    return Bound("epoch-updates", limit, f"{min_updates} updates an epoch of {view.trainset_size} examples")
+
+
+def capacity_bound(view: BatchView, waves: int) -> Bound:
+    """Bound by what runs at once: beyond a few full waves an iteration only gets longer.
+
+    What runs at once is the service's measured capacity, or the workers where
+    it was not measured or is larger than they can use.
+    """
+    workers = max(1, view.workers)
+    if view.capacity is not None and view.capacity < workers:
+        at_once = max(1, view.capacity)
+        source = f"the service serves {at_once} requests at once"
+    else:
+        at_once = workers
+        source = f"{at_once} workers"
+    return Bound("capacity", at_once * waves, f"{source}, {waves} full waves of rollouts at most")
+
+
+def context_bound(view: BatchView) -> Bound | None:
+    """Bound by what one call of a two-level scan can read.
+
+    With k = ⌊√n⌋ shards and two copies of each reflection (Combee §3.1, §3.2), a
+    shard holds about 2·√n reflections of ``record_tokens`` tokens. They fit into
+    ``call_tokens`` while n ≤ (call_tokens / (2·record_tokens))². Larger batches
+    would need a third level, and its time.
+    """
+    if view.call_tokens is None or view.record_tokens is None or not view.record_tokens > 0:
+        return None
+    root = max(0.0, view.call_tokens / (_COPIES * view.record_tokens))
+    # Beyond this every batch fits, and squaring could overflow.
+    limit = view.trainset_size if root > view.trainset_size else int(root * root)
+    reason = (
+        f"two levels of calls that hold {view.call_tokens} tokens each "
+        f"take in {max(1, limit)} reflections of {view.record_tokens:.0f} tokens"
+    )
+    return Bound("context", max(1, limit), reason)
+
+
+def variance_bound(view: BatchView, min_size: int) -> Bound | None:
+    """Bound by what is needed to know the mean score within a standard error of 0.05.
+
+    n ≤ variance / 0.05², rounded up, and never below ``min_size``: where scores
+    hardly differ, more examples tell little more about a candidate.
+    """
+    variance = view.score_variance
+    if variance is None or not math.isfinite(variance) or variance <= 0:
+        return None
+    needed = math.ceil(variance * round(1 / _STANDARD_ERROR**2))
+    reason = f"{needed} scores of variance {variance:.3g} give their mean to a standard error of {_STANDARD_ERROR}"
+    return Bound("variance", max(min_size, needed), reason)
+
+
+def budget_bound(view: BatchView) -> Bound | None:
+    """Bound by what the budget leaves.
+
+    An iteration with n examples costs n rollouts of the parent, n of each
+    child's check, and one validation: n ≤ (remaining − validation) / (1 + children),
+    and at least 1, since the budget stops a run and not the controller.
+    """
+    if view.remaining_rollouts is None:
+        return None
+    children = max(0, view.children)
+    limit = max(1, (view.remaining_rollouts - view.validation_size) // (1 + children))
+    reason = (
+        f"{view.remaining_rollouts} rollouts are left: {view.validation_size} for a validation, "
+        f"the rest for {1 + children} runs of each example"
+    )
+    return Bound("budget", limit, reason)

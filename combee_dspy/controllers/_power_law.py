@@ -1,0 +1,172 @@
+"""The paper's controller: as large a batch as still saves time."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from combee_dspy.controllers import _profile
+from combee_dspy.controllers._base import BatchController, BatchView
+from combee_dspy.controllers._clamps import (
+    apply,
+    budget_bound,
+    capacity_bound,
+    context_bound,
+    trainset_bound,
+    updates_bound,
+    variance_bound,
+)
+from combee_dspy.controllers._fit import epoch_delays, fit_power_law, plateau
+from combee_dspy.controllers._validate import require_count, require_positive
+from combee_dspy.records import BatchDecision, Clamp, PowerLawFit
+
+__all__ = ["PowerLaw"]
+
+# A plateau of a nearly flat law may exceed any integer that is worth writing down.
+_LARGEST = 10**9
+
+
+class PowerLaw(BatchController):
+    """The last size at which one more example a batch still saves τ (Combee §3.3).
+
+    T(bs), the seconds an epoch takes at batch size bs, is modelled as
+    A·bs^(−α). Inside the first epoch at least three sizes are measured, from
+    small to large. From then on each iteration fits A and α again to all
+    delays measured (the median of each size) and picks the plateau
+    bs = (αA/τ)^(1/(α+1)), rounded down, between ``min_size`` and the bounds.
+
+    **What τ is relative to.** The paper gives 1.6 % and leaves open of what.
+    Here it is the delay at the smallest size measured, b₀, on the fitted
+    curve: τ = r·A·b₀^(−α). Then bs = (α·b₀^α / r)^(1/(α+1)), whatever A is.
+    With r = 0.016 and b₀ = 3: 12 examples at α = 0.3, 14 at α = 0.5, 14 at
+    α = 0.8, 13 at α = 1. A smaller r gives larger batches: at α = 1, 38
+    examples at r = 0.002. Give ``tau`` where seconds mean something to you.
+
+    **Bounds.** Every bound that changes the size is kept as a clamp, in this
+    order: ``min-size`` (the only one that raises it), ``trainset`` (N),
+    ``epoch-updates`` (N / ``min_updates``), ``capacity`` (``waves`` times what
+    runs at once), ``context`` (a two-level scan's calls must hold the
+    reflections), ``variance`` (the mean score known to 0.05) and ``budget``.
+    While sizes are measured, ``epoch-updates`` and ``variance`` do not cut.
+
+    Args:
+        tau: τ, seconds an epoch that one more example must save; ``None`` for ``relative_tau``.
+        relative_tau: r, the same as a share of the delay at the smallest size measured.
+        profile: Distinct sizes measured inside the first epoch, at least 3.
+        min_updates: Updates that an epoch keeps at least.
+        min_size: Examples of the smallest batch, where trainset and bounds allow.
+        waves: Full waves of rollouts a batch may take on what runs at once.
+    """
+
+    name: ClassVar[str] = "power-law"
+
+    def __init__(
+        self,
+        tau: float | None = None,
+        relative_tau: float = 0.016,
+        profile: int = 3,
+        min_updates: int = 6,
+        min_size: int = 3,
+        waves: int = 4,
+    ) -> None:
+        self.tau = tau
+        self.relative_tau = relative_tau
+        self.profile = profile
+        self.min_updates = min_updates
+        self.min_size = min_size
+        self.waves = waves
+
+    def validate(self) -> None:
+        """Check the parameters before anything is spent.
+
+        Raises:
+            ArgumentTypeError: A parameter is no number.
+            ArgumentValueError: A parameter is out of its range.
+        """
+        if self.tau is not None:
+            require_positive("tau", self.tau, "seconds an epoch")
+        require_positive("relative_tau", self.relative_tau, "a share of the epoch's delay, for example 0.016")
+        # Two points fit any power law exactly; the third is the first to say whether it is one.
+        require_count("profile", self.profile, 3)
+        require_count("min_updates", self.min_updates, 1)
+        require_count("min_size", self.min_size, 1)
+        require_count("waves", self.waves, 1)
+
+    def plan(self, view: BatchView) -> BatchDecision:
+        """Return the next size to measure, or the plateau.
+
+        Raises:
+            ArgumentTypeError: See :meth:`validate`.
+            ArgumentValueError: See :meth:`validate`.
+        """
+        self.validate()
+        delays = epoch_delays(view.measurements, view.trainset_size)
+        return self._profiled(view, delays) or self._chosen(view, delays)
+
+    def _profiled(self, view: BatchView, delays: dict[int, float]) -> BatchDecision | None:
+        largest = _profile.top(view.trainset_size, self.profile, self.min_updates)
+        if not largest or len(delays) >= self.profile or view.seen >= view.trainset_size:
+            return None
+        smallest = _profile.bottom(largest, self.profile, self.min_size)
+        wanted = _profile.next_size(delays, self.profile, smallest, largest)
+        bounds = (trainset_bound(view), capacity_bound(view, self.waves), context_bound(view), budget_bound(view))
+        size, clamps = apply(wanted, bounds)
+        if size in delays:
+            found = _profile.other_size(delays, size)
+            if found is None:
+                return None
+            size = found
+        reason = (
+            f"measuring: size {len(delays) + 1} of {self.profile} inside the first epoch, "
+            f"measured so far: {', '.join(map(str, delays)) or 'none'}"
+        )
+        return BatchDecision(size, reason, clamps=clamps)
+
+    def _chosen(self, view: BatchView, delays: dict[int, float]) -> BatchDecision:
+        fit, size, reason = self._wanted(view, delays)
+        raised: tuple[Clamp, ...] = ()
+        if size < self.min_size:
+            raised = (Clamp("min-size", size, self.min_size, f"no batch below {self.min_size} examples"),)
+            size = self.min_size
+        bounds = (
+            trainset_bound(view),
+            updates_bound(view, self.min_updates),
+            capacity_bound(view, self.waves),
+            context_bound(view),
+            variance_bound(view, self.min_size),
+            budget_bound(view),
+        )
+        size, clamps = apply(size, bounds)
+        return BatchDecision(size, reason, fit, raised + clamps)
+
+    def _wanted(self, view: BatchView, delays: dict[int, float]) -> tuple[PowerLawFit | None, int, str]:
+        if not _profile.top(view.trainset_size, self.profile, self.min_updates):
+            size = updates_bound(view, self.min_updates).limit
+            needed = self.profile * (self.profile + 1) // 2
+            return None, size, f"not measured: {self.profile} sizes need an epoch of at least {needed} examples"
+        if not delays:
+            return None, self.min_size, "not fitted: no iteration so far took any time"
+        smallest = min(delays)
+        law = fit_power_law(delays)
+        if law is None:
+            measured = ", ".join(map(str, delays))
+            return None, smallest, f"not fitted: delays are known at batch size {measured} only; it is taken"
+        scale, exponent = law
+        fit = self._fit(scale, exponent, smallest)
+        if fit is None or exponent <= 0:
+            return fit, smallest, f"larger batches save no time (α = {exponent:.3g}); the smallest measured is taken"
+        reason = (
+            f"plateau {fit.plateau:.4g} of T(bs) = {scale:.4g} s · bs^(-{exponent:.3g}) "
+            f"at τ = {fit.tau:.3g} s an epoch, from {len(delays)} sizes"
+        )
+        return fit, math.floor(min(fit.plateau, _LARGEST)), reason
+
+    def _fit(self, scale: float, exponent: float, smallest: int) -> PowerLawFit | None:
+        if self.tau is not None:
+            tau = float(self.tau)
+        else:
+            log_tau = math.log(self.relative_tau) + math.log(scale) - exponent * math.log(smallest)
+            if abs(log_tau) > 700:  # math.exp would overflow
+                return None
+            tau = math.exp(log_tau)
+        return PowerLawFit(scale, exponent, tau, plateau(scale, exponent, tau))

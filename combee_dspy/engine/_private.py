@@ -1,0 +1,86 @@
+"""The one module that touches private parts of DSPy and gepa.
+
+What it relies on is pinned by ``tests/engine/test_private_contract.py``: when a
+release moves one of these parts, that test names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import dspy
+from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
+from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
+from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
+from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+from gepa import EvaluationBatch
+
+__all__ = [
+    "AUTO_CANDIDATES",
+    "DspyBridge",
+    "EvaluationBatch",
+    "InstructionProposer",
+    "auto_budget",
+    "detailed_results",
+    "flex_sources",
+    "hide_components",
+]
+
+AUTO_CANDIDATES: Mapping[str, int] = {name: setting["n"] for name, setting in AUTO_RUN_SETTINGS.items()}
+"""``auto=`` settings of ``dspy.GEPA``: name to number of candidates."""
+
+
+def auto_budget(components: int, candidates: int, validation_size: int) -> int:
+    """Return the rollouts that ``dspy.GEPA(auto=…)`` would buy."""
+    # The method reads nothing of its instance, so none is made.
+    return int(GEPA.auto_budget(None, components, candidates, validation_size))
+
+
+def flex_sources(student: dspy.Module) -> dict[str, str]:
+    """Return the source of each ``dspy.Flex`` submodule by its path."""
+    return {path: flex.module_src for path, flex in enumerate_flex_submodules(student).items()}
+
+
+def detailed_results(result: Any, adapter: DspyAdapter) -> DspyGEPAResult:
+    """Return what ``dspy.GEPA(track_stats=True)`` attaches to the program."""
+    return DspyGEPAResult.from_gepa_result(result, adapter)
+
+
+def hide_components(state: Any, keep: Iterable[str]) -> None:
+    """Take components out of gepa's round-robin selection, in place.
+
+    gepa reads the components to choose from once, off the seed candidate, and
+    offers no way to keep one back.
+    """
+    state.list_of_named_predictors[:] = list(keep)
+
+
+class DspyBridge(DspyAdapter):  # type: ignore[misc]  # dspy's adapter is untyped
+    """DSPy's own gepa adapter, with its private parts behind names of ours."""
+
+    @property
+    def flex_components(self) -> frozenset[str]:
+        """Components that are the source code of a ``dspy.Flex``."""
+        return frozenset(self._flex_paths)
+
+    def own_proposals(
+        self, candidate: dict[str, str], dataset: Mapping[str, Sequence[Mapping[str, Any]]], components: list[str]
+    ) -> dict[str, str]:
+        """Propose new texts as ``dspy.GEPA`` does: code, custom and built-in proposers."""
+        return dict(DspyAdapter.propose_new_texts(self, candidate, dataset, components))
+
+    def own_evaluation(self, batch: list[Any], candidate: dict[str, str], capture_traces: bool) -> EvaluationBatch:
+        """Evaluate as ``dspy.GEPA`` does; the only way for programs with ``dspy.Flex`` parts."""
+        return DspyAdapter.evaluate(self, batch, candidate, capture_traces=capture_traces)
+
+    def own_dataset(
+        self, candidate: dict[str, str], evaluated: EvaluationBatch, components: list[str]
+    ) -> dict[str, list[Any]]:
+        """Build the reflective dataset as ``dspy.GEPA`` does.
+
+        Raises:
+            Exception: No trajectory has anything to say about any component (DSPy
+                raises the bare class; gepa logs it and goes on).
+        """
+        return dict(DspyAdapter.make_reflective_dataset(self, candidate, evaluated, components))

@@ -1,0 +1,46 @@
+"""Candidates as gepa knows them: text per component, demonstrations among them.
+
+Demonstrations travel as components of their own, encoded as text, so that
+gepa's pool, checkpoints and merge carry them without knowing what they are.
+They are hidden from component selection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "Candidate",
+    "candidate_id",
+    "demonstrations_key",
+    "is_hidden",
+    "visible",
+]
+
+Candidate = dict[str, str]
+
+# A predictor's path is made of identifiers, dots and subscripts: it cannot end like this.
+_SUFFIX = "::demonstrations"
+
+
+def demonstrations_key(component: str) -> str:
+    """Return the key under which a component's demonstrations stand in a candidate."""
+    return component + _SUFFIX
+
+
+def is_hidden(key: str) -> bool:
+    """Whether a key names demonstrations rather than a text that a proposer edits."""
+    return key.endswith(_SUFFIX)
+
+
+def visible(keys: Iterable[str]) -> list[str]:
+    """Return the keys that component selection may see, in order."""
+    return [key for key in keys if not is_hidden(key)]
+
+
+def candidate_id(candidate: Mapping[str, str]) -> str:
+    """Return a candidate's content hash: 16 hex digits, the same for the same texts."""
+    canonical = json.dumps(dict(candidate), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()[:16]

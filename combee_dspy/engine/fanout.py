@@ -1,0 +1,110 @@
+"""One parent, one minibatch, one scan: several children."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gepa.strategies.component_selector import AllReflectionComponentSelector, RoundRobinReflectionComponentSelector
+from gepa.strategies.proposal_sampling import ProposalTask, SingleMutationSampling
+
+from combee_dspy.engine._private import hide_components
+from combee_dspy.engine.candidates import Candidate, is_hidden, visible
+from combee_dspy.engine.state import RunState
+from combee_dspy.exceptions import ArgumentValueError
+
+__all__ = ["Fanout", "SelectOnce", "TaggedCandidate", "component_selector"]
+
+_SELECTORS: dict[str, Callable[[], Any]] = {
+    "round_robin": RoundRobinReflectionComponentSelector,
+    "all": AllReflectionComponentSelector,
+}
+
+
+class TaggedCandidate(Candidate):
+    """A parent's texts, with the operator that is to make the child.
+
+    gepa copies it into a plain dict before it changes anything.
+
+    Attributes:
+        operator: Position of the operator.
+    """
+
+    def __init__(self, candidate: Candidate, operator: int) -> None:
+        super().__init__(candidate)
+        self.operator = operator
+
+
+class Fanout:
+    """gepa's sampling strategy: every task of the inner one, once per operator.
+
+    gepa evaluates equal (parent, minibatch) pairs once, so the children of one
+    group share their parent's rollouts.
+
+    Args:
+        operators: How many operators there are; 0 leaves the inner tasks as they are.
+        state: The run's state.
+        inner: The strategy that picks parents and minibatches.
+    """
+
+    def __init__(self, operators: int, state: RunState, inner: Any | None = None) -> None:
+        self._operators = operators
+        self._state = state
+        self._inner = inner or SingleMutationSampling()
+
+    def sample_tasks(self, state: Any, candidate_selector: Any, batch_sampler: Any, trainset: Any) -> list[Any]:
+        """Return the tasks of one iteration."""
+        self._state.iteration = state.i + 1
+        hide_components(state, visible(state.program_candidates[0]))
+        tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)
+        if not self._operators:
+            return list(tasks)
+        return [
+            ProposalTask(
+                task.parent_idx, TaggedCandidate(task.parent_candidate, operator), task.minibatch_ids, task.minibatch
+            )
+            for task in tasks
+            for operator in range(self._operators)
+        ]
+
+
+class SelectOnce:
+    """A component selector that answers once per parent and minibatch.
+
+    Without it the children of one group would each move round-robin on, and
+    edit different components from one scan.
+
+    Args:
+        inner: The selector that chooses. It never sees hidden components.
+    """
+
+    def __init__(self, inner: Callable[..., Sequence[str]]) -> None:
+        self._inner = inner
+        self._last: tuple[object, list[str]] | None = None
+
+    def __call__(
+        self, state: Any, trajectories: Any, subsample_scores: Any, candidate_idx: int, candidate: Candidate
+    ) -> list[str]:
+        """Return the components to update."""
+        if self._last is not None and self._last[0] is trajectories:
+            return list(self._last[1])
+        shown = {key: candidate[key] for key in visible(candidate)}
+        chosen = self._inner(state, trajectories, subsample_scores, candidate_idx, shown)
+        names = [name for name in chosen if not is_hidden(name)]
+        self._last = (trajectories, names)
+        return list(names)
+
+
+def component_selector(value: object) -> Callable[..., Sequence[str]]:
+    """Return the component selector that a user meant.
+
+    Raises:
+        ArgumentValueError: It is an unknown name.
+    """
+    if isinstance(value, str):
+        if value not in _SELECTORS:
+            remedy = f"Give one of {', '.join(sorted(_SELECTORS))}, or a gepa component selector."
+            raise ArgumentValueError("component_selector", value, "names no component selector", remedy)
+        made: Callable[..., Sequence[str]] = _SELECTORS[value]()
+        return made
+    return value  # type: ignore[return-value]  # gepa's protocol: any callable

@@ -1,0 +1,53 @@
+"""The seed candidate: a program's texts as components."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dspy
+
+from combee_dspy.engine.candidates import Candidate, demonstrations_key
+from combee_dspy.operators import NotJSON, Operator, demonstration_of, encode_demonstrations
+from combee_dspy.records import Demonstration, PredictorRun
+
+__all__ = ["seed_candidate"]
+
+
+def seed_candidate(student: dspy.Module, code: Mapping[str, str], operators: Sequence[Operator]) -> Candidate:
+    """Return the student's texts by component.
+
+    Args:
+        student: The program.
+        code: Source of its ``dspy.Flex`` parts by path.
+        operators: Where one of them edits demonstrations, each predictor's
+            demonstrations become a component too, unless they hold values that
+            JSON cannot carry.
+
+    Returns:
+        Instructions by predictor, then code by path, then demonstrations.
+    """
+    predictors = list(student.named_predictors())
+    seed: Candidate = {name: predictor.signature.instructions for name, predictor in predictors}
+    seed.update(code)
+    if any(operator.edits_demonstrations for operator in operators):
+        for name, predictor in predictors:
+            present = _demonstrations(predictor)
+            if present is not None:
+                seed[demonstrations_key(name)] = encode_demonstrations(present)
+    return seed
+
+
+def _demonstrations(predictor: Any) -> tuple[Demonstration, ...] | None:
+    """Return a predictor's demonstrations; ``None`` where JSON cannot carry one of them whole."""
+    signature, found = predictor.signature, []
+    for demo in predictor.demos:
+        fields = dict(demo.items())
+        if set(fields) != set(signature.fields):
+            return None
+        try:
+            found.append(demonstration_of(PredictorRun("", fields, fields, 0.0), signature))
+        except NotJSON:
+            return None
+    return tuple(replace(demo, example_id=None) for demo in found)

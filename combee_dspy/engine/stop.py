@@ -1,0 +1,84 @@
+"""When gepa's loop ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from combee_dspy.costs import Ledger
+from combee_dspy.engine.listener import Listener
+from combee_dspy.engine.reflection import ScanReflection
+from combee_dspy.engine.state import RunState
+from combee_dspy.stopping import RunView, StoppingRule
+
+__all__ = ["Stopper"]
+
+
+class Stopper:
+    """gepa's stop callback: budgets, and errors that must not be swallowed.
+
+    gepa asks between iterations, so every limit is soft: an iteration that was
+    begun is finished. The first reason is kept. A run whose memo answers
+    everything would spend no budget and never end, so one whole epoch without a
+    rollout bought ends it too.
+
+    Args:
+        rule: The user's rule, if any.
+        limit: The budget in rollouts, if any.
+        ledger: What has been spent.
+        listener: What has been validated.
+        reflection: Where a strategy's error is kept.
+        run: Knows how many examples were drawn.
+        epoch: Training examples.
+    """
+
+    def __init__(
+        self,
+        rule: StoppingRule | None,
+        limit: int | None,
+        ledger: Ledger,
+        listener: Listener,
+        reflection: ScanReflection,
+        run: RunState,
+        epoch: int,
+    ) -> None:
+        self._run = run
+        self._epoch = epoch
+        self._bought = -1
+        self._bought_at = (0, 0)
+        self._rule = rule
+        self._limit = limit
+        self._ledger = ledger
+        self._listener = listener
+        self._reflection = reflection
+        self.reason: str | None = None
+
+    def __call__(self, state: Any) -> bool:
+        """Return whether to stop.
+
+        Raises:
+            Exception: What a strategy raised in the iteration before.
+        """
+        if self._reflection.failure is not None:
+            raise self._reflection.failure
+        totals = self._ledger.snapshot()
+        view = RunView(
+            rollouts=state.total_num_evals,
+            totals=totals,
+            seconds=totals.seconds,
+            iteration=state.i + 1,
+            validation_scores=tuple(self._listener.validation_scores),
+        )
+        if self.reason is None and self._limit is not None and state.total_num_evals >= self._limit:
+            self.reason = f"the budget of {self._limit} rollouts is spent ({state.total_num_evals} bought)"
+        if self.reason is None and self._rule is not None:
+            self.reason = self._rule.check(view)
+        if self.reason is None and self._idle(state.total_num_evals, state.i):
+            self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
+        return self.reason is not None
+
+    def _idle(self, bought: int, iteration: int) -> bool:
+        if bought != self._bought:
+            self._bought, self._bought_at = bought, (self._run.cursor, iteration)
+        drawn, begun = self._bought_at
+        # A sampler of the user's own moves no cursor of ours: then as many iterations as an epoch can have.
+        return self._run.cursor - drawn >= self._epoch or iteration - begun >= self._epoch + 1

@@ -1,0 +1,57 @@
+"""What the batch controller gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from combee_dspy.aggregators import Aggregator
+from combee_dspy.checks import Splits
+from combee_dspy.controllers import BatchView
+from combee_dspy.costs import Ledger
+from combee_dspy.engine.state import RunState
+
+__all__ = ["ViewMaker"]
+
+
+class ViewMaker:
+    """Makes the controller's view at the start of each iteration.
+
+    Args:
+        state: The run's state.
+        splits: The data.
+        ledger: Knows how many calls were in flight at once.
+        aggregator: May bound the tokens of a call.
+        limit: The budget in rollouts, if any.
+    """
+
+    def __init__(
+        self, state: RunState, splits: Splits, ledger: Ledger, aggregator: Aggregator, limit: int | None
+    ) -> None:
+        self._state = state
+        self._splits = splits
+        self._ledger = ledger
+        self._aggregator = aggregator
+        self._limit = limit
+
+    def maker(self, workers: int, children: int) -> Callable[[Any], BatchView]:
+        """Return the function that makes a view from gepa's state."""
+
+        def make(state: Any) -> BatchView:
+            task = self._ledger.snapshot().by_role.get("task")
+            return BatchView(
+                iteration=state.i + 1,
+                trainset_size=len(self._splits.train),
+                seen=self._state.cursor,
+                measurements=tuple(self._state.measurements),
+                workers=workers,
+                capacity=task.peak if task is not None and task.peak else None,
+                remaining_rollouts=None if self._limit is None else max(0, self._limit - state.total_num_evals),
+                validation_size=len(self._splits.validation),
+                children=children,
+                score_variance=self._state.score_variance,
+                record_tokens=self._state.mean_record_tokens,
+                call_tokens=getattr(self._aggregator, "max_call_tokens", None),
+            )
+
+        return make

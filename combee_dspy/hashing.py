@@ -1,0 +1,133 @@
+"""SHA-256 of rows, so that splits can be pinned and compared by content.
+
+The hash of a row is the SHA-256 of its canonical JSON: UTF-8, keys sorted, no
+white space, non-ASCII escaped, floats as Python's ``repr`` writes them. A row
+of plain JSON values therefore hashes to
+``sha256(json.dumps(row, sort_keys=True, separators=(",", ":")))``, which
+anyone can recompute. Values that JSON lacks are first replaced:
+
+| value | stands for it |
+| --- | --- |
+| ``dspy.Example``, ``dspy.Prediction`` | its fields, inputs and labels alike, without ``dspy_…`` |
+| pydantic model (``dspy.Image``, …) | class name and ``model_dump`` |
+| dataclass, other object without a ``repr`` of its own | class name and state |
+| bytes, array, picture | SHA-256 of the bytes, with type, shape and mode |
+| set | its members, sorted by their canonical JSON |
+| date, ``Decimal``, ``Fraction``, ``UUID``, path, enum, NaN, ±inf | class name and text |
+| anything else | class name and ``repr`` |
+
+Nothing depends on memory addresses, on the process or on Python's ``hash``.
+Functions here are pure and safe to call from any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from combee_dspy.exceptions import ArgumentTypeError
+
+__all__ = ["canonical_json", "digest_of", "row_hash"]
+
+_JSON_SCALARS = (str, bool, int, float, type(None))
+
+
+def row_hash(record: object) -> str:
+    """Return the SHA-256 (64 hex digits) of one row.
+
+    Args:
+        record: A mapping, or a ``dspy.Example``: all its fields count, inputs
+            and labels. Which fields are inputs does not.
+
+    Raises:
+        ArgumentTypeError: ``record`` is neither.
+    """
+    fields = _fields(record)
+    if fields is None:
+        remedy = "Give a dspy.Example or a mapping from field names to values."
+        raise ArgumentTypeError("record", record, "is no row", remedy)
+    return hashlib.sha256(canonical_json(fields).encode()).hexdigest()
+
+
+def digest_of(hashes: Iterable[str]) -> str:
+    """Return the SHA-256 of row hashes in their order, one a line.
+
+    The order counts: minibatches are drawn from it.
+    """
+    return hashlib.sha256("".join(f"{item}\n" for item in hashes).encode()).hexdigest()
+
+
+def canonical_json(value: object) -> str:
+    """Return the canonical JSON of any value (see the module's table)."""
+    return json.dumps(_plain(value, ()), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _fields(record: object) -> dict[str, Any] | None:
+    if isinstance(record, Mapping):
+        return dict(record)
+    # Duck-typed: hashing must not cost the import of dspy.
+    if callable(getattr(record, "with_inputs", None)) and callable(getattr(record, "items", None)):
+        items: Callable[[], Iterable[tuple[str, Any]]] = record.items  # type: ignore[attr-defined]  # checked above
+        return dict(items())
+    return None
+
+
+def _plain(value: object, path: tuple[int, ...]) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return _tagged(value, str(float(value)))
+    if isinstance(value, enum.Enum):
+        return _tagged(value, value.name)
+    if isinstance(value, _JSON_SCALARS):
+        return value
+    if id(value) in path:
+        return {"$cycle": len(path) - path.index(id(value))}
+    return _container(value, (*path, id(value)))
+
+
+def _container(value: object, path: tuple[int, ...]) -> object:
+    fields = _fields(value)
+    if fields is not None:
+        if all(isinstance(key, str) for key in fields):
+            return {key: _plain(item, path) for key, item in fields.items()}
+        pairs = [[_plain(key, path), _plain(item, path)] for key, item in fields.items()]
+        return {"$pairs": sorted(pairs, key=_sort_key)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, path) for item in value]
+    if isinstance(value, AbstractSet):
+        return {"$set": sorted((_plain(item, path) for item in value), key=_sort_key)}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _tagged(value, hashlib.sha256(value).hexdigest())
+    return _object(value, path)
+
+
+def _object(value: object, path: tuple[int, ...]) -> object:
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return _tagged(value, _plain(dump(), path))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return _tagged(value, _plain(state, path))
+    raw = getattr(value, "tobytes", None)
+    if callable(raw) and not isinstance(value, type):
+        if getattr(value, "shape", None) == () and callable(item := getattr(value, "item", None)):
+            return _plain(item(), path)
+        shape = [str(getattr(value, name, "")) for name in ("dtype", "shape", "mode", "size")]
+        return _tagged(value, [*shape, hashlib.sha256(raw()).hexdigest()])
+    if type(value).__repr__ is object.__repr__:
+        # The default repr is a memory address; the state is what makes the object.
+        return _tagged(value, _plain(value.__getstate__(), path))
+    return _tagged(value, repr(value))
+
+
+def _tagged(value: object, content: object) -> dict[str, object]:
+    return {"$type": f"{type(value).__module__}.{type(value).__qualname__}", "value": content}
+
+
+def _sort_key(value: object) -> str:
+    return json.dumps(value, sort_keys=True)

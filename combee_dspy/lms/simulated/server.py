@@ -1,0 +1,194 @@
+"""The simulated service: its thread, its socket on the loopback interface, and its LM."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from combee_dspy.exceptions import ServiceError
+from combee_dspy.lms.simulated.answering import SimulatedModel
+from combee_dspy.lms.simulated.config import SimulatedConfig
+from combee_dspy.lms.simulated.dispatch import MODEL, Dispatcher
+from combee_dspy.lms.simulated.formula import formula_task
+from combee_dspy.lms.simulated.http11 import HttpProtocol
+from combee_dspy.lms.simulated.knowledge import SimulatedTask
+from combee_dspy.lms.simulated.stats import Recorder, ServiceStats
+
+if TYPE_CHECKING:
+    import dspy
+
+__all__ = ["SimulatedService", "simulated_formula_service"]
+
+_HOST = "127.0.0.1"
+_BACKLOG = 2048
+_STOP_SECONDS = 10.0
+
+
+class SimulatedService:
+    """An OpenAI-compatible chat service that simulates a language model on the loopback interface.
+
+    It serves ``POST /v1/chat/completions`` (without streaming),
+    ``GET /v1/models`` and ``GET /stats``, from one background thread. What it
+    answers is a function of the seed and the request's content alone: the
+    same request gets the same answer and the same latency however many
+    workers ask, unless its temperature is above 0, where each repetition is a
+    further draw, or failures are injected, where each attempt is one. A
+    request without a temperature counts as temperature 0.
+
+    Nothing that comes out of it is a measurement of a language model: its
+    model is called "simulated", and results that rest on it are to be
+    labelled so.
+
+    Args:
+        config: The settings; the defaults if None.
+        task: What the model can know; None for a model that only fills in forms.
+
+    Example:
+        >>> with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service:  # doctest: +SKIP
+        ...     dspy.configure(lm=service.lm())
+    """
+
+    def __init__(self, config: SimulatedConfig | None = None, task: SimulatedTask | None = None) -> None:
+        self._config = config or SimulatedConfig()
+        self._task = task
+        self._recorder = Recorder(self._config.slots, self._config.time_scale, time.monotonic)
+        self._running: _Running | None = None
+
+    @property
+    def config(self) -> SimulatedConfig:
+        """The settings."""
+        return self._config
+
+    @property
+    def url(self) -> str:
+        """The root of the service, for example ``http://127.0.0.1:40123``.
+
+        Raises:
+            ServiceError: The service is not running.
+        """
+        if self._running is None:
+            raise ServiceError(
+                "the simulated service is not running. Use it in a with statement or call start() first."
+            )
+        return f"http://{_HOST}:{self._running.port}"
+
+    @property
+    def api_base(self) -> str:
+        """The ``api_base`` to give to a client: :attr:`url` with ``/v1``."""
+        return f"{self.url}/v1"
+
+    def start(self) -> SimulatedService:
+        """Start serving and return the service. Does nothing while it runs.
+
+        Raises:
+            ServiceError: The port cannot be bound.
+        """
+        if self._running is None:
+            model = SimulatedModel(self._task, self._config.capacity, self._config.seed)
+            self._running = _Running(self._config, model, self._recorder)
+        return self
+
+    def stop(self) -> None:
+        """Stop serving. Open connections are closed, answers that wait are dropped."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def __enter__(self) -> SimulatedService:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def lm(self, **kwargs: Any) -> dspy.LM:
+        """Return a ``dspy.LM`` that calls this service.
+
+        Args:
+            **kwargs: Passed to ``dspy.LM``. ``cache`` is False unless given, since a cached call tells nothing
+                about the service.
+
+        Raises:
+            ServiceError: The service is not running.
+        """
+        import dspy
+
+        settings: dict[str, Any] = {"api_base": self.api_base, "api_key": MODEL, "cache": False}
+        return dspy.LM(f"openai/{MODEL}", **{**settings, **kwargs})
+
+    def stats(self) -> ServiceStats:
+        """Return the counters, exact for every call that has been answered. Thread-safe."""
+        return self._recorder.snapshot()
+
+    def reset_stats(self) -> None:
+        """Set the counters to zero. Calls in flight are counted when they end. Thread-safe."""
+        self._recorder.reset()
+
+    def forget_attempts(self) -> None:
+        """Forget which contents were seen, so that repeated draws and injected failures start anew. Thread-safe."""
+        if self._running is not None:
+            self._running.forget_attempts()
+
+
+class _Running:
+    """The thread, loop and socket of a started service."""
+
+    def __init__(self, config: SimulatedConfig, model: SimulatedModel, recorder: Recorder) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[HttpProtocol] = set()
+        self._dispatcher = Dispatcher(config, model, recorder, self._loop)
+        try:
+            self._server = self._loop.run_until_complete(self._bind(config.port))
+        except OSError as error:
+            self._loop.close()
+            raise ServiceError(
+                f"the simulated service cannot listen on {_HOST}:{config.port}: {error}. "
+                "Leave port at 0 to let the system choose a free one."
+            ) from error
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self._thread = threading.Thread(target=self._loop.run_forever, name="simulated-service", daemon=True)
+        self._thread.start()
+
+    async def _bind(self, port: int) -> asyncio.Server:
+        return await self._loop.create_server(self._protocol, _HOST, port, backlog=_BACKLOG)
+
+    def _protocol(self) -> HttpProtocol:
+        return HttpProtocol(self._dispatcher.handle, self._connections)
+
+    def forget_attempts(self) -> None:
+        self._loop.call_soon_threadsafe(self._dispatcher.forget_attempts)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._shut)
+        self._thread.join(_STOP_SECONDS)
+        if self._thread.is_alive():
+            raise ServiceError(f"the simulated service did not stop within {_STOP_SECONDS:g} s")
+        self._loop.close()
+
+    def _shut(self) -> None:
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        # One more turn of the loop lets the transports close their sockets.
+        self._loop.call_soon(self._loop.stop)
+
+
+def simulated_formula_service(
+    records: Iterable[Mapping[str, Any]], config: SimulatedConfig | None = None, *, base_rate: float = 0.3
+) -> SimulatedService:
+    """Return a service, not yet started, that knows rows of the Formula benchmark.
+
+    Args:
+        records: Rows with ``context`` and ``target``, all splits together (see ``formula_task``).
+        config: The settings; the defaults if None.
+        base_rate: Probability that a question is answered rightly without its lesson.
+
+    Raises:
+        ArgumentValueError: A row has another form.
+    """
+    return SimulatedService(config, formula_task(records, base_rate=base_rate))

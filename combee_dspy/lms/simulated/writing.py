@@ -1,0 +1,152 @@
+"""How the simulated model writes lessons and instructions from a crowded prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from combee_dspy.lms.simulated.capacity import CapacityModel
+from combee_dspy.lms.simulated.filling import REASONING, filler, lesson_value, render
+from combee_dspy.lms.simulated.knowledge import SimulatedQuestion
+from combee_dspy.lms.simulated.matching import QuestionIndex, Scan
+from combee_dspy.lms.simulated.requests import ChatRequest
+from combee_dspy.lms.simulated.shapes import RequestShape, Style, final_user_message, without_requirements
+
+__all__ = ["PLATITUDE", "Writer"]
+
+PLATITUDE = "Read every question with care and check the result before you answer."
+
+_HEADER = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
+_FENCE = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+_LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNORECASE)
+_CHARS = {"characters": 1, "tokens": 4}
+
+
+class Writer:
+    """Writes lessons under a capacity law. Stateless and safe to share.
+
+    The items of the prompt are its known questions and its lesson lines, in
+    order of appearance, except those inside the current instruction. The
+    capacity law says which are attended; each attended item gives its lesson,
+    once. A field whose name contains "instruction" is a rewrite: it starts
+    with the current instruction's first paragraph that is not a lesson, and
+    the current lessons are written before the new ones. Whatever the law cut
+    is made up for with a platitude, as overloaded models do.
+
+    Args:
+        index: Finds questions and keys.
+        questions: The known questions, by index.
+        lessons: The line of each lesson by key.
+        capacity: The law.
+        seed: Seed of every draw.
+    """
+
+    def __init__(
+        self,
+        index: QuestionIndex,
+        questions: Sequence[SimulatedQuestion],
+        lessons: Mapping[str, str],
+        capacity: CapacityModel,
+        seed: int,
+    ) -> None:
+        self._index = index
+        self._questions = questions
+        self._lessons = lessons
+        self._capacity = capacity
+        self._seed = seed
+
+    def write(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> str:
+        """Return the answer to a writing request.
+
+        Args:
+            request: The request.
+            shape: What its answer must look like.
+            place: The content, occurrence and choice that the draws derive from.
+        """
+        last = final_user_message(request.messages)
+        user = request.messages[last].text
+        current, rest = _split(without_requirements(user), shape.style)
+        earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
+        items = list(chain.from_iterable(self._items(self._index.scan(text)) for text in (*earlier, rest)))
+        attended = self._capacity.attend(items, self._seed, *place)
+        old = tuple(dict.fromkeys(key for _, key in self._index.scan(current).keys))
+        limit = _limit(user)
+        overloaded = self._capacity.crowded(len(items))
+        if shape.style is Style.FENCED:
+            return f"```\n{self._rewrite(current, old, attended, overloaded, limit, place)}\n```"
+        values = {}
+        for field in shape.fields:
+            if field.is_text and "instruction" in field.name.lower():
+                values[field.name] = self._rewrite(current, old, attended, overloaded, limit, place)
+            elif field.is_text and field.name in ("reasoning", "rationale"):
+                values[field.name] = REASONING
+            elif field.is_text or field.is_list:
+                keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
+                short = overloaded or len(keys) < len(set(attended))
+                lines = [self._lessons[key] for key in keys] + [PLATITUDE] * short
+                values[field.name] = lesson_value(field, _text("", lines, limit), lines)
+            else:
+                values[field.name] = filler(field)
+        return render(shape, values)
+
+    def _items(self, scan: Scan) -> Iterator[str]:
+        found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
+        return (key for _, key in sorted(chain(found, scan.keys), key=lambda item: item[0]))
+
+    def _rewrite(
+        self,
+        current: str,
+        old: Sequence[str],
+        attended: Sequence[str],
+        overloaded: bool,
+        limit: int | None,
+        place: tuple[str, int, int],
+    ) -> str:
+        new = tuple(key for key in dict.fromkeys(attended) if key not in old)
+        keys = self._capacity.write(old, new, self._seed, *place)
+        overloaded = overloaded or len(keys) < len(old) + len(new)
+        lines = [self._lessons[key] for key in keys] + [PLATITUDE] * overloaded
+        return _text(self._head(current), lines, limit)
+
+    def _head(self, current: str) -> str:
+        for paragraph in re.split(r"\n\s*\n", current):
+            kept = [
+                line for line in paragraph.splitlines() if PLATITUDE not in line and not self._index.scan(line).keys
+            ]
+            if any(line.strip() for line in kept):
+                return "\n".join(kept).strip()
+        return ""
+
+
+def _split(user: str, style: Style) -> tuple[str, str]:
+    """Return the current instruction in a user's text, "" where none is, and the text without it."""
+    if style is Style.FENCED:
+        fence = _FENCE.search(user)
+        return ("", user) if fence is None else (fence[1].strip(), user[: fence.start()] + user[fence.end() :])
+    headers = list(_HEADER.finditer(user))
+    ends = [*(header.start() for header in headers[1:]), len(user)][: len(headers)]
+    sections = [
+        (header[1].lower(), header.end(), end)
+        for header, end in zip(headers, ends, strict=True)
+        if "instruction" in header[1].lower() and not header[1].lower().startswith("additional")
+    ]
+    if not sections:
+        return "", user
+    _, start, end = next((section for section in sections if section[0].startswith("current")), sections[0])
+    return user[start:end].strip(), user[:start] + user[end:]
+
+
+def _limit(user: str) -> int | None:
+    found = _LIMIT.search(user)
+    return int(found[1].replace(",", "") or 0) * _CHARS[found[2].lower()] if found else None
+
+
+def _text(head: str, lines: Iterable[str], limit: int | None) -> str:
+    """Join a head and lines; lines that pass a stated limit on the length are left out, the last ones first."""
+    listed = [f"- {line}" for line in lines]
+    while True:
+        text = "\n\n".join(part for part in (head, "\n".join(listed)) if part) or PLATITUDE
+        if limit is None or len(text) <= limit or not listed:
+            return text
+        listed.pop()

@@ -1,0 +1,100 @@
+"""Telling lessons apart by their words, without an LM."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from itertools import pairwise
+
+__all__ = ["NearDuplicates", "join_texts", "normalised"]
+
+# Decimal marks stay inside numbers, and what a formula is written with counts as a word.
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
+_FORMULA = re.compile(r"[=+*/^<>≤≥×÷−]|\s-\s")
+_PERCENT = re.compile(r"[%$€£]")
+# Lessons that differ in one of these say different things, however alike they look.
+_POLAR = frozenset(
+    (
+        "no",
+        "not",
+        "never",
+        "none",
+        "nor",
+        "without",
+        "cannot",
+        "dont",
+        "doesnt",
+        "isnt",
+        "arent",
+        "wont",
+        "shouldnt",
+        "mustnt",
+        "avoid",
+        "always",
+        "only",
+        "except",
+        "unless",
+        "before",
+        "after",
+        "above",
+        "below",
+        "more",
+        "less",
+        "higher",
+        "lower",
+    )
+)
+
+
+def normalised(text: str) -> str:
+    """Return a text reduced to its lower-case words, numbers and operators: equal results say the same thing."""
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("**", "").replace("'", "").replace("’", "")
+    return " ".join(_TOKEN.findall(folded))
+
+
+class NearDuplicates:
+    """Finds texts that say what an earlier one said. Not thread-safe.
+
+    Two texts are near-duplicates when they are equal once normalised, or when
+    the Jaccard similarity of their sets of word pairs reaches the threshold and
+    they agree in every number, unit symbol and word of polarity ("never",
+    "only"): rounding to two and to four decimals look alike and are two lessons.
+    Texts with a formula are only compared exactly, since a/b is not b/a.
+
+    Args:
+        threshold: Jaccard similarity from 0 to 1 at which texts count as one.
+    """
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._exact: set[str] = set()
+        self._kept: list[tuple[frozenset[tuple[str, str]], frozenset[str]]] = []
+
+    def add(self, text: str) -> bool:
+        """Take a text in. Returns whether it was new."""
+        exact = normalised(text)
+        if exact in self._exact:
+            return False
+        self._exact.add(exact)
+        if _FORMULA.search(text):
+            return True
+        words = exact.split()
+        pairs = frozenset(pairwise(["", *words, ""]))
+        telling = frozenset(
+            word for word in words if word in _POLAR or _PERCENT.match(word) or any(c.isdigit() for c in word)
+        )
+        for other, other_telling in self._kept:
+            if telling == other_telling and len(pairs & other) >= self._threshold * len(pairs | other):
+                return False
+        self._kept.append((pairs, telling))
+        return True
+
+
+def join_texts(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Return all texts of all lists in order, without those that are equal once normalised."""
+    joined: dict[str, str] = {}
+    for texts in lists:
+        for text in texts:
+            joined.setdefault(normalised(text), text)
+    return list(joined.values())

@@ -1,0 +1,52 @@
+"""What a run has to say for itself when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from combee_dspy.evaluation import PairedDifference
+from combee_dspy.records import BatchDecision
+
+__all__ = ["CombeeReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class CombeeReport:
+    """Attached to a compiled program as ``combee_report``.
+
+    Attributes:
+        reason: Why the run stopped, in one sentence.
+        seed_score: Mean validation score of the student as it was given.
+        best_score: Mean validation score of the program that was returned.
+        rollouts: Rollouts bought, by gepa's count.
+        iterations: Iterations begun.
+        seconds: Wall-clock seconds.
+        costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``.
+        heldout: Held-out scores of student and result with their interval, where a held-out set was given.
+        digests: SHA-256 per split.
+        decisions: Every batch decision with its fit and clamps.
+        specs: The strategies as plain data.
+        seed: The seed.
+        warnings: What makes the run unfit for claims.
+    """
+
+    reason: str
+    seed_score: float
+    best_score: float
+    rollouts: int
+    iterations: int
+    seconds: float
+    costs: Mapping[str, Any]
+    heldout: PairedDifference | None
+    digests: Mapping[str, str]
+    decisions: tuple[BatchDecision, ...] = ()
+    specs: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def supports_claims(self) -> bool:
+        """Whether held-out figures of this run may be quoted as such."""
+        return self.heldout is not None and not self.warnings

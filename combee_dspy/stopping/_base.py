@@ -1,0 +1,119 @@
+"""The stopping contract: what is known in, a reason to stop out; and the algebra of rules."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from combee_dspy.costs import Totals
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.strategies import Strategy
+
+__all__ = ["AllOf", "AnyOf", "RunView", "StoppingRule"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What a rule may know about a run.
+
+    Attributes:
+        rollouts: Rollouts bought so far.
+        totals: The ledger's totals.
+        seconds: Wall-clock seconds since the run began.
+        iteration: Iterations finished.
+        validation_scores: Mean validation score of every validated candidate, in order; the seed is first.
+    """
+
+    rollouts: int = 0
+    totals: Totals = field(default_factory=Totals)
+    seconds: float = 0.0
+    iteration: int = 0
+    validation_scores: tuple[float, ...] = ()
+
+
+class StoppingRule(Strategy):
+    """Says when a run has done enough.
+
+    Rules are asked between iterations, so a run ends softly: what is in
+    flight finishes and is paid. ``a | b`` stops when one of them would,
+    ``a & b`` when both would. A rule holds no state: everything it decides
+    by is in the view. A rule that raises ends the run with its error.
+    """
+
+    kind: ClassVar[str] = "stopping"
+
+    @abstractmethod
+    def check(self, view: RunView) -> str | None:
+        """Return why to stop, in one sentence, or ``None`` to go on."""
+
+    def needs_prices(self) -> bool:
+        """Return whether it decides by dollars, which takes the price of every model."""
+        return False
+
+    def __or__(self, other: StoppingRule) -> StoppingRule:
+        if not isinstance(other, StoppingRule):
+            return NotImplemented
+        return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
+
+    def __and__(self, other: StoppingRule) -> StoppingRule:
+        if not isinstance(other, StoppingRule):
+            return NotImplemented
+        return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
+
+
+class _Composed(StoppingRule):
+    def __init__(self, rules: Iterable[StoppingRule]) -> None:
+        self.rules = tuple(rules)
+        for rule in self.rules:
+            if not isinstance(rule, StoppingRule):
+                raise ArgumentTypeError("rules", rule, "is no stopping rule", "Give objects of StoppingRule.")
+        if not self.rules:
+            # all() of nothing would stop at once, any() of nothing never.
+            raise ArgumentValueError("rules", self.rules, "is empty", "Give at least one stopping rule.")
+
+    def needs_prices(self) -> bool:
+        return any(rule.needs_prices() for rule in self.rules)
+
+
+class AnyOf(_Composed):
+    """Stops when one of its rules would; ``a | b``.
+
+    Args:
+        rules: At least one rule.
+
+    Raises:
+        ArgumentTypeError: One of them is no stopping rule.
+        ArgumentValueError: There is none.
+    """
+
+    name: ClassVar[str] = "any-of"
+
+    def check(self, view: RunView) -> str | None:
+        """Return the reasons of the rules that would stop, or ``None``."""
+        reasons = [reason for rule in self.rules if (reason := rule.check(view)) is not None]
+        return "; ".join(reasons) if reasons else None
+
+
+class AllOf(_Composed):
+    """Stops when all of its rules would; ``a & b``.
+
+    Args:
+        rules: At least one rule.
+
+    Raises:
+        ArgumentTypeError: One of them is no stopping rule.
+        ArgumentValueError: There is none.
+    """
+
+    name: ClassVar[str] = "all-of"
+
+    def check(self, view: RunView) -> str | None:
+        """Return the reasons of all rules, or ``None`` where one would go on."""
+        reasons = [reason for rule in self.rules if (reason := rule.check(view)) is not None]
+        return "; ".join(reasons) if len(reasons) == len(self.rules) else None
+
+
+def _parts(rule: StoppingRule, kind: type[_Composed]) -> tuple[StoppingRule, ...]:
+    return rule.rules if isinstance(rule, kind) else (rule,)

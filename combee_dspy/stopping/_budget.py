@@ -1,0 +1,126 @@
+"""Budgets: stop when enough has been spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import ClassVar
+
+from combee_dspy.costs import PriceTable, unpriced_models
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.stopping._base import RunView, StoppingRule
+
+__all__ = ["Budget", "require_prices"]
+
+_LIMITS = ("rollouts", "calls", "tokens", "dollars", "seconds")
+
+
+class Budget(StoppingRule):
+    """Stops when any one of its limits is reached.
+
+    Limits are soft: rules are asked between iterations, and the iteration
+    that crosses a limit is finished and paid.
+
+    A dollars budget needs the price of every model of the run:
+    :func:`require_prices` refuses it before the first call where one is not
+    known. Should a program then call a model without a price on its own, what
+    has been spent is no longer known, and the run stops with that reason.
+
+    Args:
+        rollouts: Rollouts bought.
+        calls: LM calls sent to a service; DSPy's cache hits are free.
+        tokens: Prompt and completion tokens together, all roles.
+        dollars: Dollars by the ledger's price table.
+        seconds: Wall-clock seconds of the run.
+
+    Raises:
+        ArgumentTypeError: A limit is not a number.
+        ArgumentValueError: A limit is not positive and finite, or none is given.
+    """
+
+    name: ClassVar[str] = "budget"
+
+    def __init__(
+        self,
+        rollouts: float | None = None,
+        calls: float | None = None,
+        tokens: float | None = None,
+        dollars: float | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        self.rollouts = rollouts
+        self.calls = calls
+        self.tokens = tokens
+        self.dollars = dollars
+        self.seconds = seconds
+        # Checked here and not in check(): by then a wrong limit would have let money go.
+        for limit in _LIMITS:
+            _check_limit(limit, getattr(self, limit))
+        if all(getattr(self, limit) is None for limit in _LIMITS):
+            raise ArgumentValueError("budget", None, "has no limit", f"Give at least one of {', '.join(_LIMITS)}.")
+
+    def needs_prices(self) -> bool:
+        """Return whether a limit in dollars is set."""
+        return self.dollars is not None
+
+    def check(self, view: RunView) -> str | None:
+        """Return the first limit that is reached, with both figures, or ``None``."""
+        total = view.totals.total
+        if self.dollars is not None and total.unpriced:
+            return (
+                f"budget.dollars cannot be kept: {total.unpriced:,} calls have no known cost "
+                f"(known: {total.known_dollars:.4f} of {self.dollars:g} dollars)"
+            )
+        spent = {
+            "rollouts": view.rollouts,
+            "calls": total.sent,
+            "tokens": total.tokens,
+            "dollars": total.known_dollars,
+            "seconds": view.seconds,
+        }
+        for name in _LIMITS:
+            limit = getattr(self, name)
+            if limit is not None and spent[name] >= limit:
+                return f"budget.{name} is spent: {_shown(spent[name])} of {_shown(limit)}"
+        return None
+
+
+def _check_limit(name: str, limit: object) -> None:
+    if limit is None:
+        return
+    remedy = "Give a positive number, or leave it out for no limit."
+    if isinstance(limit, bool) or not isinstance(limit, Real):
+        raise ArgumentTypeError(f"budget.{name}", limit, "is not a number", remedy)
+    if not math.isfinite(limit) or limit <= 0:
+        raise ArgumentValueError(f"budget.{name}", limit, "is not positive and finite", remedy)
+
+
+def _shown(amount: float) -> str:
+    return f"{amount:,.0f}" if float(amount).is_integer() else f"{amount:,.4f}".rstrip("0")
+
+
+def require_prices(rule: StoppingRule | None, models: Mapping[str, str], prices: PriceTable) -> None:
+    """Refuse a rule that decides by dollars where a model's price is not known.
+
+    Args:
+        rule: The run's stopping rule, if it has one.
+        models: Model name by role.
+        prices: The ledger's prices.
+
+    Raises:
+        ArgumentValueError: The rule needs prices and one of the models has none.
+    """
+    if rule is None or not rule.needs_prices():
+        return
+    missing = unpriced_models(models, prices)
+    if missing:
+        listed = ", ".join(f"{model!r} ({role})" for role, model in missing.items())
+        example = next(iter(missing.values()))
+        raise ArgumentValueError(
+            "budget.dollars",
+            missing,
+            f"cannot be kept: no price is known for {listed}",
+            f"Add prices={{{example!r}: Price(prompt=…, completion=…)}}, dollars per million tokens "
+            "(0 for a server of your own), or set the budget in tokens.",
+        )

@@ -1,0 +1,72 @@
+"""Which checks a strategy must pass, and how to run them with pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.strategies import Strategy
+from combee_dspy.testing.checks import aggregators, controllers, executors, general, operators
+
+__all__ = ["Check", "checks_for", "parametrize_checks"]
+
+Check = Callable[[Any], None]
+"""A named function that takes a strategy and raises ``ConformanceError`` where it does not conform."""
+
+_BY_KIND: dict[str, tuple[Check, ...]] = {
+    "aggregator": aggregators.CHECKS,
+    "operator": operators.CHECKS,
+    "controller": controllers.CHECKS,
+    "executor": executors.CHECKS,
+}
+
+
+def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
+    """Return the checks that a strategy must pass: the general ones, then those of its kind.
+
+    Args:
+        strategy: A strategy, or a class whose parameters all have defaults.
+
+    Returns:
+        Functions with a telling ``__name__``. Each takes the strategy.
+
+    Raises:
+        ArgumentTypeError: It is no strategy, or a class that needs parameters.
+    """
+    return [*general.CHECKS, *_BY_KIND.get(_instance(strategy).kind, ())]
+
+
+def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
+    """Return a pytest mark that runs a test ``(strategy, check)`` for every check of every strategy.
+
+    Args:
+        strategies: Strategies, or classes whose parameters all have defaults.
+            Give one per setting that is worth testing.
+
+    Raises:
+        ArgumentTypeError: One of them is no strategy, or a class that needs parameters.
+    """
+    import pytest
+
+    built = [_instance(strategy) for strategy in strategies]
+    return pytest.mark.parametrize(
+        ("strategy", "check"),
+        [
+            pytest.param(strategy, check, id=f"{type(strategy).__name__}{number or ''}-{check.__name__}")
+            for number, strategy in enumerate(built)
+            for check in checks_for(strategy)
+        ],
+    )
+
+
+def _instance(strategy: object) -> Strategy:
+    remedy = "Give an object, for example MyAggregator(size=3)."
+    if isinstance(strategy, type) and issubclass(strategy, Strategy):
+        try:
+            return strategy()
+        except TypeError as error:
+            raise ArgumentTypeError("strategy", strategy, f"cannot be built: {error}", remedy) from error
+    if not isinstance(strategy, Strategy):
+        raise ArgumentTypeError("strategy", strategy, "is no subclass of a combee_dspy base class", remedy)
+    return strategy

@@ -1,0 +1,260 @@
+"""What a run amounts to, gathered from its events. Pure: no store, no clock."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import singledispatchmethod
+from typing import Any
+
+from combee_dspy import events
+from combee_dspy.tracking._figures import figures_of, sum_of
+from combee_dspy.tracking._redact import Redactor
+from combee_dspy.tracking._text import cut, one_line
+from combee_dspy.tracking.slug import METRIC_PART, shorten, to_slug
+
+__all__ = ["MAX_PARAM", "MAX_TAG", "Summary", "params_of"]
+
+MAX_PARAM = 6_000
+"""Characters of a parameter's value that MLflow keeps; it cuts the rest without a word."""
+
+MAX_TAG = 8_000
+"""Characters of a tag's value, and of a run's description."""
+
+_PART = 100
+
+
+def _part(name: str) -> str:
+    return shorten(to_slug(name, METRIC_PART), _PART)
+
+
+def params_of(event: events.RunStarted, redactor: Redactor, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return what was decided before the run, as MLflow parameters in groups.
+
+    Args:
+        event: The run's beginning.
+        redactor: Takes keys out of values.
+        versions: Version by distribution.
+    """
+    groups: Mapping[str, Mapping[str, Any]] = {
+        "run": {"name": event.name, "seed": event.seed, "components": sorted(event.components)},
+        "strategy": event.specs,
+        "model": event.models,
+        "size": event.sizes,
+        "digest": event.digests,
+        "version": versions,
+    }
+    params: dict[str, str] = {}
+    for group, values in groups.items():
+        for name, value in values.items():
+            plain = redactor.data(value)
+            text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            params[f"{group}/{_part(name)}"] = cut(text, MAX_PARAM)
+    return params
+
+
+@dataclass
+class _Step:
+    """Sums of one iteration, and its metrics that are not sums."""
+
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+
+    def count(self, name: str, amount: float = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def metrics(self) -> dict[str, float]:
+        found = {name: sum(scores) / len(scores) for name, scores in self.scores.items()}
+        if self.seconds:
+            found["latency/rollout_mean"] = sum(self.seconds) / len(self.seconds)
+        found.update(self.counts)
+        found.update(self.values)
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+_PURPOSES = {"parent": "train/minibatch", "child": "train/child"}
+
+
+class Summary:
+    """Hears events and says what to log about them.
+
+    Metrics are given out once per iteration, by :meth:`take`, so that no
+    metric gets two values at one step. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self.started: events.RunStarted | None = None
+        self.finished: events.RunFinished | None = None
+        self.heldout: events.HeldoutEvaluated | None = None
+        self.best: events.ValidationFinished | None = None
+        self.seed_score: float | None = None
+        self.errors: list[events.ErrorRaised] = []
+        self.decisions: list[dict[str, Any]] = []
+        self.step = 0
+        self._open = _Step()
+
+    def take(self, iteration: int) -> dict[str, float]:
+        """Return the metrics of the iteration that closes, and begin the next."""
+        metrics = self._open.metrics()
+        self._open = _Step()
+        self.step = iteration + 1
+        return metrics
+
+    @singledispatchmethod
+    def hear(self, event: events.Event) -> None:
+        """Take one event into account."""
+
+    @hear.register
+    def _(self, event: events.RunStarted) -> None:
+        self.started = event
+
+    @hear.register
+    def _(self, event: events.BatchPlanned) -> None:
+        decision = event.decision
+        self.decisions.append({"iteration": event.iteration, **asdict(decision)})
+        self._open.values["batch/size"] = decision.size
+        self._open.values["batch/clamps"] = len(decision.clamps)
+        if decision.fit is not None:
+            self._open.values["batch/plateau"] = decision.fit.plateau
+            self._open.values["batch/exponent"] = decision.fit.exponent
+
+    @hear.register
+    def _(self, event: events.RolloutFinished) -> None:
+        if event.purpose in _PURPOSES:
+            self._open.scores.setdefault(_PURPOSES[event.purpose], []).append(event.rollout.score)
+        self._open.count("rollouts/cached" if event.cached else "rollouts/run")
+        if event.rollout.error is not None:
+            self._open.count("rollouts/errors")
+        if not event.cached:
+            self._open.seconds.append(event.rollout.seconds)
+
+    @hear.register
+    def _(self, event: events.ReflectionTrimmed) -> None:
+        self._open.count(f"scan/{_part(event.action)}")
+
+    @hear.register
+    def _(self, event: events.ScanStarted) -> None:
+        self._open.count("scan/reflections", event.reflections)
+
+    @hear.register
+    def _(self, event: events.ScanFinished) -> None:
+        self._open.count("scan/lessons", len(event.lessons))
+        self._open.count("scan/nodes", len(event.nodes))
+        self._open.count("scan/failed_nodes", sum(node.failed is not None for node in event.nodes))
+        self._open.count("scan/seconds", event.seconds)
+
+    @hear.register
+    def _(self, event: events.CandidateProposed) -> None:
+        self._open.count("candidates/proposed")
+
+    @hear.register
+    def _(self, event: events.CandidateRefused) -> None:
+        self._open.count("candidates/refused")
+
+    @hear.register
+    def _(self, event: events.CandidateRejected) -> None:
+        self._open.count("candidates/rejected")
+
+    @hear.register
+    def _(self, event: events.CandidateAccepted) -> None:
+        self._open.count("candidates/accepted")
+
+    @hear.register
+    def _(self, event: events.ValidationFinished) -> None:
+        values = self._open.values
+        if event.index == 0:
+            self.seed_score = event.score
+            values["val/seed"] = event.score
+        else:
+            # One value a step: the best of several children of one iteration.
+            values["val/candidate"] = max(event.score, values.get("val/candidate", -math.inf))
+        if event.best:
+            self.best = event
+            values["val/best"] = event.score
+        values["rollouts/bought"] = event.rollouts
+
+    @hear.register
+    def _(self, event: events.IterationFinished) -> None:
+        self._open.values["val/best"] = event.best_score
+        self._open.values["rollouts/bought"] = event.rollouts
+        self._open.values["time/iteration"] = event.seconds
+        self._costs(event.costs)
+
+    @hear.register
+    def _(self, event: events.HeldoutEvaluated) -> None:
+        self.heldout = event
+        self._open.values.update(
+            {
+                "heldout/before": event.before,
+                "heldout/after": event.after,
+                "heldout/gain": event.after - event.before,
+                "heldout/gain_low": event.interval[0],
+                "heldout/gain_high": event.interval[1],
+            }
+        )
+
+    @hear.register
+    def _(self, event: events.ErrorRaised) -> None:
+        self.errors.append(event)
+
+    @hear.register
+    def _(self, event: events.RunFinished) -> None:
+        self.finished = event
+        self._open.values["val/best"] = event.best_score
+        self._open.values["rollouts/bought"] = event.rollouts
+        self._open.values["time/run"] = event.seconds
+        self._costs(event.costs)
+
+    def _costs(self, costs: Mapping[str, Any]) -> None:
+        figures = figures_of(costs)
+        values = self._open.values
+        for role, figure in figures.items():
+            values[f"tokens/{_part(role)}"] = figure.tokens
+            values[f"calls/{_part(role)}"] = figure.calls
+        if figures:
+            total = sum_of(figures)
+            values["cost/dollars"] = total.dollars
+            values["cost/unpriced_calls"] = total.unpriced
+
+    @property
+    def status(self) -> str:
+        """MLflow's status of the run: finished, failed, or killed where no end was heard."""
+        if self.finished is not None:
+            return "FINISHED"
+        return "FAILED" if any(error.fatal for error in self.errors) else "KILLED"
+
+    def description(self) -> str:
+        """Return the run's description, the headline first: MLflow shows about three lines."""
+        lines = [self._headline()]
+        if self.best is not None and self.seed_score is not None:
+            lines.append(f"Validation {self.seed_score:.3f} → {self.best.score:.3f}, best candidate {self.best.index}.")
+        if self.finished is not None:
+            lines.append(f"Stopped: {one_line(self.finished.reason, 500)}")
+        elif any(error.fatal for error in self.errors):
+            lines.append(f"Failed: {one_line(self.errors[-1].error, 500)}")
+        if self.finished is not None:
+            total = sum_of(figures_of(self.finished.costs))
+            dollars = "dollars unknown" if total.unpriced else f"${total.dollars:.4f}"
+            lines.append(
+                f"{self.finished.rollouts} rollouts, {total.calls} LM calls, {total.tokens} tokens, {dollars}, "
+                f"{self.finished.seconds:.0f} s."
+            )
+        if self.started is not None:
+            lines.extend(f"Warning: {one_line(warning, 500)}" for warning in self.started.warnings)
+        return cut("\n\n".join(lines), MAX_TAG)
+
+    def _headline(self) -> str:
+        held = self.heldout
+        if held is not None:
+            low, high = held.interval
+            return (
+                f"**Held-out {held.before:.3f} → {held.after:.3f}** ({held.after - held.before:+.3f}, "
+                f"{held.confidence:.0%} interval {low:+.3f} to {high:+.3f}, n = {held.size})."
+            )
+        if self.finished is None:
+            return f"Running, iteration {self.step}." if not self.errors else f"Not finished, iteration {self.step}."
+        return "No held-out result: this run supports no claim."

@@ -1,0 +1,69 @@
+"""Foreign text, made fit for stores and screens."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Any
+
+__all__ = ["clean", "cut", "one_line", "show"]
+
+
+def clean(text: str) -> str:
+    """Return ``text`` with ``�`` for lone surrogates and NUL, which no database or file takes."""
+    whole = text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\x00", "\ufffd")
+
+
+def cut(text: str, limit: int) -> str:
+    """Return :func:`clean` text in at most ``limit`` characters, saying so where it was longer.
+
+    Args:
+        text: Any text.
+        limit: Characters, at least 40.
+    """
+    whole = clean(text)
+    if len(whole) <= limit:
+        return whole
+    mark = f"… [cut, {len(whole)} characters]"
+    return whole[: limit - len(mark)] + mark
+
+
+def one_line(text: str, limit: int = 120) -> str:
+    """Return the visible characters of ``text`` on one line of at most ``limit`` characters.
+
+    Control and formatting characters, terminal escapes and reversals of the
+    writing direction among them, are removed; white space becomes one space.
+    """
+    head = text[: limit * 4]
+    visible = "".join(char if not unicodedata.category(char).startswith("C") else " " for char in head)
+    line = " ".join(visible.split())
+    if len(line) > limit or len(head) < len(text):
+        line = line[: limit - 1] + "…"
+    return line
+
+
+def show(value: Any, limit: int) -> str:
+    """Return foreign data as JSON text of at most ``limit`` characters; text stays as it is."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return cut(value, limit)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        text = _str(value)
+    return cut(text, limit)
+
+
+def _plain(value: Any) -> Any:
+    to_dict = getattr(value, "toDict", None)
+    # DSPy's examples and predictions name their fields this way.
+    return to_dict() if callable(to_dict) else _str(value)
+
+
+def _str(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - a user's __str__ may raise anything; the row says so
+        return f"<{type(value).__name__}, unprintable: {type(error).__name__}>"

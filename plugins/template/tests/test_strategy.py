@@ -1,0 +1,12 @@
+from combee_dspy import registry
+
+from combee_template import Template
+
+
+def test_it_is_found_by_name():
+    assert registry.build("aggregator", "template") == Template()
+
+
+def test_it_comes_from_this_distribution_and_loads():
+    found = [entry for entry in registry.installed() if (entry.kind, entry.name) == ("aggregator", "template")]
+    assert [(entry.distribution, entry.problem) for entry in found] == [("combee-dspy-template", None)]

@@ -1,0 +1,259 @@
+"""The layers hold: who may import what, and who may touch private parts of DSPy and gepa."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "combee_dspy"
+
+# Strategy rooms and the records below them. Each receives a context and emits events.
+ROOMS = (
+    "aggregators",
+    "benchmarks",
+    "controllers",
+    "costs",
+    "evaluation",
+    "events",
+    "exceptions",
+    "hashing",
+    "lms",
+    "operators",
+    "records",
+    "reflections",
+    "registry",
+    "rollouts",
+    "shuffle",
+    "stopping",
+    "strategies",
+    "streams",
+)
+ABOVE = ("combee_dspy.engine", "combee_dspy.combee", "combee_dspy.tracking", "combee_dspy.cli", "mlflow")
+# The tracker's contract is a strategy's; what records a run somewhere is not.
+CONTRACTS = ("combee_dspy.tracking._base",)
+
+PRIVATE_DOOR = "combee_dspy.engine._private"
+PRIVATE_ROOMS = ("gepa.core", "dspy.teleprompt.gepa")
+HEAVY = ("aiohttp", "datasets", "litellm", "matplotlib", "mlflow", "pandas", "pyarrow", "ray", "scipy", "xllamacpp")
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str
+    name: str | None
+    line: int
+
+    @property
+    def target(self) -> str:
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+
+def imports(tree: ast.AST) -> Iterator[Import]:
+    """Every import, in functions and behind TYPE_CHECKING too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, None, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute in this package"
+            yield from (Import(node.module, alias.name, node.lineno) for alias in node.names)
+
+
+def within(target: str, prefixes) -> bool:
+    return any(target == prefix or target.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def upward(module: str, tree: ast.AST) -> list[str]:
+    """Imports by which a strategy room reaches a layer above it."""
+    if not within(module, [f"combee_dspy.{room}" for room in ROOMS]):
+        return []
+    return [
+        f"{module}:{found.line} imports {found.target}"
+        for found in imports(tree)
+        if within(found.target, ABOVE) and not within(found.target, CONTRACTS)
+    ]
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """Private names that a module defines: functions, classes, variables, fields and attributes it sets."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name) and node.value.id == "self":
+                yield node.attr
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def foreign_parts(module: str, tree: ast.AST, ours: frozenset[str]) -> list[str]:
+    """Private parts of DSPy, gepa or another library that a module touches."""
+    if module == PRIVATE_DOOR:
+        return []
+    found = [
+        f"{module}:{one.line} imports {one.target}"
+        for one in imports(tree)
+        if one.module.split(".")[0] in ("gepa", "dspy")
+        and (within(one.target, PRIVATE_ROOMS) or any(private(part) for part in one.target.split(".")))
+    ]
+    found += [
+        f"{module}:{node.lineno} touches .{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and private(node.attr) and node.attr not in ours
+    ]
+    chains = (dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    found += [f"{module} reaches {chain}" for chain in chains if chain in PRIVATE_ROOMS]
+    return found
+
+
+def dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else "?"
+
+
+def heavy_at_import(module: str, tree: ast.Module) -> list[str]:
+    """Imports of slow modules that run when the module itself is imported."""
+    found: list[str] = []
+
+    def visit(statements) -> None:
+        for node in statements:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                visit(node.orelse)
+                continue
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                found.extend(
+                    f"{module}:{one.line} imports {one.target} at import"
+                    for one in imports(node)
+                    if within(one.target, HEAVY)
+                )
+            for block in ("body", "orelse", "finalbody", "handlers"):
+                visit(getattr(node, block, []))
+
+    visit(tree.body)
+    return found
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+OURS = frozenset(name for tree in MODULES.values() for name in bound_names(tree))
+
+
+def test_the_rooms_are_there():
+    tops = {name.split(".")[1] for name in MODULES if "." in name}
+    assert set(ROOMS) <= tops
+    assert PRIVATE_DOOR in MODULES
+
+
+def test_strategy_rooms_import_nothing_above_them():
+    assert not [line for module, tree in MODULES.items() for line in upward(module, tree)]
+
+
+def test_one_module_touches_private_parts_of_dspy_and_gepa():
+    assert not [line for module, tree in MODULES.items() for line in foreign_parts(module, tree, OURS)]
+
+
+def test_the_door_would_be_flagged_under_another_name():
+    assert len(foreign_parts("combee_dspy.engine.other", MODULES[PRIVATE_DOOR], OURS)) > 3
+
+
+def test_heavy_modules_are_imported_where_they_are_used():
+    assert not [line for module, tree in MODULES.items() for line in heavy_at_import(module, tree)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import mlflow",
+        "import mlflow.tracking as t",
+        "from mlflow import MlflowClient",
+        "from combee_dspy.engine import sampling",
+        "from combee_dspy import engine",
+        "from combee_dspy.engine.sampling import EpochStream",
+        "from combee_dspy.combee import Combee",
+        "from combee_dspy.tracking import MLflowTracker",
+        "import combee_dspy.cli.plugins",
+        "def late():\n    from combee_dspy.engine import run",
+        "if TYPE_CHECKING:\n    from combee_dspy.engine import run",
+    ],
+)
+def test_an_upward_import_is_flagged_in_every_room(source):
+    for room in ROOMS:
+        assert len(upward(f"combee_dspy.{room}._synthetic", ast.parse(source))) == 1
+    assert not upward("combee_dspy.engine.synthetic", ast.parse(source))
+
+
+def test_what_rooms_may_import_is_not_flagged():
+    source = "from combee_dspy.tracking._base import Hook\nfrom combee_dspy.records import Lesson\nimport mlflow_like"
+    assert not upward("combee_dspy.operators._synthetic", ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import gepa.core.state",
+        "from gepa.core import engine",
+        "from gepa import core",
+        "from dspy.teleprompt.gepa.gepa_utils import DspyAdapter",
+        "from dspy.utils import _hidden",
+        "from dspy._internal import thing",
+        "import dspy._internal",
+        "dspy.settings._reveal()",
+        "state._pareto_of_somebody_else = 1",
+        "class A(dspy.Module):\n    def f(self):\n        return self._hidden_of_dspy",
+        "gepa.core.state.load()",
+    ],
+)
+def test_a_private_part_is_flagged_everywhere_but_behind_the_door(source):
+    tree = ast.parse(source)
+    assert foreign_parts("combee_dspy.engine.synthetic", tree, frozenset())
+    assert not foreign_parts(PRIVATE_DOOR, tree, frozenset())
+
+
+def test_our_own_private_names_are_not_foreign():
+    tree = ast.parse("class A:\n    def f(self):\n        self._mine = 1\n        return self._mine")
+    assert not foreign_parts("combee_dspy.engine.synthetic", tree, frozenset(bound_names(tree)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import scipy",
+        "from scipy.optimize import curve_fit",
+        "try:\n    import mlflow\nexcept ImportError:\n    mlflow = None",
+        "try:\n    pass\nexcept ImportError:\n    import pandas",
+        "if True:\n    import pyarrow.parquet",
+        "class A:\n    import datasets",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    import litellm",
+    ],
+)
+def test_a_heavy_import_at_module_level_is_flagged(source):
+    assert len(heavy_at_import("combee_dspy.synthetic", ast.parse(source))) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    import scipy",
+        "if TYPE_CHECKING:\n    import pandas",
+        "class A:\n    def f(self):\n        import mlflow",
+        "import scipyish",
+    ],
+)
+def test_a_heavy_import_where_it_is_used_is_not_flagged(source):
+    assert not heavy_at_import("combee_dspy.synthetic", ast.parse(source))

@@ -1,0 +1,49 @@
+"""Every strategy that the package publishes passes the checks that plugins must pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from combee_dspy import registry
+from combee_dspy.registry import DISTRIBUTION, Spec
+from combee_dspy.testing import checks_for
+
+# Parameters for what cannot be built without, and further settings worth checking.
+SETTINGS = {
+    ("controller", "static"): [{"size": 8, "reason": "as in the tests"}],
+    ("controller", "power-law"): [{}, {"tau": 2.5, "profile": 4, "min_size": 1}],
+}
+BUILT_IN = [entry for entry in registry.installed() if entry.distribution == DISTRIBUTION]
+
+
+def cases():
+    for entry in BUILT_IN:
+        if entry.problem:
+            continue
+        for number, params in enumerate(SETTINGS.get((entry.kind, entry.name), [{}])):
+            strategy = registry.build(entry.kind, entry.name, params)
+            for check in checks_for(strategy):
+                name = f"{entry.kind}-{entry.name}{number or ''}-{check.__name__}"
+                yield pytest.param(strategy, check, id=name)
+
+
+@pytest.mark.parametrize(("strategy", "check"), list(cases()))
+def test_conformance(strategy, check):
+    check(strategy)
+
+
+@pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: f"{entry.kind}-{entry.name}")
+def test_every_built_in_loads(entry):
+    assert entry.problem is None
+    assert entry.version
+
+
+@pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: f"{entry.kind}-{entry.name}")
+def test_every_built_in_is_built_from_a_spec_by_name(entry):
+    params = SETTINGS.get((entry.kind, entry.name), [{}])[-1]
+    built = Spec(entry.kind, entry.name, params).build()
+    assert Spec.from_dict(Spec.of(built).to_dict()).build() == built
+
+
+def test_each_kind_has_a_built_in():
+    assert {entry.kind for entry in BUILT_IN} == set(registry.KINDS)

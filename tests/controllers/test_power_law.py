@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.controllers import BatchView, PowerLaw
+from combee_dspy.controllers import _profile as ladder
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.records import BatchDecision, Measurement
+
+WIDE = {"workers": 10_000}
+MEASURED = BatchView(
+    iteration=9,
+    trainset_size=240,
+    seen=240,
+    measurements=tuple(Measurement(size, 20.0) for size in (3, 11, 40)),
+    **WIDE,
+)
+
+
+def run(controller, view, seconds, epochs=1.0):
+    """Plan and measure like an engine: batches are cut where an epoch ends."""
+    decisions: list[BatchDecision] = []
+    while view.seen < epochs * view.trainset_size:
+        decision = controller.plan(view)
+        size = min(decision.size, view.trainset_size - view.seen % view.trainset_size)
+        measured = (*view.measurements, Measurement(size, seconds(size)))
+        decisions.append(decision)
+        view = replace(view, iteration=view.iteration + 1, seen=view.seen + size, measurements=measured)
+    return decisions, view
+
+
+def test_golden_run_on_a_service_whose_iterations_grow_slowly():
+    decisions, _ = run(PowerLaw(), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2)
+    assert [d.size for d in decisions[:3]] == [3, 11, 40]
+    assert all(d.fit is None and d.reason.startswith("measuring") for d in decisions[:3])
+    for decision in decisions[3:]:
+        assert decision.fit.scale == pytest.approx(20 * 240, rel=1e-6)
+        assert decision.fit.exponent == pytest.approx(0.8, rel=1e-6)
+        assert decision.fit.tau == pytest.approx(0.016 * 4800 * 3**-0.8, rel=1e-6)
+        assert decision.fit.plateau == pytest.approx((0.8 * 3**0.8 / 0.016) ** (1 / 1.8), rel=1e-6)
+        assert decision.size == 14
+        assert "plateau 14.3" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("exponent", "share", "size"),
+    [(0.3, 0.016, 12), (0.5, 0.016, 14), (0.8, 0.016, 14), (1, 0.016, 13), (1, 0.002, 38)],
+)
+def test_the_sizes_that_the_documentation_promises(exponent, share, size):
+    decisions, _ = run(
+        PowerLaw(relative_tau=share),
+        BatchView(iteration=1, trainset_size=240, **WIDE),
+        lambda bs: 20 * bs ** (1 - exponent),
+    )
+    assert decisions[-1].size == size
+    assert str(size) in PowerLaw.__doc__
+
+
+def test_tau_in_seconds_an_epoch_is_taken_as_it_is():
+    decisions, _ = run(
+        PowerLaw(tau=20.0), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2
+    )
+    assert decisions[-1].fit.tau == 20.0
+    assert decisions[-1].size == math.floor((0.8 * 4800 / 20.0) ** (1 / 1.8))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_moves_the_size_little_and_the_law_is_fitted_again_each_iteration(seed):
+    stream = random.Random(seed)
+    decisions, _ = run(
+        PowerLaw(),
+        BatchView(iteration=1, trainset_size=240, **WIDE),
+        lambda bs: 20 * bs**0.2 * math.exp(stream.gauss(0, 0.1)),
+        epochs=2,
+    )
+    fits = [d.fit for d in decisions if d.fit]
+    assert all(8 <= d.size <= 24 for d in decisions[3:])
+    assert len({fit.exponent for fit in fits}) > 1
+
+
+@given(st.integers(1, 3000), st.integers(3, 7), st.integers(1, 20), st.integers(1, 12))
+def test_profiling_measures_distinct_rising_sizes_inside_the_first_epoch(size, profile, min_updates, min_size):
+    controller = PowerLaw(profile=profile, min_updates=min_updates, min_size=min_size)
+    decisions, _ = run(controller, BatchView(iteration=1, trainset_size=size, **WIDE), lambda bs: 2.0)
+    measuring = [d.size for d in decisions if d.reason.startswith("measuring")]
+    if profile * (profile + 1) // 2 <= size:
+        assert len(measuring) == profile
+        assert measuring == sorted(set(measuring))
+        assert sum(measuring) <= size
+    else:
+        assert not measuring
+        assert f"at least {profile * (profile + 1) // 2} examples" in decisions[0].reason
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_trainset_too_small_to_measure_on_gets_a_clamped_static_size(size):
+    decision = PowerLaw().plan(BatchView(iteration=1, trainset_size=size, **WIDE))
+    assert decision.size == 1
+    assert "not measured" in decision.reason
+
+
+def test_the_ladder_is_geometric():
+    assert ladder.top(6000, 5, 6) == 1000
+    measured: list[int] = []
+    while len(measured) < 5:
+        measured.append(ladder.next_size(measured, 5, 10, 1000))
+    assert measured == [10, 32, 101, 318, 1000]
+
+
+def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured():
+    view = BatchView(iteration=1, trainset_size=240, workers=2)
+    decisions, _ = run(PowerLaw(), view, lambda bs: 5.0)
+    assert [d.size for d in decisions[:3]] == [3, 8, 1]
+    assert [(c.name, c.before, c.after) for c in decisions[1].clamps] == [("capacity", 11, 8)]
+    assert decisions[3].fit is not None
+
+
+def test_where_only_one_size_can_be_had_it_says_so():
+    view = BatchView(iteration=1, trainset_size=240, record_tokens=1000.0, call_tokens=2000, **WIDE)
+    decisions, _ = run(PowerLaw(), view, lambda bs: 5.0)
+    assert {d.size for d in decisions} == {1}
+    assert "delays are known at batch size 1 only" in decisions[-1].reason
+    assert "context" in {c.name for c in decisions[-1].clamps}
+
+
+def test_batches_that_save_no_time_give_the_smallest_size_with_the_reason():
+    decisions, _ = run(PowerLaw(), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: bs**1.3)
+    last = decisions[-1]
+    assert last.size == 3
+    assert "save no time" in last.reason
+    assert last.fit.exponent == pytest.approx(-0.3)
+    assert last.fit.plateau == 0
+
+
+def test_iterations_that_took_no_time_lead_to_the_smallest_size():
+    decisions, view = run(PowerLaw(), BatchView(iteration=1, trainset_size=60, **WIDE), lambda bs: 0.0)
+    after = PowerLaw().plan(view)
+    assert after.size == 3
+    assert "took any time" in after.reason
+    assert {d.size for d in decisions} == {3}
+
+
+def test_an_epoch_that_ended_before_all_sizes_were_measured_is_fitted_with_what_there_is():
+    view = BatchView(
+        iteration=4, trainset_size=60, seen=60, measurements=(Measurement(3, 10.0), Measurement(10, 11.0)), **WIDE
+    )
+    decision = PowerLaw().plan(view)
+    assert decision.fit is not None
+    assert "from 2 sizes" in decision.reason
+
+
+def test_every_bound_that_cuts_the_plateau_is_recorded_in_order():
+    view = replace(
+        MEASURED,
+        workers=9,
+        remaining_rollouts=30,
+        validation_size=10,
+        score_variance=0.05,
+        record_tokens=100.0,
+        call_tokens=1000,
+    )
+    decision = PowerLaw(tau=1.0).plan(view)
+    assert decision.fit.plateau == pytest.approx(math.sqrt(4800))
+    assert [(c.name, c.before, c.after) for c in decision.clamps] == [
+        ("epoch-updates", 69, 40),
+        ("capacity", 40, 36),
+        ("context", 36, 25),
+        ("variance", 25, 20),
+        ("budget", 20, 10),
+    ]
+    assert decision.size == 10
+
+
+def test_a_plateau_below_the_smallest_batch_is_raised_and_the_raise_is_recorded():
+    decision = PowerLaw(tau=4000.0).plan(MEASURED)
+    assert decision.size == 3
+    assert [(c.name, c.before, c.after) for c in decision.clamps] == [("min-size", 1, 3)]
+
+
+def test_a_nearly_flat_law_stays_an_integer_within_the_trainset():
+    decision = PowerLaw(tau=1e-300).plan(MEASURED)
+    assert decision.size == 40
+    assert decision.clamps[0].name == "trainset"
+
+
+measurements = st.builds(
+    Measurement, st.integers(0, 4000), st.floats(allow_nan=True, allow_infinity=True) | st.floats(0.001, 1000)
+)
+views = st.builds(
+    BatchView,
+    iteration=st.integers(1, 50),
+    trainset_size=st.integers(1, 5000),
+    seen=st.integers(0, 10_000),
+    measurements=st.lists(measurements, max_size=8).map(tuple),
+    workers=st.integers(1, 300),
+    capacity=st.none() | st.integers(1, 300),
+    remaining_rollouts=st.none() | st.integers(0, 10_000),
+    validation_size=st.integers(0, 500),
+    children=st.integers(0, 4),
+    score_variance=st.none() | st.floats(0, 1),
+    record_tokens=st.none() | st.floats(0, 1e6),
+    call_tokens=st.none() | st.integers(1, 10**6),
+)
+
+
+@given(views, st.none() | st.floats(1e-6, 1e6), st.floats(1e-6, 10))
+def test_any_view_gives_one_decision_within_all_bounds(view, tau, share):
+    controller = PowerLaw(tau=tau, relative_tau=share)
+    decision = controller.plan(view)
+    assert 1 <= decision.size <= view.trainset_size
+    assert decision == PowerLaw(tau=tau, relative_tau=share).plan(view)
+    assert decision.reason
+    if view.remaining_rollouts is not None:
+        cost = decision.size * (1 + view.children) + view.validation_size
+        assert decision.size == 1 or cost <= view.remaining_rollouts
+    if decision.fit:
+        assert all(math.isfinite(value) for value in astuple(decision.fit))
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "argument"),
+    [
+        ({"tau": 0}, ArgumentValueError, "tau"),
+        ({"tau": "1"}, ArgumentTypeError, "tau"),
+        ({"relative_tau": -0.1}, ArgumentValueError, "relative_tau"),
+        ({"relative_tau": math.nan}, ArgumentValueError, "relative_tau"),
+        ({"relative_tau": None}, ArgumentTypeError, "relative_tau"),
+        ({"profile": 2}, ArgumentValueError, "profile"),
+        ({"min_updates": 0}, ArgumentValueError, "min_updates"),
+        ({"min_size": 1.5}, ArgumentTypeError, "min_size"),
+        ({"waves": 0}, ArgumentValueError, "waves"),
+    ],
+)
+@pytest.mark.parametrize("verb", [lambda c: c.validate(), lambda c: c.plan(BatchView(iteration=1, trainset_size=9))])
+def test_bad_parameters_are_named_early_and_at_the_latest_when_it_plans(params, error, argument, verb):
+    with pytest.raises(error) as caught:
+        verb(PowerLaw(**params))
+    assert caught.value.argument == argument

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import dspy
+import pytest
+
+from combee_dspy.lms.redact import scrub, secrets_of
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("Incorrect API key provided: sk-proj-abc123DEF456.", "sk-proj-abc123DEF456"),
+        ("Incorrect API key provided: sk-abcd****wxyz.", "wxyz"),
+        ("header Authorization: Bearer abc.def-123", "abc.def-123"),
+        ("Authorization: Basic dXNlcjpwYXNzd29yZDEyMw==", "dXNlcjpwYXNzd29yZDEyMw"),
+        ('{"api_key": "abcd1234"}', "abcd1234"),
+        ("x-api-key: zyxw9876", "zyxw9876"),
+        ("GET /v1/models?key=AbCdEf12&alt=json", "AbCdEf12"),
+        ("https://user:hunter2@host/v1", "hunter2"),
+        ("AIzaSyA1234567890abcdefghijklmnopqrstu", "AIzaSyA"),
+        ("token hf_abcdefghijklmnop", "abcdefghijklmnop"),
+    ],
+)
+def test_keys_are_recognised_by_their_shape(text: str, secret: str) -> None:
+    assert secret not in scrub(text)
+    assert "[redacted]" in scrub(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Bearer authentication is required",
+        "basic knowledge of risk-averse tasks",
+        "The api_key client option must be set",
+        "http://127.0.0.1:8000/v1 refused the connection",
+        "maximum context length is 8192 tokens",
+    ],
+)
+def test_plain_words_stay(text: str) -> None:
+    assert scrub(text) == text
+
+
+def test_values_of_the_lm_and_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "plainlookingvalue")
+    monkeypatch.setenv("ACME_MODEL", "some-model-name")
+    lm = dspy.LM(
+        "openai/m", api_key="abcdefghij", extra_headers={"x-gateway": "gatewayvalue"}, max_tokens=12, stop="stopword"
+    )
+    secrets = secrets_of(lm)
+    assert set(secrets) == {"abcdefghij", "gatewayvalue"}
+    text = scrub("abcdefghij gatewayvalue plainlookingvalue some-model-name", secrets)
+    assert text == "[redacted] [redacted] [redacted] some-model-name"
+
+
+def test_placeholders_are_no_secrets() -> None:
+    assert scrub("none of the models answered", ["none"]) == "none of the models answered"
+    assert secrets_of(object()) == ()
+
+
+def test_a_key_inside_another_is_removed_whole() -> None:
+    assert scrub("abcdefgh-longer", ["abcdefgh", "abcdefgh-longer"]) == "[redacted]"
