@@ -69,7 +69,7 @@ def check_positive(name: str, value: object, *, optional: bool = True) -> None:
         raise ArgumentValueError(name, value, "is below 1", "Give a whole number of at least 1.")
 
 
-def check_student(student: object, has_code: bool) -> None:
+def check_student(student: Any, has_code: bool) -> None:
     """Check that there is something to optimize.
 
     Args:

@@ -28,7 +28,7 @@ GEPA_MINIBATCH = 3
 DEFAULT_OPERATORS = ("insert", "few-shot-swap")
 
 
-class Combee(Teleprompter):  # type: ignore[misc]  # dspy's class is untyped
+class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
 
     GEPA's search is kept (Pareto front, acceptance, merge, checkpoints); what one
@@ -257,9 +257,10 @@ class Combee(Teleprompter):  # type: ignore[misc]  # dspy's class is untyped
             raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
         if self.auto is not None and self.auto not in ("light", "medium", "heavy"):
             raise ArgumentValueError("auto", self.auto, "is no preset", "Give 'light', 'medium' or 'heavy'.")
-        if self.budget is not None and not isinstance(self.budget, StoppingRule):
+        budget: object = self.budget
+        if budget is not None and not isinstance(budget, StoppingRule):
             example = "Give combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule."
-            raise ArgumentTypeError("budget", self.budget, "is no stopping rule", example)
+            raise ArgumentTypeError("budget", budget, "is no stopping rule", example)
         check_positive("max_full_evals", self.max_full_evals)
         check_positive("max_metric_calls", self.max_metric_calls)
         check_positive("reflection_minibatch_size", self.reflection_minibatch_size)

@@ -53,7 +53,7 @@ class Strategy(ABC):
         return values
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.params() == other.params()  # type: ignore[attr-defined]  # same type
+        return type(self) is type(other) and self.params() == other.params()
 
     def __hash__(self) -> int:
         # Parameters may be lists; the repr of equal parameters is equal, which is all a hash needs.

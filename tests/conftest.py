@@ -10,7 +10,7 @@ os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-from hypothesis import settings  # noqa: E402 - the environment comes first
+from hypothesis import settings
 
 # Two shared cores stall now and then: a deadline would assert on elapsed time.
 # Derandomized, so that a failure on one machine is a failure on all of them.

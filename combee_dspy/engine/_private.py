@@ -56,7 +56,7 @@ def hide_components(state: Any, keep: Iterable[str]) -> None:
     state.list_of_named_predictors[:] = list(keep)
 
 
-class DspyBridge(DspyAdapter):  # type: ignore[misc]  # dspy's adapter is untyped
+class DspyBridge(DspyAdapter):
     """DSPy's own gepa adapter, with its private parts behind names of ours."""
 
     @property

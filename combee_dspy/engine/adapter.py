@@ -19,7 +19,7 @@ from combee_dspy.records import Rollout
 __all__ = ["CombeeAdapter", "CrashedPrediction", "ReflectiveDataset", "feedback_map"]
 
 
-class CrashedPrediction(dspy.Prediction):  # type: ignore[misc]  # dspy's class is untyped
+class CrashedPrediction(dspy.Prediction):
     """Stands for the output of a program that raised, so that its steps can still be reflected on."""
 
     def __init__(self, error: str) -> None:
@@ -38,7 +38,7 @@ class ReflectiveDataset(dict[str, list[Any]]):
         self.rollouts = rollouts
 
 
-class _TracedBatch(EvaluationBatch):  # type: ignore[misc]  # gepa's class is generic over Any here
+class _TracedBatch(EvaluationBatch):
     """gepa's evaluation batch, with the rollouts behind it."""
 
     rollouts: tuple[Rollout, ...] = ()

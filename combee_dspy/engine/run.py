@@ -385,7 +385,7 @@ def _rollout_limit(settings: Settings, components: int, splits: Splits) -> int |
     else:
         limit = settings.max_metric_calls
     asked = settings.budget.rollouts if isinstance(settings.budget, Budget) else None
-    return min((value for value in (limit, asked) if value is not None), default=None)
+    return min((int(value) for value in (limit, asked) if value is not None), default=None)
 
 
 def _specs(settings: Settings) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _HOMES = {
     "simulated_formula_service": "combee_dspy.lms.simulated",
 }
 
-__all__ = list(_HOMES)  # noqa: PLE0605 - the names live in one table
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

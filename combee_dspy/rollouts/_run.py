@@ -125,11 +125,12 @@ def run_rollout(
 
 
 def _scored(unscored: Rollout, metric: Metric, started: float) -> Rollout:
-    score, feedback, objectives, error, output = unscored.score, "", {}, None, None
+    score, feedback, error, output = unscored.score, "", None, None
+    objectives: Mapping[str, float] = {}
     try:
         with role_scope("evaluator"):
             output = metric(unscored.example, unscored.prediction, None, None, None)
-        score, feedback, objectives = read_score(output)  # type: ignore[assignment]  # Mapping where {} was inferred
+        score, feedback, objectives = read_score(output)
     except LMError as failure:
         fault = _as_fault(failure)
         if fault is not None:

@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
     return "".join(part.text if isinstance(part, TextPart) else f"<{type(part).__name__}>" for part in value)
 
 
-class ScriptedLM(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
+class ScriptedLM(dspy.LM):
     """An LM that answers from a function and remembers what it was asked.
 
     Thread-safe as far as ``answer`` is. Usage counts words. Nothing is cached.
