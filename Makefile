@@ -9,7 +9,6 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # No command of this project talks to a tracking or telemetry host on its own.
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
-export HF_HUB_OFFLINE := 1
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
 BIN := .venv/bin

@@ -42,7 +42,7 @@ class ParallelScan(Aggregator):
         max_call_tokens: Estimated tokens one call may take, the prompt included.
             24,000 leaves room for the answer in a 32k context. A reflection may
             take a quarter of what the prompt leaves; longer ones are split or trimmed.
-        max_lessons: The most lessons a shard may return; it bounds what a call writes
+        max_lessons: The most lessons a call may return; by default one for each reflection of a full shard. It bounds what a call writes
             and what the level above reads.
         window: How many shards a copy may travel, or ``None`` for no bound.
     """
@@ -55,7 +55,7 @@ class ParallelScan(Aggregator):
         placement: Placement = "distinct",
         fan_in: int = 32,
         max_call_tokens: int = 24_000,
-        max_lessons: int = 12,
+        max_lessons: int = 32,
         window: int | None = None,
     ) -> None:
         self.copies = copies

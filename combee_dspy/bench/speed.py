@@ -173,7 +173,7 @@ def run_speed(options: SpeedOptions) -> Iterator[MethodResult]:
 
 def _knowledge(benchmark: Benchmark, seed: int) -> SimulatedTask:
     rows = [row for split in benchmark.splits for row in split.examples]
-    question, answer = next(iter(rows[0].inputs())), next(iter(rows[0].labels()))
+    question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
     return SimulatedTask.from_examples(rows, question, answer, key_of=lambda row: row["formula"], seed=seed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: Always, with one of :class:`ExitCode`.
     """
+    # DSPy would otherwise fetch a price list from the network with the first call; ours is in the package.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         app(args=None if arguments is None else list(arguments), prog_name="combee")
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last line of defence: said, then an exit code

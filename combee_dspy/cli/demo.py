@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 from combee_dspy.cli._exit import EXIT_CODES, Debug, guarded
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["HELP", "DemoOptions", "demo"]
+__all__ = ["HELP", "demo"]
 
 HELP = f"""Watch Combee teach a language model, on examples it has not seen.
 
@@ -30,39 +29,6 @@ by role, the learned prompt, and where to look at the run. If the prompt did not
 get better, it says so.
 
 {EXIT_CODES}"""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the user asked of the demo. ``None`` leaves a choice to the demo.
-
-    Attributes:
-        lm: DSPy's name of the model; ``None`` is the embedded model.
-        api_base: Address of an OpenAI-compatible service.
-        api_key_env: Environment variable that holds the key.
-        benchmark: The benchmark's name.
-        path: Where its rows are, if they are not bundled.
-        seed: The run's seed.
-        rollouts: Budget in rollouts.
-        calls: Budget in LM calls.
-        tokens: Budget in tokens.
-        dollars: Budget in dollars.
-        seconds: Budget in seconds.
-        mlflow: Whether to record the run in MLflow.
-    """
-
-    lm: str | None = None
-    api_base: str | None = None
-    api_key_env: str | None = None
-    benchmark: str = "formula-mini"
-    path: Path | None = None
-    seed: int = 0
-    rollouts: int | None = None
-    calls: int | None = None
-    tokens: int | None = None
-    dollars: float | None = None
-    seconds: float | None = None
-    mlflow: bool = True
 
 
 _BUDGET = "Budget (the run stops softly at the first that is reached)"
@@ -109,7 +75,8 @@ def demo(  # noqa: PLR0913 - one parameter an option
     for name, value in limits.items():
         if value is not None and value <= 0:
             raise ArgumentValueError(f"--{name}", value, "is not positive", "Leave it out for no limit.")
-    from combee_dspy.demo import run_demo
+    # dspy takes seconds to import, and --help needs none of it.
+    from combee_dspy.demo import DemoOptions, run_demo
 
     run_demo(
         DemoOptions(

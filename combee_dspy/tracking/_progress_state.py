@@ -197,8 +197,9 @@ class ProgressState:
         self.rollouts = event.rollouts
         self._enter("finished")
         costs = cost_line(self.figures)
+        reason = one_line(event.reason, 300).rstrip(".")
         line = (
-            f"stopped: {one_line(event.reason, 300).rstrip('.')}. Best {self.scores}, {amount(self.rollouts)} rollouts, "
+            f"stopped: {reason}. Best {self.scores}, {amount(self.rollouts)} rollouts, "
             f"{event.seconds:.0f} s{', ' if costs else ''}{costs}"
         )
         return [line]

@@ -88,7 +88,7 @@ def test_routing_questions_are_short_filled_in_and_give_nothing_away():
         assert len(question.split()) < 45
         assert "{" not in question
         assert name.lower() not in question.lower()
-        for word in BY_NAME[name].giveaways:
+        for word in BY_NAME[name].giveaways if row["level"] == 2 else ():
             assert not re.search(rf"\b{re.escape(word)}\b", question.lower()), (name, word, question)
 
 
@@ -129,7 +129,7 @@ def test_rounding_is_to_the_nearest_cent(numerator, denominator):
     assert rounded(-value).removeprefix("-") == rounded(value).removeprefix("-")
 
 
-@pytest.mark.parametrize(("task", "cells"), [("route", 12), ("compute", 84)])
+@pytest.mark.parametrize(("task", "cells"), [("route", 24), ("compute", 84)])
 def test_default_splits_are_balanced_disjoint_and_repeatable(task, cells):
     found, again = load_benchmark("formula-mini", task=task), load_benchmark("formula-mini", task=task)
     assert found.pins == again.pins
@@ -139,7 +139,7 @@ def test_default_splits_are_balanced_disjoint_and_repeatable(task, cells):
     label = "formula" if task == "route" else "answer"
     row_of = {row["question"]: row for row in read(task)}
     for split in found.splits:
-        count = Counter((row_of[e.question]["formula"], row_of[e.question].get("level")) for e in split.examples)
+        count = Counter((row_of[e.question]["formula"], row_of[e.question]["level"]) for e in split.examples)
         assert len(count) == cells
         assert max(count.values()) == min(count.values())
         assert all(row_of[example.question][label] == example[label] for example in split.examples)

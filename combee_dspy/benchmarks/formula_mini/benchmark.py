@@ -15,6 +15,7 @@ from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, FORMULAS
 from combee_dspy.benchmarks.formula_mini.generate import (
     BUNDLED_ROWS,
     BUNDLED_SEED,
+    TASK_LEVELS,
     Cell,
     Task,
     bundled_path,
@@ -22,7 +23,6 @@ from combee_dspy.benchmarks.formula_mini.generate import (
     cells,
     to_jsonl,
 )
-from combee_dspy.benchmarks.formula_mini.render import LEVELS
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, tolerant_metric
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.streams import derive
@@ -33,7 +33,7 @@ _SPLITS = ("heldout", "validation", "train")
 """The order in which a cell's rows are dealt out: held-out first, so that the other sizes never move it."""
 
 _DEFAULT_SIZES: Mapping[Task, Mapping[str, int]] = {
-    "route": {"train": 120, "validation": 60, "heldout": 120},
+    "route": {"train": 120, "validation": 48, "heldout": 120},
     "compute": {"train": 168, "validation": 84, "heldout": 168},
 }
 _DEFAULT_FORMULAS: Mapping[Task, int] = {"route": 12, "compute": len(FORMULAS)}
@@ -42,8 +42,9 @@ _DEFAULT_FORMULAS: Mapping[Task, int] = {"route": 12, "compute": len(FORMULAS)}
 class FormulaMini(BaseBenchmark):
     """Finance questions made by this package's seeded generator, with exact answers.
 
-    ``task="route"``: ``question`` → ``formula``, one of the names. Questions
-    avoid the names and their obvious words. The default program is
+    ``task="route"``: ``question`` → ``formula``, one of the names, in two levels.
+    Level 1 states the figures at hand by their names; level 2 tells a story that
+    avoids the names and their obvious words. The default program is
     ``dspy.Predict``: it is a choice among names, which a small model makes
     better at once than after reasoning of its own.
 
@@ -64,9 +65,10 @@ class FormulaMini(BaseBenchmark):
         formulas: How many formulas, from the front of a fixed list (2 to 28),
             or their names. ``None``: 12 for route, all for compute.
         train: Rows to learn from. ``None``: 120 for route, 168 for compute.
-        validation: Rows to select on. ``None``: 60 for route, 84 for compute.
+        validation: Rows to select on. ``None``: 48 for route, 84 for compute.
         heldout: Rows read once at the end. ``None``: as many as the default for ``train``.
-        levels: Levels of the computing task; without effect for route.
+        levels: Levels of difficulty. Route: 1 names the figures at hand, 2 tells a story
+            that takes knowledge of the field. Compute: 1 to 3. ``None``: all of them.
         seed: Seed of the generator.
         pin: Split name to required digest.
     """
@@ -81,7 +83,7 @@ class FormulaMini(BaseBenchmark):
         train: int | None = None,
         validation: int | None = None,
         heldout: int | None = None,
-        levels: Sequence[int] = LEVELS,
+        levels: Sequence[int] | None = None,
         seed: int = 0,
         pin: Mapping[str, str] | None = None,
     ) -> None:
@@ -141,9 +143,11 @@ class FormulaMini(BaseBenchmark):
         return names
 
     def _levels(self) -> tuple[int, ...]:
-        levels = tuple(self.levels)
-        if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(LEVELS):
-            raise ArgumentValueError("levels", self.levels, "cannot be used", "Give different levels of 1, 2 and 3.")
+        known = TASK_LEVELS[self.task]
+        levels = known if self.levels is None else tuple(self.levels)
+        if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(known):
+            remedy = f"Give different levels of {', '.join(map(str, known))}."
+            raise ArgumentValueError("levels", self.levels, "cannot be used", remedy)
         return levels
 
     def _quota(self, split: str, every: Sequence[Cell]) -> dict[Cell, int]:
@@ -184,14 +188,17 @@ class FormulaMini(BaseBenchmark):
         return dealt
 
     def _example(self, row: Row) -> dspy.Example:
-        label = "formula" if self.task == "route" else "answer"
-        return dspy.Example(question=row["question"], **{label: row[label]}).with_inputs("question")
+        if self.task == "route":
+            return dspy.Example(question=row["question"], formula=row["formula"]).with_inputs("question")
+        # Formula and level are no fields of the signature: they tell groups of examples apart in an analysis.
+        labels = {"answer": row["answer"], "formula": row["formula"], "level": row["level"]}
+        return dspy.Example(question=row["question"], **labels).with_inputs("question")
 
 
 def _by_cell(rows: Sequence[Row]) -> dict[Cell, list[Row]]:
     found: dict[Cell, list[Row]] = {}
     for row in rows:
-        found.setdefault((row["formula"], row.get("level", 0)), []).append(row)
+        found.setdefault((row["formula"], row["level"]), []).append(row)
     return found
 
 

@@ -1,15 +1,15 @@
 """Rows of formula-mini, made from a seed.
 
-The i-th row of a cell (a formula; for the computing task a formula and a
-level) depends on the seed, the task and the cell alone, so a longer list of
-rows starts with the shorter one.
+The i-th row of a cell (a formula and a level) depends on the seed, the task
+and the cell alone, so a longer list of rows starts with the shorter one.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, FORMULAS
 from combee_dspy.benchmarks.formula_mini.phrasings import PHRASINGS
 from combee_dspy.benchmarks.formula_mini.records import Argument, FinanceFormula, Values, rounded
-from combee_dspy.benchmarks.formula_mini.render import LEVELS, decimal_text, render
+from combee_dspy.benchmarks.formula_mini.render import LEVELS, decimal_text, render, state_figures
 from combee_dspy.benchmarks.formula_mini.scenery import route_slots
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
@@ -26,6 +26,7 @@ __all__ = [
     "BUNDLED_ROWS",
     "BUNDLED_SEED",
     "Cell",
+    "TASK_LEVELS",
     "Task",
     "bundled_path",
     "bundled_rows",
@@ -36,19 +37,30 @@ __all__ = [
 
 Task = Literal["route", "compute"]
 Cell = tuple[str, int]
-"""Formula name and level; the level is 0 in the routing task."""
+"""Formula name and level."""
 
 BUNDLED_SEED = 0
-BUNDLED_ROWS = {"route": 40, "compute": 5}
-"""Rows per cell in the bundled files."""
+BUNDLED_ROWS = {"route": 22, "compute": 5}
+TASK_LEVELS: Mapping[Task, tuple[int, ...]] = {"route": (1, 2), "compute": LEVELS}
+"""Levels of difficulty by task."""
+
 
 _ATTEMPTS = 400
+
+
+def _figures(formula: FinanceFormula) -> tuple[str, ...]:
+    return tuple(sorted(item.label for item in formula.arguments))
+
+
+_FIGURES = Counter(map(_figures, FORMULAS))
+"""How many formulas take the same figures: where two do, the figures alone call for neither."""
+
 _CLEAN_ATTEMPTS = 200
 
 
-def cells(task: Task, formulas: Iterable[str], levels: Iterable[int] = LEVELS) -> list[Cell]:
+def cells(task: Task, formulas: Iterable[str], levels: Iterable[int] | None = None) -> list[Cell]:
     """Return the cells of a task, formulas in the order given."""
-    wanted = (0,) if task == "route" else tuple(levels)
+    wanted = TASK_LEVELS[task] if levels is None else tuple(levels)
     return [(name, level) for name in formulas for level in wanted]
 
 
@@ -62,7 +74,7 @@ def cell_rows(task: Task, seed: int, cell: Cell, count: int) -> list[dict[str, A
     seen: set[str] = set()
     index = 0
     while len(rows) < count:
-        row = _route_row(seed, cell[0], index) if task == "route" else _compute_row(seed, cell, index)
+        row = _route_row(seed, cell, index) if task == "route" else _compute_row(seed, cell, index)
         index += 1
         if row["question"] not in seen:
             seen.add(row["question"])
@@ -81,11 +93,30 @@ def _phrasing(seed: int, task: Task, cell: Cell, index: int, count: int) -> int:
     return order[place]
 
 
-def _route_row(seed: int, name: str, index: int) -> dict[str, Any]:
+def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
+    name, level = cell
+    if level == 1:
+        return _figures_row(seed, name, index)
     phrasings = PHRASINGS[name]
     chosen = _phrasing(seed, "route", (name, 0), index, len(phrasings))
     slots = route_slots(derive(seed, "formula-mini", "route", name, index))
-    return {"question": phrasings[chosen].format(**slots), "formula": name, "phrasing": chosen}
+    return {"question": phrasings[chosen].format(**slots), "formula": name, "level": level, "phrasing": chosen}
+
+
+def _figures_row(seed: int, name: str, index: int) -> dict[str, Any]:
+    """State the figures that a formula takes, by their names, without saying what is wanted."""
+    formula = BY_NAME[name]
+    stream = derive(seed, "formula-mini", "figures", name, index)
+    chosen = _phrasing(seed, "route", (name, 1), index, 30)
+    question = state_figures(formula, _draw(formula, 1, stream), chosen, stream)
+    if _FIGURES[_figures(formula)] > 1:
+        question += f" Wanted: {formula.tell}."
+    return {
+        "question": question,
+        "formula": name,
+        "level": 1,
+        "phrasing": chosen,
+    }
 
 
 def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
