@@ -183,6 +183,9 @@ class Combee(Teleprompter):
         self.controller: BatchController = self._resolve_controller(controller)
         self.executor: Executor = resolve("executor", executor)  # type: ignore[assignment]  # checked by kind
         self.tracker = self._resolve_tracker(tracker)
+        for strategy in (self.aggregator, *self.operators, self.controller, self.executor, self.tracker):
+            if strategy is not None:
+                strategy.validate()
         self.memoize = memoize if memoize is not None else not self.like_gepa
         self._check_proposer()
 

@@ -52,6 +52,14 @@ class Strategy(ABC):
             values[parameter.name] = getattr(self, parameter.name)
         return values
 
+    def validate(self) -> None:
+        """Check the parameters, before anything is spent. By default any will do.
+
+        Raises:
+            ArgumentTypeError: A parameter has a type that cannot be used.
+            ArgumentValueError: A parameter is out of its range.
+        """
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.params() == other.params()
 

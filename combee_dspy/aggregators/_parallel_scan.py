@@ -13,7 +13,7 @@ from combee_dspy.events import ScanFinished, ScanStarted
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.reflections import estimate_record_tokens, estimate_tokens, fit_reflections
-from combee_dspy.shuffle import Placement
+from combee_dspy.shuffle import PLACEMENTS, Placement
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["ParallelScan"]
@@ -65,17 +65,30 @@ class ParallelScan(Aggregator):
         self.max_lessons = max_lessons
         self.window = window
 
+    def validate(self) -> None:
+        """Check the parameters, before anything is spent.
+
+        Raises:
+            ArgumentValueError: A parameter is out of its range.
+        """
+        for name, least in (("copies", 1), ("fan_in", 2)):
+            if getattr(self, name) < least:
+                raise ArgumentValueError(name, getattr(self, name), f"is below {least}", f"Give at least {least}.")
+        if self.placement not in PLACEMENTS:
+            raise ArgumentValueError("placement", self.placement, "is unknown", f"Give {' or '.join(PLACEMENTS)}.")
+        if self.max_lessons < 1:
+            raise ArgumentValueError("max_lessons", self.max_lessons, "is below 1", "Let a shard return at least one.")
+        if self.max_call_tokens < _MIN_CALL_TOKENS:
+            problem = f"is below {_MIN_CALL_TOKENS:,}"
+            raise ArgumentValueError("max_call_tokens", self.max_call_tokens, problem, "Give room for prompt and data.")
+
     def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
         """Return the root's lessons, with the output of every node.
 
         Raises:
             ArgumentValueError: A parameter of this strategy is out of range.
         """
-        if self.max_lessons < 1:
-            raise ArgumentValueError("max_lessons", self.max_lessons, "is below 1", "Let a shard return at least one.")
-        if self.max_call_tokens < _MIN_CALL_TOKENS:
-            problem = f"is below {_MIN_CALL_TOKENS:,}"
-            raise ArgumentValueError("max_call_tokens", self.max_call_tokens, problem, "Give room for prompt and data.")
+        self.validate()
         if not reflections:
             return Lessons(context.component)
         started = time.monotonic()

@@ -114,7 +114,7 @@ def test_lists_too_long_for_a_merge_are_joined_by_code(context_of: Any, reflecti
         return {"lessons": [f"Lesson {r['Feedback']}: " + "long " * 150 for r in values["examples_with_feedback"]]}
 
     context, _, events = context_of(script)
-    lessons = ParallelScan(copies=1, max_call_tokens=4_000).aggregate(reflections(36), context)
+    lessons = ParallelScan(copies=1, max_call_tokens=4_000, max_lessons=12).aggregate(reflections(36), context)
     assert len(lessons.lessons) == 36
     assert any("joined by code" in event.error for event in events if isinstance(event, ErrorRaised))
 

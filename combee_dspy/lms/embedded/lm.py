@@ -54,7 +54,9 @@ class EmbeddedEngine:
         Raises:
             LocalModelError: The model cannot be started.
         """
-        return self._connected().complete(self._routed(request))
+        server = self._server()
+        with server.in_flight():
+            return self._connected(server).complete(self._routed(request))
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Answer one request, event by event.
@@ -62,7 +64,9 @@ class EmbeddedEngine:
         Raises:
             LocalModelError: The model cannot be started.
         """
-        return self._connected().stream(self._routed(request))
+        server = self._server()
+        with server.in_flight():
+            yield from self._connected(server).stream(self._routed(request))
 
     def close(self) -> None:
         """Close the connections; the server is left to those who share it."""
@@ -83,10 +87,12 @@ class EmbeddedEngine:
     def _routed(self, request: Request) -> Request:
         return replace(request, model=f"openai/{self.options.model_name}")
 
-    def _connected(self) -> LM15Engine:
+    def _server(self) -> EmbeddedModel:
+        return self._model if self._model is not None else shared_server(self.options)
+
+    def _connected(self, server: EmbeddedModel) -> LM15Engine:
+        address = server.base_url
         with self._lock:
-            server = self._model if self._model is not None else shared_server(self.options)
-            address = server.base_url
             if self._client is None or self._address != address:
                 self._client = LM15Engine(
                     RouterConfig(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import os
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +25,8 @@ _SILENT = -1
 
 _PREFIX_CACHE_MIB = 256
 """Memory for prompt prefixes that lost their slot, in MiB: about 10,000 tokens of this model."""
+
+_NOT_RUNNING = "the embedded model is not running: use it in a `with` block, or call start() first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,9 @@ class EmbeddedModel:
     A context manager: entering loads the model (about a second), leaving stops
     the server and frees its memory. The port is chosen by the system and every
     request must carry a key drawn for this server, so that other users of the
-    machine cannot spend its CPU. Thread-safe once started; ``start`` and
-    ``close`` may be called more than once.
+    machine cannot spend its CPU. Thread-safe; ``start`` and ``close`` may be
+    called more than once. A client that sends requests to ``base_url`` on its own
+    holds :meth:`in_flight` around each, so that closing waits for it.
 
     Args:
         options: Slots, context, threads, seed. None means the defaults.
@@ -77,9 +83,10 @@ class EmbeddedModel:
     def __init__(self, options: ServerOptions | None = None) -> None:
         self.options = options if options is not None else ServerOptions()
         self._key = secrets.token_urlsafe(24)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._server: Any = None
         self._pid = 0
+        self._busy = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options!r}, running={self.running})"
@@ -107,7 +114,7 @@ class EmbeddedModel:
         """
         server = self._server
         if server is None:
-            raise LocalModelError("the embedded model is not running: use it in a `with` block, or call start() first.")
+            raise LocalModelError(_NOT_RUNNING)
         return f"{server.listening_address}/v1"
 
     @property
@@ -122,18 +129,62 @@ class EmbeddedModel:
             LocalModelError: xllamacpp is not installed, the weights cannot be had,
                 or llama.cpp refuses to load them.
         """
-        with self._lock:
+        with self._changed:
             if self.running:
                 return
+            if self._server is not None:
+                _abandon(self._server)  # a forked child has no thread that could stop it
             self._server = _serve(self.options, self._key)
-            self._pid = os.getpid()
+            self._pid, self._busy = os.getpid(), 0
 
-    def close(self) -> None:
-        """Stop the server, waiting for what it is decoding, and free its memory."""
-        with self._lock:
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Hold the server open for one request.
+
+        Raises:
+            LocalModelError: The server is not running.
+        """
+        with self._changed:
+            if not self.running:
+                raise LocalModelError(_NOT_RUNNING)
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Leave the server to the end of the process, without waiting and without locks.
+
+        For a forked child, in which the server's threads do not exist.
+        """
+        server, self._server = self._server, None
+        if server is not None:
+            _abandon(server)
+
+    def close(self, grace_s: float = 10.0) -> None:
+        """Stop the server and free its memory.
+
+        Args:
+            grace_s: How long to wait for requests in flight, in seconds. Where some
+                are left, the server is abandoned to the end of the process: llama.cpp
+                waits for ever when it is stopped under a request.
+        """
+        with self._changed:
+            ours = self.running
             server, self._server = self._server, None
-            # Dropping the last reference stops the server's thread and joins it.
-            del server
+            idle = ours and self._changed.wait_for(lambda: self._busy == 0, grace_s)
+        if server is not None and not idle:
+            _abandon(server)
+        # Dropping the last reference stops the server's threads and joins them.
+        del server
+
+
+def _abandon(server: Any) -> None:
+    """Keep a server from ever being destroyed: one more reference, owned by nobody."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def _import_backend() -> Any:
@@ -184,7 +235,8 @@ def _serve(options: ServerOptions, key: str) -> Any:
         return xllamacpp.Server(params)
     except RuntimeError as error:
         raise LocalModelError(
-            f"llama.cpp cannot serve {path} with {options.slots} slots of {options.context} tokens: {error}. "
+            f"llama.cpp cannot serve {path} with {options.slots} slots of {options.context} tokens: "
+            f"{str(error).rstrip('.')}. "
             "Give fewer slots or a smaller context if memory is short."
         ) from error
 
@@ -216,8 +268,22 @@ def shared_server(options: ServerOptions) -> EmbeddedModel:
         return server
 
 
-@atexit.register
 def _close_shared() -> None:
-    for (pid, _), server in list(_SHARED.items()):
+    # Popped first: a fork during the wait must not find half-closed servers.
+    while _SHARED:
+        (pid, _), server = _SHARED.popitem()
         if pid == os.getpid():
             server.close()
+
+
+def _forget_parent() -> None:
+    global _SHARED_LOCK  # noqa: PLW0603 - the parent may have held it when it forked
+    _SHARED_LOCK = threading.Lock()
+    for server in _SHARED.values():
+        server.abandon()
+    _SHARED.clear()
+
+
+atexit.register(_close_shared)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)
