@@ -52,7 +52,7 @@ class Strategy(ABC):
             values[parameter.name] = getattr(self, parameter.name)
         return values
 
-    def validate(self) -> None:
+    def validate(self) -> None:  # noqa: B027 - most strategies have nothing to check
         """Check the parameters, before anything is spent. By default any will do.
 
         Raises:

@@ -42,8 +42,8 @@ class ParallelScan(Aggregator):
         max_call_tokens: Estimated tokens one call may take, the prompt included.
             24,000 leaves room for the answer in a 32k context. A reflection may
             take a quarter of what the prompt leaves; longer ones are split or trimmed.
-        max_lessons: The most lessons a call may return; by default one for each reflection of a full shard. It bounds what a call writes
-            and what the level above reads.
+        max_lessons: The most lessons a call may return; by default one for each reflection
+            of a full shard. It bounds what a call writes and what the level above reads.
         window: How many shards a copy may travel, or ``None`` for no bound.
     """
 

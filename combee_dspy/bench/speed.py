@@ -14,20 +14,24 @@ import io
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import dspy
 
-from combee_dspy.benchmarks import Benchmark, load_benchmark
+from combee_dspy.bench.compare import Comparison, compare
+from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import paired_difference
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask, formula_task
 from combee_dspy.rollouts import read_score
 from combee_dspy.streams import derive_seed
 
-__all__ = ["MethodResult", "SpeedOptions", "run_speed"]
+__all__ = ["METHODS", "MethodResult", "SpeedOptions", "run_speed"]
+
+# Benchmarks that make as many rows as they are asked for. Others are cut.
+_MADE_TO_SIZE = ("formula-mini",)
 
 # Far beyond what an epoch needs: the epoch ends the run, never this.
 _NO_LIMIT = 1_000_000
@@ -46,7 +50,7 @@ class SpeedOptions:
         time_scale: Wall seconds per simulated second, above 0.
         seed: Seed of the service and of every method.
         benchmark: A benchmark's name.
-        params: Its parameters.
+        params: Its parameters, without the sizes.
     """
 
     methods: tuple[str, ...] = ("gepa", "combee")
@@ -77,6 +81,8 @@ class MethodResult:
         after: Mean held-out score of the result.
         low: Lower end of the 95 % interval of ``after - before``.
         high: Upper end.
+        heldout_scores: Held-out score of the result per example, in the order of the split.
+        versus: This method beside the first; ``None`` for the first itself.
         simulated: Always true.
     """
 
@@ -92,6 +98,8 @@ class MethodResult:
     after: float
     low: float
     high: float
+    heldout_scores: tuple[float, ...] = ()
+    versus: Comparison | None = None
     simulated: bool = True
 
     def to_dict(self) -> dict[str, Any]:
@@ -150,31 +158,90 @@ METHODS: Mapping[str, Compile] = {"gepa": _gepa, "combee": _combee}
 
 
 def run_speed(options: SpeedOptions) -> Iterator[MethodResult]:
-    """Run each method for one epoch and yield its figures as they come.
+    """Run each method for one epoch; the figures come one method at a time.
+
+    Options and data are checked at once, before the first method runs. From the
+    second method on a result is compared with the first one's on the same
+    held-out examples (see :func:`combee_dspy.bench.compare`).
 
     Args:
         options: What to measure.
 
     Raises:
-        ArgumentValueError: A method is unknown, or the time scale is not above 0.
+        ArgumentValueError: A method is unknown or named twice, the time scale is not
+            above 0, or the benchmark has fewer rows than asked for.
+        DataSourceError: The benchmark cannot be read.
     """
+    _check(options)
+    benchmark = _benchmark(options)
+    return _results(benchmark, _knowledge(benchmark, options), options)
+
+
+def _results(benchmark: Benchmark, task: SimulatedTask, options: SpeedOptions) -> Iterator[MethodResult]:
+    config = SimulatedConfig(seed=options.seed, slots=options.slots, time_scale=options.time_scale)
+    reference: MethodResult | None = None
+    with SimulatedService(config, task) as service:
+        for name in options.methods:
+            result = _measure(name, benchmark, options, service)
+            if reference is None:
+                reference = result
+            else:
+                result = replace(result, versus=_versus(reference, result, options.seed))
+            yield result
+
+
+def _check(options: SpeedOptions) -> None:
+    known = f"Methods: {', '.join(METHODS)}."
+    if not options.methods:
+        raise ArgumentValueError("methods", options.methods, "names no method", known)
     for name in options.methods:
         if name not in METHODS:
-            raise ArgumentValueError("methods", name, "is no method", f"Methods: {', '.join(METHODS)}.")
+            raise ArgumentValueError("methods", name, "is no method", known)
+        if options.methods.count(name) > 1:
+            raise ArgumentValueError("methods", name, "is named twice", "Name each method once.")
     if options.time_scale <= 0:
         raise ArgumentValueError("time_scale", options.time_scale, "is not above 0", "Nothing would be measured.")
+
+
+def _benchmark(options: SpeedOptions) -> Benchmark:
     sizes = {"train": options.examples, "validation": options.validation, "heldout": options.heldout}
-    benchmark = load_benchmark(options.benchmark, **{**sizes, **options.params})
-    config = SimulatedConfig(seed=options.seed, slots=options.slots, time_scale=options.time_scale)
-    with SimulatedService(config, _knowledge(benchmark, options.seed)) as service:
-        for name in options.methods:
-            yield _measure(name, benchmark, options, service)
+    made = sizes if options.benchmark in _MADE_TO_SIZE else {}
+    loaded = load_benchmark(options.benchmark, **{**options.params, **made})
+    train, validation, heldout = (_first(split, sizes[split.name]) for split in loaded.splits)
+    return replace(loaded, train=train, validation=validation, heldout=heldout)
 
 
-def _knowledge(benchmark: Benchmark, seed: int) -> SimulatedTask:
+def _first(split: Split, size: int) -> Split:
+    if not 1 <= size <= len(split):
+        name = "examples" if split.name == "train" else split.name
+        remedy = f"Give 1 to {len(split)}."
+        raise ArgumentValueError(name, size, f"cannot be taken from {len(split)} rows of {split.name}", remedy)
+    return Split(split.name, split.examples[:size], split.row_hashes[:size])
+
+
+def _knowledge(benchmark: Benchmark, options: SpeedOptions) -> SimulatedTask:
+    if options.benchmark == "formula":
+        # The formula's name stands in the whole context only. Keys come from all rows, so that no size moves them.
+        with _quiet():
+            whole = load_benchmark("formula", **{**options.params, "formula_text": True})
+        contexts = (row for split in whole.splits for row in split.examples)
+        return formula_task(
+            ({"context": row["question"], "target": row["answer"]} for row in contexts), seed=options.seed
+        )
     rows = [row for split in benchmark.splits for row in split.examples]
     question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
-    return SimulatedTask.from_examples(rows, question, answer, key_of=lambda row: row["formula"], seed=seed)
+    lesson = "formula" if "formula" in rows[0] else answer
+    return SimulatedTask.from_examples(rows, question, answer, key_of=lambda row: str(row[lesson]), seed=options.seed)
+
+
+def _versus(reference: MethodResult, result: MethodResult, seed: int) -> Comparison:
+    return compare(
+        reference.method,
+        reference.heldout_scores,
+        result.heldout_scores,
+        seconds=(reference.seconds, result.seconds),
+        seed=derive_seed(seed, "bench", reference.method, result.method),
+    )
 
 
 def _measure(name: str, benchmark: Benchmark, options: SpeedOptions, service: SimulatedService) -> MethodResult:
@@ -208,6 +275,7 @@ def _measure(name: str, benchmark: Benchmark, options: SpeedOptions, service: Si
         after=found.after,
         low=found.low,
         high=found.high,
+        heldout_scores=tuple(after),
     )
 
 

@@ -11,6 +11,7 @@ import typer
 
 from combee_dspy.cli import demo, run
 from combee_dspy.cli._exit import EXIT_CODES, ExitCode, report
+from combee_dspy.cli.bench import bench_app
 from combee_dspy.cli.plugins import plugins_app
 
 __all__ = ["ExitCode", "app", "main"]
@@ -23,6 +24,7 @@ app = typer.Typer(
     combee demo                watch a small model's prompt get better, in five minutes
     combee run CONFIG.yaml     your program, data and models; see combee run --help
     combee plugins             every strategy that is installed
+    combee bench speed         Combee beside dspy.GEPA, on a simulated service
 
 {EXIT_CODES}""",
     no_args_is_help=True,
@@ -34,6 +36,7 @@ app = typer.Typer(
 app.command("demo", help=demo.HELP)(demo.demo)
 app.command("run", help=run.HELP)(run.run)
 app.add_typer(plugins_app, short_help="Show every strategy that is installed, or start a new one.")
+app.add_typer(bench_app, short_help="Measure Combee beside its peers on the simulated service.")
 
 
 def _version(wanted: bool) -> None:

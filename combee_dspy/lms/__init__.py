@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "ChoiceAdapter": "combee_dspy.lms.embedded",
     "ConstrainedJSONAdapter": "combee_dspy.lms.embedded",
     "EmbeddedModel": "combee_dspy.lms.embedded",
     "embedded_lm": "combee_dspy.lms.embedded",

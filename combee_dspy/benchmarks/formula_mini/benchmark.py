@@ -43,8 +43,8 @@ class FormulaMini(BaseBenchmark):
     """Finance questions made by this package's seeded generator, with exact answers.
 
     ``task="route"``: ``question`` → ``formula``, one of the names, in two levels.
-    Level 1 states the figures at hand by their names; level 2 tells a story that
-    avoids the names and their obvious words. The default program is
+    Level 1 states the figures at hand and asks in a word of the trade ("gearing");
+    level 2 tells a story that avoids the names and their obvious words. The default program is
     ``dspy.Predict``: it is a choice among names, which a small model makes
     better at once than after reasoning of its own.
 
@@ -67,7 +67,7 @@ class FormulaMini(BaseBenchmark):
         train: Rows to learn from. ``None``: 120 for route, 168 for compute.
         validation: Rows to select on. ``None``: 48 for route, 84 for compute.
         heldout: Rows read once at the end. ``None``: as many as the default for ``train``.
-        levels: Levels of difficulty. Route: 1 names the figures at hand, 2 tells a story
+        levels: Levels of difficulty. Route: 1 asks in a word of the trade, 2 tells a story
             that takes knowledge of the field. Compute: 1 to 3. ``None``: all of them.
         seed: Seed of the generator.
         pin: Split name to required digest.

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, FORMULAS
+from combee_dspy.benchmarks.formula_mini.jargon import JARGON
 from combee_dspy.benchmarks.formula_mini.phrasings import PHRASINGS
 from combee_dspy.benchmarks.formula_mini.records import Argument, FinanceFormula, Values, rounded
-from combee_dspy.benchmarks.formula_mini.render import LEVELS, decimal_text, render, state_figures
+from combee_dspy.benchmarks.formula_mini.render import LEVELS, ask_in_jargon, decimal_text, render
 from combee_dspy.benchmarks.formula_mini.scenery import route_slots
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
@@ -25,8 +25,8 @@ from combee_dspy.streams import derive
 __all__ = [
     "BUNDLED_ROWS",
     "BUNDLED_SEED",
-    "Cell",
     "TASK_LEVELS",
+    "Cell",
     "Task",
     "bundled_path",
     "bundled_rows",
@@ -46,14 +46,6 @@ TASK_LEVELS: Mapping[Task, tuple[int, ...]] = {"route": (1, 2), "compute": LEVEL
 
 
 _ATTEMPTS = 400
-
-
-def _figures(formula: FinanceFormula) -> tuple[str, ...]:
-    return tuple(sorted(item.label for item in formula.arguments))
-
-
-_FIGURES = Counter(map(_figures, FORMULAS))
-"""How many formulas take the same figures: where two do, the figures alone call for neither."""
 
 _CLEAN_ATTEMPTS = 200
 
@@ -96,27 +88,20 @@ def _phrasing(seed: int, task: Task, cell: Cell, index: int, count: int) -> int:
 def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
     name, level = cell
     if level == 1:
-        return _figures_row(seed, name, index)
+        return _jargon_row(seed, name, index)
     phrasings = PHRASINGS[name]
     chosen = _phrasing(seed, "route", (name, 0), index, len(phrasings))
     slots = route_slots(derive(seed, "formula-mini", "route", name, index))
     return {"question": phrasings[chosen].format(**slots), "formula": name, "level": level, "phrasing": chosen}
 
 
-def _figures_row(seed: int, name: str, index: int) -> dict[str, Any]:
-    """State the figures that a formula takes, by their names, without saying what is wanted."""
+def _jargon_row(seed: int, name: str, index: int) -> dict[str, Any]:
+    """State the figures and ask in a word of the trade, never by the formula's own name."""
     formula = BY_NAME[name]
-    stream = derive(seed, "formula-mini", "figures", name, index)
-    chosen = _phrasing(seed, "route", (name, 1), index, 30)
-    question = state_figures(formula, _draw(formula, 1, stream), chosen, stream)
-    if _FIGURES[_figures(formula)] > 1:
-        question += f" Wanted: {formula.tell}."
-    return {
-        "question": question,
-        "formula": name,
-        "level": 1,
-        "phrasing": chosen,
-    }
+    stream = derive(seed, "formula-mini", "jargon", name, index)
+    chosen = _phrasing(seed, "route", (name, 1), index, len(JARGON[name]))
+    question = ask_in_jargon(formula, _draw(formula, 1, stream), JARGON[name][chosen], stream)
+    return {"question": question, "formula": name, "level": 1, "phrasing": chosen}
 
 
 def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:

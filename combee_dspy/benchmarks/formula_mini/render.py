@@ -17,7 +17,7 @@ from fractions import Fraction
 from combee_dspy.benchmarks.formula_mini.records import Argument, FinanceFormula, Setting, Values
 from combee_dspy.benchmarks.formula_mini.scenery import company, period, person
 
-__all__ = ["LEVELS", "decimal_text", "render", "state_figures"]
+__all__ = ["LEVELS", "ask_in_jargon", "decimal_text", "render"]
 
 LEVELS = (1, 2, 3)
 
@@ -106,24 +106,20 @@ def render(
     """
     indirect = _pick_indirect(formula.arguments, level, stream)
     facts = [_fact(item, values[item.name], level, item.name == indirect, stream) for item in formula.arguments]
-    lead = _lead(formula, facts, phrasing, stream)
+    leads = _LEADS[formula.setting]
+    lead = leads[phrasing % len(leads)].format(
+        facts=_listed(facts), c=company(stream), p=person(stream), when=period(stream)
+    )
     ask = _ASKS[phrasing % len(_ASKS)].format(name=formula.phrase)
     factor, wish = _wish(formula, result, level, stream)
     parts = [lead, *_distractors(formula.setting, level, stream), ask, wish]
     return " ".join(part for part in parts if part), factor
 
 
-def state_figures(formula: FinanceFormula, values: Values, phrasing: int, stream: random.Random) -> str:
-    """Return one sentence that names every figure the formula takes, and not the formula."""
+def ask_in_jargon(formula: FinanceFormula, values: Values, word: str, stream: random.Random) -> str:
+    """Return a question that states every figure the formula takes and asks by a word of the trade."""
     facts = [_fact(item, values[item.name], 1, False, stream) for item in formula.arguments]
-    return _lead(formula, facts, phrasing, stream)
-
-
-def _lead(formula: FinanceFormula, facts: Sequence[str], phrasing: int, stream: random.Random) -> str:
-    leads = _LEADS[formula.setting]
-    return leads[phrasing % len(leads)].format(
-        facts=_listed(facts), c=company(stream), p=person(stream), when=period(stream)
-    )
+    return f"{company(stream)} has {_listed(facts)}. {stream.choice(_ASKS).format(name=word)}"
 
 
 def _pick_indirect(arguments: Sequence[Argument], level: int, stream: random.Random) -> str | None:

@@ -13,6 +13,7 @@ import dspy
 from dspy.clients.engines import LM15Engine
 from dspy.lm15 import Request, Response, RouterConfig
 
+from combee_dspy.lms.embedded.choice import grammar_of
 from combee_dspy.lms.embedded.server import EmbeddedModel, ServerOptions, shared_server
 
 __all__ = ["AsyncEmbeddedEngine", "EmbeddedEngine", "embedded_lm"]
@@ -85,7 +86,13 @@ class EmbeddedEngine:
         return cls(ServerOptions(**state))
 
     def _routed(self, request: Request) -> Request:
-        return replace(request, model=f"openai/{self.options.model_name}")
+        routed = replace(request, model=f"openai/{self.options.model_name}")
+        grammar = grammar_of(request.config.response_format)
+        if grammar is None:
+            return routed
+        # llama.cpp would answer a choice with a JSON string; this model does better with the bare label.
+        extensions = {**(request.config.extensions or {}), "grammar": grammar}
+        return replace(routed, config=replace(request.config, response_format=None, extensions=extensions))
 
     def _server(self) -> EmbeddedModel:
         return self._model if self._model is not None else shared_server(self.options)

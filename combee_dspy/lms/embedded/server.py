@@ -277,7 +277,8 @@ def _close_shared() -> None:
 
 
 def _forget_parent() -> None:
-    global _SHARED_LOCK  # noqa: PLW0603 - the parent may have held it when it forked
+    # The parent may have held the lock when it forked: nobody would release it here.
+    global _SHARED_LOCK
     _SHARED_LOCK = threading.Lock()
     for server in _SHARED.values():
         server.abandon()

@@ -71,7 +71,7 @@ def _pips(folder: Path) -> Iterator[list[str]]:
 
 
 def _run(command: list[str]) -> str | None:
-    """Run a command; return None when it succeeded, else the last thing it said."""
+    """Run a command; return None when it succeeded, else its last complaint."""
     try:
         done = subprocess.run(  # noqa: S603 - a fixed command: pip, with pinned arguments
             command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
@@ -81,7 +81,8 @@ def _run(command: list[str]) -> str | None:
     if done.returncode == 0:
         return None
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit status {done.returncode}"
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]
 
 
 def _advice(distribution: str, version: str, reasons: list[str]) -> str:
