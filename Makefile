@@ -14,7 +14,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP := True
 BIN := .venv/bin
 STAMP := .venv/.combee-synced
 
-.PHONY: help setup demo test check format lock clean
+.PHONY: help setup demo test check bench format lock clean
 
 help:
 	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples"
@@ -39,7 +39,6 @@ check: setup
 test: check
 	$(BIN)/python -m pytest
 
-.PHONY: bench
 bench: setup
 	$(BIN)/combee bench speed
 
@@ -50,4 +49,4 @@ lock:
 	@bash tests/bootstrap.sh lock
 
 clean:
-	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist

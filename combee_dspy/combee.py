@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -13,7 +12,9 @@ from dspy.teleprompt.teleprompt import Teleprompter
 from combee_dspy.aggregators import Aggregator, SingleCall
 from combee_dspy.checks import check_metric, check_positive
 from combee_dspy.controllers import BatchController, Static
+from combee_dspy.costs import PriceTable
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.gepa_kwargs import checked_gepa_kwargs
 from combee_dspy.operators import Operator
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
@@ -45,7 +46,8 @@ class Combee(Teleprompter):
         metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a number, or to a
             ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``.
         auto: GEPA's budget presets. Give at most one of ``auto``,
-            ``max_full_evals`` and ``max_metric_calls``, or ``budget``.
+            ``max_full_evals`` and ``max_metric_calls``. ``budget`` may stand alone or
+            beside it: the first limit that is reached stops the run.
         max_full_evals: Budget in passes over train and validation set.
         max_metric_calls: Budget in rollouts. Like GEPA's it is soft: it is looked
             at between iterations.
@@ -61,7 +63,8 @@ class Combee(Teleprompter):
         component_selector: As in gepa.
         use_merge: Whether gepa merges candidates.
         max_merge_invocations: How often.
-        num_threads: Rollouts and LM calls in flight; DSPy's setting by default.
+        num_threads: Rollouts and LM calls in flight; by default ``dspy.settings.num_threads``,
+            which is 8 unless set.
         failure_score: Score of a rollout that failed.
         perfect_score: Score of a success.
         log_dir: Directory for checkpoints; compiling again with it resumes.
@@ -73,8 +76,10 @@ class Combee(Teleprompter):
         warn_on_score_mismatch: Warn when the metric's score depends on ``pred_name``.
         use_mlflow: The same as ``tracker="mlflow"``.
         seed: Seed of everything random. ``None`` draws one, and logs it.
-        gepa_kwargs: Further arguments of ``gepa.optimize``.
-        aggregator: Turns reflections into lessons: a name, or an object.
+        gepa_kwargs: Further arguments of ``gepa.optimize``; none that Combee sets itself.
+        aggregator: Turns reflections into lessons: a name, or an object. ``single-call``
+            with its defaults, a ``reflection_minibatch_size`` and nothing else of
+            Combee's own is parity with ``dspy.GEPA``: see :meth:`parity`.
         operators: Each makes one child from what one scan taught. By default
             ``insert`` and ``few-shot-swap``.
         controller: Plans the size of minibatches. By default ``power-law``.
@@ -83,8 +88,9 @@ class Combee(Teleprompter):
             dollars and seconds; rules compose with ``|`` and ``&``.
         tracker: Where the run is recorded: ``"mlflow"``, an object, or ``None``.
         hooks: Objects that hear every event.
-        prices: Dollars by model name, over the built-in list prices.
-        memoize: Whether a (candidate, example) pair is bought only once in a run.
+        prices: :class:`~combee_dspy.costs.Price` by model name, over the built-in list prices.
+        memoize: Whether a (candidate, example) pair is bought only once in a run. By
+            default it is, except in parity with ``dspy.GEPA``, which buys it again.
         probe: Whether each LM is asked for one token before anything is bought.
         progress: Whether progress is shown; by default when stderr is a terminal.
 
@@ -163,18 +169,18 @@ class Combee(Teleprompter):
         self.warn_on_score_mismatch = warn_on_score_mismatch
         self.use_mlflow = use_mlflow
         self.seed = secrets.randbits(32) if seed is None else seed
-        self.gepa_kwargs = dict(gepa_kwargs or {})
+        self.gepa_kwargs = checked_gepa_kwargs(gepa_kwargs or {}, reflection_minibatch_size)
         self.budget = budget
         self.hooks = tuple(hooks)
+        PriceTable(prices)  # Checks them: wrong prices would be found out only after the first call.
         self.prices = dict(prices or {})
         self.probe = probe
         self.progress = progress
         self._check_limits()
-        self._check_gepa_kwargs()
         self.aggregator: Aggregator = resolve("aggregator", aggregator)  # type: ignore[assignment]  # checked by kind
         self.operators: tuple[Operator, ...] = self._resolve_operators(operators)
         self.like_gepa = (
-            isinstance(self.aggregator, SingleCall)
+            self.aggregator == SingleCall()
             and reflection_minibatch_size is not None
             and operators is None
             and controller is None
@@ -201,9 +207,22 @@ class Combee(Teleprompter):
 
         Args:
             metric: As for :class:`Combee`.
-            **kwargs: As for :class:`Combee`.
+            **kwargs: As for :class:`Combee`, except ``aggregator``, ``operators``,
+                ``controller`` and ``instruction_proposer``. ``probe`` is off by
+                default: its one-token calls are requests too.
+
+        Raises:
+            ArgumentValueError: One of these is given, or an argument has a value that cannot be used.
         """
-        given = {"reflection_minibatch_size": GEPA_MINIBATCH, "aggregator": "single-call", **kwargs}
+        for name in ("aggregator", "operators", "controller", "instruction_proposer"):
+            if kwargs.get(name) is not None:
+                remedy = f"Leave it out, or call Combee(…, {name}=…), which is no longer parity."
+                raise ArgumentValueError(name, kwargs[name], "would send other requests than dspy.GEPA", remedy)
+        if kwargs.get("reflection_minibatch_size", GEPA_MINIBATCH) is None:
+            remedy = f"Leave it out for dspy.GEPA's {GEPA_MINIBATCH}, or give a number."
+            raise ArgumentValueError("reflection_minibatch_size", None, "leaves the size open", remedy)
+        chosen = {name: value for name, value in kwargs.items() if value is not None or name == "seed"}
+        given = {"reflection_minibatch_size": GEPA_MINIBATCH, "aggregator": "single-call", "probe": False, **chosen}
         return cls(metric, **given)
 
     def compile(
@@ -270,27 +289,6 @@ class Combee(Teleprompter):
         check_positive("num_threads", self.num_threads)
         if self.track_best_outputs and not self.track_stats:
             raise ArgumentValueError("track_best_outputs", True, "needs track_stats", "Set track_stats=True as well.")
-
-    def _check_gepa_kwargs(self) -> None:
-        if self.gepa_kwargs.get("max_reflection_cost") is not None:
-            value = self.gepa_kwargs["max_reflection_cost"]
-            remedy = "Give budget=Budget(dollars=…), which counts every role."
-            raise ArgumentValueError("gepa_kwargs['max_reflection_cost']", value, "is not supported", remedy)
-        if "reflection_prompt_template" in self.gepa_kwargs:
-            value = self.gepa_kwargs["reflection_prompt_template"]
-            remedy = "Give instruction_proposer=InstructionProposer(base_instructions=…) instead."
-            raise ArgumentValueError("gepa_kwargs['reflection_prompt_template']", value, "would not be used", remedy)
-        from gepa import optimize
-
-        known = inspect.signature(optimize).parameters
-        for name, value in self.gepa_kwargs.items():
-            if name not in known:
-                problem = "is no argument of gepa.optimize"
-                raise ArgumentTypeError(f"gepa_kwargs[{name!r}]", value, problem, "Remove it.")
-        if "batch_sampler" in self.gepa_kwargs and self.reflection_minibatch_size is not None:
-            problem = "sets the size of minibatches, and so does reflection_minibatch_size"
-            sampler = self.gepa_kwargs["batch_sampler"]
-            raise ArgumentValueError("gepa_kwargs['batch_sampler']", sampler, problem, "Give one of them.")
 
     def _resolve_operators(self, value: Sequence[str | Operator | Spec] | None) -> tuple[Operator, ...]:
         if isinstance(value, (str, Operator, Spec)):

@@ -72,31 +72,30 @@ class DemoPlan:
     Attributes:
         params: Parameters of the benchmark.
         operators: Makes the operators.
-        minibatch: Examples in a minibatch; ``None`` leaves it to the controller.
+        arguments: Further arguments of ``Combee``.
         rollouts: Budget in rollouts, the held-out ones not counted.
         threads: Rollouts at once.
     """
 
     params: Mapping[str, Any]
     operators: Callable[[], Sequence[Operator]]
-    minibatch: int | None
     rollouts: int
     threads: int
-    gepa_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 EMBEDDED = DemoPlan(
-    params={"task": "route", "formulas": 6, "train": 48, "validation": 24, "heldout": 60},
-    operators=lambda: (FewShotSwap(), Insert()),
-    minibatch=12,
-    rollouts=180,
+    params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 60},
+    # Written lessons teach this model nothing, and its own are no lessons: demonstrations alone.
+    operators=lambda: (FewShotSwap(labelled=True), FewShotSwap(labelled=True)),
+    rollouts=260,
     threads=4,
+    arguments={"reflection_minibatch_size": 18, "use_merge": False},
 )
 
 REMOTE = DemoPlan(
     params={},
     operators=lambda: (Insert(), FewShotSwap()),
-    minibatch=None,
     rollouts=1_000,
     threads=32,
 )
@@ -113,13 +112,15 @@ def arranged(options: DemoOptions) -> Iterator[tuple[Benchmark, DemoPlan, dspy.L
     """
     plan = EMBEDDED if options.lm is None else REMOTE
     params: dict[str, Any] = dict(plan.params) if options.benchmark == "formula-mini" else {}
+    if options.lm is None and options.benchmark == "formula-mini":
+        params["seed"] = options.seed
     if options.path is not None:
         params["path"] = str(options.path)
     benchmark = load_benchmark(options.benchmark, **params)
     if options.lm is None:
-        from combee_dspy.lms import ConstrainedJSONAdapter, embedded_lm
+        from combee_dspy.lms import ChoiceAdapter, embedded_lm
 
-        with dspy.context(lm=embedded_lm(slots=plan.threads), adapter=ConstrainedJSONAdapter()):
+        with dspy.context(lm=embedded_lm(slots=plan.threads), adapter=ChoiceAdapter()):
             yield benchmark, plan, dspy.settings.lm
     else:
         with dspy.context(lm=_remote(options)):
@@ -148,13 +149,12 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
             budget=_budget(options, plan),
             reflection_lm=lm,
             operators=plan.operators(),
-            reflection_minibatch_size=plan.minibatch,
             num_threads=plan.threads,
             seed=options.seed,
             tracker=tracker,
             hooks=[Progress()],
             progress=False,
-            gepa_kwargs=dict(plan.gepa_kwargs),
+            **plan.arguments,
         )
         program = combee.compile(
             benchmark.program(),

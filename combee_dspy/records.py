@@ -47,9 +47,12 @@ class Rollout:
         feedback: The metric's text at program level, empty where it gave none.
         objective_scores: Score per objective where the metric names several.
         error: ``"ClassName: message"`` of the program's or metric's error, else ``None``.
-        failed_in: ``"program"`` or ``"metric"`` where there is an error, else ``None``.
+        failed_in: Where the error came from: ``"program"``, ``"metric"``, or ``"service"`` for an
+            LM call that kept failing in a way nobody classified; ``None`` without an error.
         metric_output: What the metric returned, as it is.
         seconds: Wall-clock seconds of program and metric together.
+        callers: Path of the predictor behind each entry of ``trace``, empty where
+            it is none of the program's own.
     """
 
     example_id: str
@@ -60,9 +63,10 @@ class Rollout:
     feedback: str = ""
     objective_scores: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    failed_in: Literal["program", "metric"] | None = None
+    failed_in: Literal["program", "metric", "service"] | None = None
     metric_output: Any = None
     seconds: float = 0.0
+    callers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class PredictorRun:
         outputs: The predictor's output fields.
         score: The rollout's score.
         first: Whether this was the predictor's first call in the rollout.
+        labels: The example's label fields: what the program should have returned.
     """
 
     example_id: str
@@ -82,6 +87,7 @@ class PredictorRun:
     outputs: Mapping[str, Any]
     score: float
     first: bool = True
+    labels: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

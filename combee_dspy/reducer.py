@@ -89,13 +89,19 @@ class _Reducer:
         session = Threads().start(self.num_threads)
         try:
             predict = LMPort(session, {"proposer": lm}, self.adapter).predict
-            with ThreadPoolExecutor(min(len(tasks), _ORCHESTRATORS), thread_name_prefix="combee-reduce") as pool:
+            pool = ThreadPoolExecutor(min(len(tasks), _ORCHESTRATORS), thread_name_prefix="combee-reduce")
+            try:
                 pending = [
                     (number, component, self._submit(pool, jobs[number], component, predict, outcomes[number]))
                     for number, component in tasks
                 ]
                 for number, component, future in pending:
                     self._collect(outcomes[number], component, future)
+            except BaseException:
+                # An interrupt must not wait for scans that nobody will read.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            pool.shutdown()
         finally:
             session.close()
         return outcomes

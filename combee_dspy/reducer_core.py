@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import NoneType
 
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.operators import Operator, OperatorInput
-from combee_dspy.records import Edit, Lessons, Reflection, Refusal
+from combee_dspy.records import Demonstration, Edit, Lessons, Reflection, Refusal
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["learn", "propose_component"]
 
 
 def learn(aggregator: Aggregator, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
-    """Aggregate the reflections on one component, in a place of its own for chance."""
-    return aggregator.aggregate(reflections, replace(context, place=f"{context.place}/aggregator"))
+    """Aggregate the reflections on one component, in a place of its own for chance.
+
+    Raises:
+        ArgumentTypeError: The aggregator returned something else than lessons.
+    """
+    lessons: object = aggregator.aggregate(reflections, replace(context, place=f"{context.place}/aggregator"))
+    if not isinstance(lessons, Lessons):
+        problem = f"returned no Lessons for {context.component}"
+        raise ArgumentTypeError(f"aggregator {aggregator.name!r}", lessons, problem, "aggregate() must return Lessons.")
+    return lessons
 
 
 def propose_component(
@@ -40,6 +50,9 @@ def propose_component(
 
     Returns:
         One edit or refusal per operator, in their order.
+
+    Raises:
+        ArgumentTypeError: A strategy returned something of another type.
     """
     lessons = Lessons(context.component)
     if any(operator.needs_lessons for operator in operators):
@@ -51,8 +64,24 @@ def propose_component(
             results.append(Refusal(missing))
             continue
         place = f"{context.place}/operator {position} {operator.name}"
-        results.append(operator.apply(replace(given, lessons=lessons), replace(context, place=place)))
+        result = operator.apply(replace(given, lessons=lessons), replace(context, place=place))
+        results.append(_checked(result, operator, context.component))
     return results
+
+
+def _checked(result: object, operator: Operator, component: str) -> Edit | Refusal:
+    if isinstance(result, Refusal):
+        return result
+    if (
+        isinstance(result, Edit)
+        and isinstance(result.instruction, (str, NoneType))
+        and isinstance(result.demonstrations, (tuple, NoneType))
+        and all(isinstance(demonstration, Demonstration) for demonstration in result.demonstrations or ())
+    ):
+        return result
+    remedy = "apply() must return an Edit (text, tuple of Demonstration) or a Refusal."
+    problem = f"returned no Edit and no Refusal for {component}"
+    raise ArgumentTypeError(f"operator {operator.name!r}", result, problem, remedy)
 
 
 def _nothing_learned(lessons: Lessons) -> str:

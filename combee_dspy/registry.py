@@ -28,6 +28,7 @@ KINDS: Mapping[str, str] = {
     "executor": "combee_dspy.rollouts:Executor",
     "benchmark": "combee_dspy.benchmarks:BaseBenchmark",
     "tracker": "combee_dspy.tracking:Tracker",
+    "stopping": "combee_dspy.stopping:StoppingRule",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
@@ -50,6 +51,11 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "formula-mini": "combee_dspy.benchmarks:FormulaMini",
     },
     "tracker": {"mlflow": "combee_dspy.tracking:MLflowTracker"},
+    "stopping": {
+        "budget": "combee_dspy.stopping:Budget",
+        "any-of": "combee_dspy.stopping:AnyOf",
+        "all-of": "combee_dspy.stopping:AllOf",
+    },
 }
 
 

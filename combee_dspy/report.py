@@ -22,12 +22,13 @@ class CombeeReport:
         best_score: Mean validation score of the program that was returned.
         rollouts: Rollouts bought, by gepa's count.
         iterations: Iterations begun.
-        seconds: Wall-clock seconds.
-        costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``.
+        seconds: Wall-clock seconds, of all parts of a run that was resumed.
+        costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``, of all parts of a run that was resumed.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
         digests: SHA-256 per split.
-        decisions: Every batch decision with its fit and clamps.
-        specs: The strategies as plain data.
+        decisions: Every batch decision with its fit and clamps, of all parts of a run that was resumed.
+        specs: The strategies as plain data, with ``memoize``.
+        models: Model names by role.
         seed: The seed.
         warnings: What makes the run unfit for claims.
     """
@@ -43,6 +44,7 @@ class CombeeReport:
     digests: Mapping[str, str]
     decisions: tuple[BatchDecision, ...] = ()
     specs: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     warnings: tuple[str, ...] = ()
 

@@ -104,10 +104,7 @@ class Quiet:
 
 
 def main() -> None:
-    knowledge = SimulatedTask.from_examples(
-        [*train, *validation, *heldout], "question", "answer", key_of=lambda row: row["formula"]
-    )
-    with SimulatedService(SimulatedConfig(time_scale=0.0), knowledge) as service:
+    with SimulatedService(SimulatedConfig(time_scale=0.0), SimulatedTask.from_benchmark(data)) as service:
         lm = service.lm()
         with dspy.context(lm=lm):
             in_dspy_gepa(lm)

@@ -67,10 +67,7 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 # a strong one for `reflection_lm`.
 
 # %%
-knowledge = SimulatedTask.from_examples(
-    [*train, *validation, *heldout], "question", "answer", key_of=lambda row: row["formula"]
-)
-service = SimulatedService(SimulatedConfig(time_scale=0.0), knowledge).start()
+service = SimulatedService(SimulatedConfig(time_scale=0.0), SimulatedTask.from_benchmark(data)).start()
 lm = service.lm()
 
 # %% [markdown]
@@ -119,8 +116,10 @@ print(better.answer.predict.signature.instructions)
 # The state is JSON: instructions and demonstrations, no code.
 
 # %%
-better.save("learned.json")
+file = Path("combee_runs") / "learned.json"
+file.parent.mkdir(exist_ok=True)
+better.save(str(file))
 again = Analyst()
-again.load("learned.json")
-print("saved", Path("learned.json").stat().st_size, "bytes to learned.json")
+again.load(str(file))
+print("saved", file.stat().st_size, "bytes to", file)
 print("loaded the same program:", again.dump_state() == better.dump_state())

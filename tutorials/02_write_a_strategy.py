@@ -118,10 +118,7 @@ for check in checks_for(strategy):
 # %%
 data = load_benchmark("formula-mini", task="compute", formulas=6, train=24, validation=12, heldout=24)
 train, validation, heldout = (list(split.examples) for split in data.splits)
-knowledge = SimulatedTask.from_examples(
-    [*train, *validation, *heldout], "question", "answer", key_of=lambda row: row["formula"]
-)
-with SimulatedService(SimulatedConfig(time_scale=0.0), knowledge) as service:
+with SimulatedService(SimulatedConfig(time_scale=0.0), SimulatedTask.from_benchmark(data)) as service:
     lm = service.lm()
     optimizer = Combee(
         data.metric,

@@ -24,7 +24,7 @@ from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import paired_difference
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask, formula_task
+from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
 from combee_dspy.rollouts import read_score
 from combee_dspy.streams import derive_seed
 
@@ -174,7 +174,9 @@ def run_speed(options: SpeedOptions) -> Iterator[MethodResult]:
     """
     _check(options)
     benchmark = _benchmark(options)
-    return _results(benchmark, _knowledge(benchmark, options), options)
+    with _quiet():
+        task = SimulatedTask.from_benchmark(benchmark, options.seed, params=options.params)
+    return _results(benchmark, task, options)
 
 
 def _results(benchmark: Benchmark, task: SimulatedTask, options: SpeedOptions) -> Iterator[MethodResult]:
@@ -217,21 +219,6 @@ def _first(split: Split, size: int) -> Split:
         remedy = f"Give 1 to {len(split)}."
         raise ArgumentValueError(name, size, f"cannot be taken from {len(split)} rows of {split.name}", remedy)
     return Split(split.name, split.examples[:size], split.row_hashes[:size])
-
-
-def _knowledge(benchmark: Benchmark, options: SpeedOptions) -> SimulatedTask:
-    if options.benchmark == "formula":
-        # The formula's name stands in the whole context only. Keys come from all rows, so that no size moves them.
-        with _quiet():
-            whole = load_benchmark("formula", **{**options.params, "formula_text": True})
-        contexts = (row for split in whole.splits for row in split.examples)
-        return formula_task(
-            ({"context": row["question"], "target": row["answer"]} for row in contexts), seed=options.seed
-        )
-    rows = [row for split in benchmark.splits for row in split.examples]
-    question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
-    lesson = "formula" if "formula" in rows[0] else answer
-    return SimulatedTask.from_examples(rows, question, answer, key_of=lambda row: str(row[lesson]), seed=options.seed)
 
 
 def _versus(reference: MethodResult, result: MethodResult, seed: int) -> Comparison:

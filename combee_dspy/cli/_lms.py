@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from combee_dspy.cli._config import LMConfig
+from combee_dspy.cli._config import LMConfig, RunConfig
 from combee_dspy.exceptions import ArgumentValueError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def check_lm(role: str, config: LMConfig, benchmark: Benchmark | None) -> None:
 
 
 @contextmanager
-def opened_lms(configs: Mapping[str, LMConfig], benchmark: Benchmark | None, seed: int) -> Iterator[dict[str, dspy.LM]]:
-    """Make the LMs by role; a simulated service lives as long as the context.
+def opened_lms(config: RunConfig, benchmark: Benchmark | None) -> Iterator[dict[str, dspy.LM]]:
+    """Make the LMs of a run by role; a simulated service lives as long as the context.
 
     Roles with the same settings share one LM.
 
@@ -44,14 +44,18 @@ def opened_lms(configs: Mapping[str, LMConfig], benchmark: Benchmark | None, see
         ArgumentValueError: See :func:`check_lm`.
         ServiceError: The simulated service cannot be started.
     """
-    for role, config in configs.items():
-        check_lm(role, config, benchmark)
+    configs = {role: lm for role, lm in config.lms if lm is not None}
+    for role, lm in configs.items():
+        check_lm(role, lm, benchmark)
     with ExitStack() as stack:
         made: dict[str, tuple[LMConfig, dspy.LM]] = {}
-        for role, config in configs.items():
-            same = next((lm for other, lm in made.values() if other == config), None)
-            made[role] = (config, same or _make(role, config, benchmark, seed, stack))
-        yield {role: lm for role, (_, lm) in made.items()}
+        for role, wanted in configs.items():
+            same = next((lm for other, lm in made.values() if other == wanted), None)
+            if same is None and wanted.model == "simulated" and benchmark is not None:
+                service = stack.enter_context(_service(wanted, config, benchmark))
+                same = service.lm(**_arguments(wanted))
+            made[role] = (wanted, same or _make(role, wanted))
+        yield {role: made_lm for role, (_, made_lm) in made.items()}
 
 
 def adapter_of(name: str | None, task: LMConfig) -> Any:
@@ -70,30 +74,30 @@ def adapter_of(name: str | None, task: LMConfig) -> Any:
     return None if name is None else adapters[name]()
 
 
-def _make(role: str, config: LMConfig, benchmark: Benchmark | None, seed: int, stack: ExitStack) -> dspy.LM:
+def _arguments(config: LMConfig) -> dict[str, Any]:
+    plain = {name: value for name in _PLAIN if (value := getattr(config, name)) is not None}
+    return {**plain, **config.options}
+
+
+def _make(role: str, config: LMConfig) -> dspy.LM:
     import dspy
 
-    kwargs: dict[str, Any] = {name: value for name in _PLAIN if (value := getattr(config, name)) is not None}
-    kwargs.update(config.options)
+    kwargs = _arguments(config)
     if config.model == "embedded":
         from combee_dspy.lms import embedded_lm
 
         return embedded_lm(**kwargs, **({} if config.slots is None else {"slots": config.slots}))
-    if config.model == "simulated" and benchmark is not None:
-        return stack.enter_context(_service(config, benchmark, seed)).lm(**kwargs)
     key = _key(role, config)
     return dspy.LM(config.model, **kwargs, **({} if key is None else {"api_key": key}))
 
 
-def _service(config: LMConfig, benchmark: Benchmark, seed: int) -> SimulatedService:
-    """Return a service that can know what a benchmark asks: a lesson for each label."""
+def _service(lm: LMConfig, config: RunConfig, benchmark: Benchmark) -> SimulatedService:
+    """Return a service that can know what a benchmark asks."""
     from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
 
-    rows = [row for split in benchmark.splits for row in split.examples]
-    question, answer = next(iter(rows[0].inputs())), next(iter(rows[0].labels()))
-    lesson = "formula" if "formula" in rows[0] else answer
-    task = SimulatedTask.from_examples(rows, question, answer, key_of=lambda row: str(row[lesson]), seed=seed)
-    settings: dict[str, Any] = {"seed": seed, "slots": config.slots, "time_scale": config.time_scale}
+    params = None if config.data.benchmark is None else config.data.benchmark.params
+    task = SimulatedTask.from_benchmark(benchmark, config.seed, params=params)
+    settings: dict[str, Any] = {"seed": config.seed, "slots": lm.slots, "time_scale": lm.time_scale}
     return SimulatedService(SimulatedConfig(**{k: v for k, v in settings.items() if v is not None}), task)
 
 

@@ -13,33 +13,13 @@ from combee_dspy.cli._data import read_examples
 from combee_dspy.cli._lms import check_lm
 from combee_dspy.cli._objects import load_metric, load_program, look_in
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.tracking import Hook, Tracker
+from combee_dspy.tracking import RememberingTracker, Tracker
 
 if TYPE_CHECKING:
     from combee_dspy.benchmarks import Benchmark
     from combee_dspy.combee import Combee
 
-__all__ = ["Plan", "RememberingTracker", "plan_run"]
-
-
-class RememberingTracker(Tracker):
-    """Hands out the hooks of another tracker and keeps the last, to say where the run is."""
-
-    name = "remembering"
-
-    def __init__(self, tracker: Tracker) -> None:
-        self.tracker = tracker
-        self.hook: Hook | None = None
-
-    def open(self) -> Hook:
-        """Return the other tracker's hook."""
-        self.hook = self.tracker.open()
-        return self.hook
-
-    @property
-    def where(self) -> str:
-        """How to look at what was recorded; empty where nothing was."""
-        return str(getattr(self.hook, "where", ""))
+__all__ = ["Plan", "plan_run"]
 
 
 @dataclass(frozen=True, slots=True)

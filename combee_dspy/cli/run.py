@@ -76,8 +76,7 @@ def run(config: Config, dry_run: DryRun = False, debug: Debug = False) -> None:
     if dry_run:
         _show_plan(plan, console)
         return
-    lms = {role: lm for role, lm in plan.config.lms if lm is not None}
-    with opened_lms(lms, plan.benchmark, plan.config.seed) as opened:
+    with opened_lms(plan.config, plan.benchmark) as opened:
         program = _compile(plan, opened)
     _save(program, plan.output)
     _show_report(program.combee_report, plan, console)

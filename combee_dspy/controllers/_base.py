@@ -21,11 +21,14 @@ class BatchView:
         trainset_size: N, examples in the trainset.
         seen: Examples drawn so far; the first epoch ends at ``trainset_size``.
         measurements: Delay of every finished iteration, in order.
+        planned: Sizes planned so far, in order. An iteration that was skipped, for want of a
+            mistake to learn from, was planned and never measured.
         workers: Rollouts that may run at once.
         capacity: Largest number of LM requests the service was seen to serve at once, if measured.
         remaining_rollouts: What the budget leaves, if it is in rollouts.
         validation_size: Rollouts that a full validation takes.
-        children: Children checked on the minibatch in one iteration.
+        children: Children checked on each minibatch. Each of them may be validated.
+        groups: Minibatches drawn in one iteration.
         score_variance: Variance of the parents' scores so far, if any.
         record_tokens: Mean estimated tokens of a reflection, if measured.
         call_tokens: Tokens of reflections that one LM call may hold, if known.
@@ -35,11 +38,13 @@ class BatchView:
     trainset_size: int
     seen: int = 0
     measurements: tuple[Measurement, ...] = ()
+    planned: tuple[int, ...] = ()
     workers: int = 1
     capacity: int | None = None
     remaining_rollouts: int | None = None
     validation_size: int = 0
     children: int = 1
+    groups: int = 1
     score_variance: float | None = None
     record_tokens: float | None = None
     call_tokens: int | None = None

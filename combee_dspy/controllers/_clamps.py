@@ -122,16 +122,23 @@ def variance_bound(view: BatchView, min_size: int) -> Bound | None:
 def budget_bound(view: BatchView) -> Bound | None:
     """Bound by what the budget leaves.
 
-    An iteration with n examples costs n rollouts of the parent, n of each
-    child's check, and one validation: n ≤ (remaining − validation) / (1 + children),
-    and at least 1, since the budget stops a run and not the controller.
+    An iteration of g minibatches of n examples with c children each costs g·n
+    rollouts of parents, g·c·n of the children's checks, and a validation of
+    each child that passes: n ≤ (remaining − v·validation) / (g·(1 + c)). v is
+    the g·c validations that it may come to, or as many as what remains can pay
+    for beside one example: more would shrink the last batches to single
+    examples. At least 1, since the budget stops a run and not the controller.
     """
     if view.remaining_rollouts is None:
         return None
-    children = max(0, view.children)
-    limit = max(1, (view.remaining_rollouts - view.validation_size) // (1 + children))
+    children, groups = max(0, view.children), max(1, view.groups)
+    each = groups * (1 + children)
+    most = groups * max(1, children)
+    affordable = (view.remaining_rollouts - each) // view.validation_size if view.validation_size > 0 else most
+    validations = max(1, min(most, affordable))
+    limit = max(1, (view.remaining_rollouts - validations * view.validation_size) // each)
     reason = (
-        f"{view.remaining_rollouts} rollouts are left: {view.validation_size} for a validation, "
-        f"the rest for {1 + children} runs of each example"
+        f"{view.remaining_rollouts} rollouts are left: {validations} × {view.validation_size} for validation, "
+        f"the rest for {each} rollouts an example of the batch"
     )
     return Bound("budget", limit, reason)

@@ -105,19 +105,22 @@ class PowerLaw(BatchController):
 
     def _profiled(self, view: BatchView, delays: dict[int, float]) -> BatchDecision | None:
         largest = _profile.top(view.trainset_size, self.profile, self.min_updates)
-        if not largest or len(delays) >= self.profile or view.seen >= view.trainset_size:
+        # Sizes planned count, not sizes measured: a good student's minibatches are skipped, and
+        # a ladder that waited for their delays would stay on its first rung.
+        taken = sorted({*view.planned, *delays})
+        if not largest or len(taken) >= self.profile or view.seen >= view.trainset_size:
             return None
         smallest = _profile.bottom(largest, self.profile, self.min_size)
-        wanted = _profile.next_size(delays, self.profile, smallest, largest)
+        wanted = _profile.next_size(taken, self.profile, smallest, largest)
         bounds = (trainset_bound(view), capacity_bound(view, self.waves), context_bound(view), budget_bound(view))
         size, clamps = apply(wanted, bounds)
-        if size in delays:
-            found = _profile.other_size(delays, size)
+        if size in taken:
+            found = _profile.other_size(taken, size)
             if found is None:
                 return None
             size = found
         reason = (
-            f"measuring: size {len(delays) + 1} of {self.profile} inside the first epoch, "
+            f"measuring: size {len(taken) + 1} of {self.profile} inside the first epoch, "
             f"measured so far: {', '.join(map(str, delays)) or 'none'}"
         )
         return BatchDecision(size, reason, clamps=clamps)

@@ -1,4 +1,4 @@
-"""Which batch size to measure next, as a pure function of the sizes measured."""
+"""Which batch size to measure next, as a pure function of the sizes taken."""
 
 from __future__ import annotations
 

@@ -56,6 +56,21 @@ def hide_components(state: Any, keep: Iterable[str]) -> None:
     state.list_of_named_predictors[:] = list(keep)
 
 
+class _OwnEvaluation:
+    """What DSPy's ``batch_evaluate`` reads of its adapter, without what is overridden in ours."""
+
+    def __init__(self, bridge: DspyBridge) -> None:
+        self._bridge = bridge
+        self.num_threads = bridge.num_threads
+
+    def evaluate(
+        self, batch: list[Any], candidate: dict[str, str], capture_traces: bool, num_threads: int
+    ) -> EvaluationBatch:
+        return DspyAdapter.evaluate(
+            self._bridge, batch, candidate, capture_traces=capture_traces, num_threads=num_threads
+        )
+
+
 class DspyBridge(DspyAdapter):
     """DSPy's own gepa adapter, with its private parts behind names of ours."""
 
@@ -70,9 +85,12 @@ class DspyBridge(DspyAdapter):
         """Propose new texts as ``dspy.GEPA`` does: code, custom and built-in proposers."""
         return dict(DspyAdapter.propose_new_texts(self, candidate, dataset, components))
 
-    def own_evaluation(self, batch: list[Any], candidate: dict[str, str], capture_traces: bool) -> EvaluationBatch:
-        """Evaluate as ``dspy.GEPA`` does; the only way for programs with ``dspy.Flex`` parts."""
-        return DspyAdapter.evaluate(self, batch, candidate, capture_traces=capture_traces)
+    def own_batches(self, items: list[tuple[dict[str, str], list[Any]]], capture_traces: bool) -> list[EvaluationBatch]:
+        """Evaluate as ``dspy.GEPA`` does; the only way for programs with ``dspy.Flex`` parts.
+
+        The candidates share ``num_threads``.
+        """
+        return list(DspyAdapter.batch_evaluate(_OwnEvaluation(self), items, capture_traces=capture_traces))
 
     def own_dataset(
         self, candidate: dict[str, str], evaluated: EvaluationBatch, components: list[str]

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
+from combee_dspy.costs import role_scope
 from combee_dspy.engine._private import DspyBridge, EvaluationBatch
-from combee_dspy.engine.candidates import Candidate, demonstrations_key, is_hidden, visible
+from combee_dspy.engine.candidates import Candidate, candidate_id, demonstrations_key, is_hidden, visible
 from combee_dspy.engine.evaluator import Evaluated, Evaluator
+from combee_dspy.engine.feedback import CrashedPrediction, as_evaluator
+from combee_dspy.engine.flex import flex_rollouts
 from combee_dspy.engine.state import RunState
+from combee_dspy.events import ErrorRaised
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import decode_demonstrations
 from combee_dspy.records import Rollout
 
-__all__ = ["CombeeAdapter", "CrashedPrediction", "ReflectiveDataset", "feedback_map"]
+__all__ = ["CombeeAdapter", "ReflectiveDataset"]
 
-
-class CrashedPrediction(dspy.Prediction):
-    """Stands for the output of a program that raised, so that its steps can still be reflected on."""
-
-    def __init__(self, error: str) -> None:
-        super().__init__(error=error)
+logger = logging.getLogger("combee_dspy")
 
 
 class ReflectiveDataset(dict[str, list[Any]]):
@@ -42,36 +42,6 @@ class _TracedBatch(EvaluationBatch):
     """gepa's evaluation batch, with the rollouts behind it."""
 
     rollouts: tuple[Rollout, ...] = ()
-
-
-def feedback_map(student: dspy.Module, metric: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Return GEPA's feedback function per predictor.
-
-    Args:
-        student: The program.
-        metric: GEPA's metric; called with the predictor's name and its part of the trace.
-
-    Returns:
-        Predictor name to a function that returns ``score`` and ``feedback``.
-    """
-
-    def make(name: str, predictor: Any) -> Callable[..., Any]:
-        def feedback(
-            predictor_output: Any, predictor_inputs: Any, module_inputs: Any, module_outputs: Any, captured_trace: Any
-        ) -> Any:
-            if isinstance(module_outputs, CrashedPrediction):
-                return {"score": None, "feedback": f"After this step the program failed: {module_outputs.error}"}
-            part = [(predictor, predictor_inputs, predictor_output)]
-            output = metric(module_inputs, module_outputs, captured_trace, name, part)
-            if hasattr(output, "feedback"):
-                if output["feedback"] is None:
-                    output["feedback"] = f"This trajectory got a score of {output['score']}."
-                return output
-            return {"score": output, "feedback": f"This trajectory got a score of {output}."}
-
-        return feedback
-
-    return {name: make(name, predictor) for name, predictor in student.named_predictors()}
 
 
 class CombeeAdapter(DspyBridge):
@@ -98,7 +68,11 @@ class CombeeAdapter(DspyBridge):
         self.run_state = state
         self.like_gepa = like_gepa
         self.purpose = "validation"
+        if self.flex_components:
+            # DSPy's own evaluation calls program and metric from one place: the metric names its own role.
+            self.metric_fn = as_evaluator(kwargs["metric_fn"])
         self._evaluator: Evaluator | None = None
+        self._warned: set[str] = set()
         self._last_dataset: tuple[object, list[str], ReflectiveDataset] | None = None
 
     def attach(self, evaluator: Evaluator) -> None:
@@ -122,7 +96,7 @@ class CombeeAdapter(DspyBridge):
     ) -> EvaluationBatch:
         """Evaluate one candidate; the seed's validation and merge checks come this way."""
         if self.flex_components:
-            return self.own_evaluation(batch, candidate, capture_traces)
+            return self._evaluate_flex([(candidate, batch)], "validation", capture_traces)[0]
         return self._as_batch(self._buy([(candidate, batch)], "validation")[0], capture_traces)
 
     def batch_evaluate(
@@ -131,7 +105,7 @@ class CombeeAdapter(DspyBridge):
         """Evaluate all pairs of one step of gepa's loop, together."""
         purpose, self.purpose = self.purpose, "validation"
         if self.flex_components:
-            batches = super().batch_evaluate(items, capture_traces=capture_traces)
+            batches = self._evaluate_flex(items, purpose, capture_traces)
         else:
             batches = [self._as_batch(done, capture_traces) for done in self._buy(items, purpose)]
         if purpose == "parent":
@@ -142,18 +116,53 @@ class CombeeAdapter(DspyBridge):
             self.run_state.finish_measurement()
         return list(batches)
 
+    def heldout_scores(self, candidates: Sequence[Candidate], rows: Sequence[Any]) -> list[list[float]]:
+        """Return each candidate's scores on the held-out set, measured as its validation scores are."""
+        items = [(candidate, list(rows)) for candidate in candidates]
+        if self.flex_components:
+            return [list(batch.scores) for batch in self._evaluate_flex(items, "heldout", False)]
+        return [[rollout.score for rollout in done.rollouts] for done in self._buy(items, "heldout")]
+
     def make_reflective_dataset(
         self, candidate: Candidate, eval_batch: EvaluationBatch, components_to_update: list[str]
     ) -> ReflectiveDataset:
-        """Build the reflective dataset, once for all children of one parent and minibatch."""
+        """Build the reflective dataset, once for all children of one parent and minibatch.
+
+        Raises:
+            Exception: As DSPy does; told first, because gepa only skips the task.
+        """
         components = [name for name in components_to_update if not is_hidden(name)]
         last = self._last_dataset
         if last is not None and last[0] is eval_batch and last[1] == components:
             return last[2]
-        records = self.own_dataset(candidate, eval_batch, components)
+        try:
+            records = self.own_dataset(candidate, eval_batch, components)
+        except Exception as error:
+            self._tell("reflective dataset", error)
+            raise
         dataset = ReflectiveDataset(records, getattr(eval_batch, "rollouts", ()))
-        self._last_dataset = (eval_batch, components, dataset)
+        # dspy.GEPA draws anew for every task, so parity does too.
+        self._last_dataset = None if self.like_gepa else (eval_batch, components, dataset)
         return dataset
+
+    def leave_proposals(self) -> None:
+        """Leave proposing to gepa's reflection strategy, for the rest of the run."""
+        # gepa asks the adapter wherever this attribute is not None; a method cannot be unset otherwise.
+        self.__dict__["propose_new_texts"] = None
+
+    def propose_new_texts(
+        self, candidate: Candidate, reflective_dataset: Any, components_to_update: list[str]
+    ) -> dict[str, str]:
+        """Propose as ``dspy.GEPA`` does; gepa asks here where the scan does not propose.
+
+        Raises:
+            Exception: As the proposer does; told first, because gepa only skips the task.
+        """
+        try:
+            return self.own_proposals(candidate, reflective_dataset, components_to_update)
+        except Exception as error:
+            self._tell("proposer", error)
+            raise
 
     def get_adapter_state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
@@ -165,28 +174,66 @@ class CombeeAdapter(DspyBridge):
         if "combee" in state:
             self.run_state.load(state["combee"])
 
-    def _buy(self, items: Sequence[tuple[Candidate, Sequence[Any]]], purpose: str) -> list[Evaluated]:
+    def _bought_by(self) -> Evaluator:
         if self._evaluator is None:
             raise RuntimeError("the adapter was used before attach()")
-        done = self._evaluator.evaluate(items, purpose=purpose, iteration=self.run_state.iteration)
-        if self.run_state.iteration == 0:
-            self._check_metric([rollout for one in done for rollout in one.rollouts])
+        return self._evaluator
+
+    def _buy(self, items: Sequence[tuple[Candidate, Sequence[Any]]], purpose: str) -> list[Evaluated]:
+        done = self._bought_by().evaluate(items, purpose=purpose, iteration=self.run_state.iteration)
+        if self.run_state.iteration == 0 and purpose == "validation":
+            self._check_seed([rollout for one in done for rollout in one.rollouts])
         return done
 
-    def _check_metric(self, rollouts: Sequence[Rollout]) -> None:
-        """Tell a metric that never works from a program that is never right."""
-        broken = [rollout.error for rollout in rollouts if rollout.failed_in == "metric"]
-        if broken and len(broken) == len(rollouts):
-            problem = f"raised on every one of {len(broken)} validation examples, first: {broken[0]}"
+    def _evaluate_flex(
+        self, items: list[tuple[Candidate, list[Any]]], purpose: str, capture_traces: bool
+    ) -> list[EvaluationBatch]:
+        """Evaluate by DSPy's own means, which run a ``dspy.Flex`` program with its trace at hand."""
+        evaluator, iteration = self._bought_by(), self.run_state.iteration
+        with role_scope("task"):
+            measured = self.own_batches(items, capture_traces)
+        batches = []
+        for (candidate, examples), plain in zip(items, measured, strict=True):
+            batch = _TracedBatch(plain.outputs, plain.scores, plain.trajectories, plain.objective_scores)
+            batch.rollouts = flex_rollouts(examples, plain, evaluator.row_hash)
+            for rollout in batch.rollouts:
+                evaluator.announce(rollout, candidate_id(candidate), purpose=purpose, iteration=iteration)
+            batches.append(batch)
+        if iteration == 0 and purpose == "validation":
+            self._check_seed([rollout for batch in batches for rollout in batch.rollouts])
+        return list(batches)
+
+    def _check_seed(self, rollouts: Sequence[Rollout]) -> None:
+        """Tell a metric or a program that never works from a program that is never right."""
+        kinds = {rollout.failed_in if rollout.error else None for rollout in rollouts}
+        if not rollouts or None in kinds:
+            return
+        problem = f"raised on every one of {len(rollouts)} validation examples, first: {rollouts[0].error}"
+        if kinds == {"metric"}:
             raise ArgumentValueError(
                 "metric", self.metric_fn, problem, "Mend it, then try it on one prediction by hand."
             )
+        if "metric" not in kinds:
+            raise ArgumentValueError("student", self.student, problem, "Mend it, then try it on one example by hand.")
+
+    def _tell(self, where: str, error: Exception) -> None:
+        """Tell of an error that gepa will swallow; log it once, however often it comes."""
+        text = f"{type(error).__name__}: {error}"
+        if self._evaluator is not None:
+            iteration = self.run_state.iteration
+            self._evaluator.emit(ErrorRaised(iteration=iteration, where=where, error=text, fatal=False))
+        self._warn(f"{where} {text}", f"the {where} failed, and its task was skipped: {text}")
+
+    def _warn(self, key: str, text: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning("%s", text)
 
     def _as_batch(self, evaluated: Evaluated, capture_traces: bool) -> EvaluationBatch:
         rollouts = evaluated.rollouts
         objectives = [dict(rollout.objective_scores) for rollout in rollouts]
         batch = _TracedBatch(
-            outputs=[None if rollout.error else rollout.prediction for rollout in rollouts],
+            outputs=[rollout.prediction for rollout in rollouts],
             scores=[rollout.score for rollout in rollouts],
             trajectories=self._trajectories(rollouts) if capture_traces else None,
             objective_scores=objectives if any(objectives) else None,
@@ -199,6 +246,13 @@ class CombeeAdapter(DspyBridge):
         """Return DSPy's trajectory records."""
         found = []
         for index, rollout in enumerate(rollouts):
+            if rollout.error and (rollout.failed_in == "metric" or rollout.prediction is not None):
+                self._warn(
+                    "metric",
+                    "rollouts that the metric could not score teach nothing and get the failure score, "
+                    f"first: {rollout.error}",
+                )
+                continue
             if rollout.error and (self.like_gepa or not rollout.trace):
                 continue
             prediction = CrashedPrediction(rollout.error) if rollout.error else rollout.prediction

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from combee_dspy.engine.candidates import is_hidden, visible
 from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["check_log_dir", "claim_log_dir"]
@@ -28,7 +29,11 @@ _BUILTINS = frozenset({"bool", "bytearray", "bytes", "complex", "dict", "float",
 
 
 def check_log_dir(
-    log_dir: str | os.PathLike[str] | None, identity: Mapping[str, str], trusted: frozenset[str] = frozenset()
+    log_dir: str | os.PathLike[str] | None,
+    identity: Mapping[str, str],
+    trusted: frozenset[str] = frozenset(),
+    *,
+    seed: Mapping[str, str] | None = None,
 ) -> None:
     """Check that a log_dir can be used by this run. Writes nothing.
 
@@ -38,17 +43,21 @@ def check_log_dir(
             seed candidate and the metric's name.
         trusted: Top-level packages of the user's own classes, which a checkpoint
             with tracked outputs may hold.
+        seed: The seed candidate that the checkpoint must have begun with; ``None`` compares none.
 
     Raises:
-        ArgumentValueError: The checkpoint belongs to another run, or its pickle
-            imports something that gepa's state does not hold.
+        ArgumentValueError: The checkpoint belongs to another run, or to one with
+            other operators, or its pickle imports something that gepa's state
+            does not hold.
     """
     if log_dir is None:
         return
     folder = Path(log_dir)
     state, side = folder / _STATE, folder / _SIDE
     if state.exists():
-        _check(state, _PACKAGES | trusted)
+        found = _check(state, _PACKAGES | trusted)
+        if seed is not None:
+            _compare_seeds(folder, found, seed)
         if side.exists():
             _compare(folder, _read(side), identity)
 
@@ -62,6 +71,27 @@ def claim_log_dir(log_dir: str | os.PathLike[str] | None, identity: Mapping[str,
     partial = folder / (_SIDE + ".tmp")
     partial.write_text(json.dumps(dict(identity), indent=2, sort_keys=True), encoding="utf-8")
     partial.replace(folder / _SIDE)
+
+
+def _compare_seeds(folder: Path, state: object, seed: Mapping[str, str]) -> None:
+    candidates = state.get("program_candidates") if isinstance(state, dict) else None
+    first = candidates[0] if isinstance(candidates, list) and candidates else None
+    if not isinstance(first, dict):
+        raise ArgumentValueError("log_dir", str(folder), "holds no checkpoint of gepa", _REMEDY)
+    if first == dict(seed):
+        return
+    if any(first.get(key) != seed[key] for key in visible(seed)) or len(visible(first)) != len(visible(seed)):
+        raise ArgumentValueError("log_dir", str(folder), "holds a run with another seed candidate", _REMEDY)
+    held, wanted = ({key for key in keys if is_hidden(key)} for keys in (first, seed))
+    if wanted and not held:
+        problem = "holds a run that learns no demonstrations, such as one of dspy.GEPA"
+        remedy = 'Give operators=["insert"] to go on with it, or an empty directory.'
+    elif held and not wanted:
+        problem = "holds a run that learns demonstrations too"
+        remedy = "Give the operators that it began with to go on with it, or an empty directory."
+    else:
+        problem, remedy = "holds a run of a program with other demonstrations", _REMEDY
+    raise ArgumentValueError("log_dir", str(folder), problem, remedy)
 
 
 def _compare(folder: Path, found: Mapping[str, object], identity: Mapping[str, str]) -> None:
@@ -101,10 +131,11 @@ class _CheckingUnpickler(pickle.Unpickler):
         return found
 
 
-def _check(state: Path, packages: frozenset[str]) -> None:
+def _check(state: Path, packages: frozenset[str]) -> object:
     try:
         with state.open("rb") as file:
-            _CheckingUnpickler(file, packages).load()
+            found: object = _CheckingUnpickler(file, packages).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, ValueError, TypeError) as error:
         problem = f"holds a checkpoint that is not safe to read: {error}"
         raise ArgumentValueError("log_dir", str(state.parent), problem, _REMEDY) from error
+    return found

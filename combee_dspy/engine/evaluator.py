@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -12,7 +11,7 @@ import dspy
 import tenacity
 
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.events import Event, RolloutFinished
+from combee_dspy.events import ErrorRaised, Event, RolloutFinished
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
@@ -21,6 +20,13 @@ from combee_dspy.rollouts import ExecutorSession, InfrastructureFaultError, Metr
 __all__ = ["Evaluated", "Evaluator"]
 
 _PROGRAMS_KEPT = 8
+
+_ATTEMPTS = 3
+
+# Fewer unexplained failures than this in one call may be a matter of the examples.
+_WIDESPREAD = 3
+
+_Pending = Sequence[tuple["Future[Rollout]", bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +57,12 @@ class Evaluator:
         memoize: Whether a (candidate, example) pair is bought only once.
         keep_traces: Row hashes whose traces the memo keeps; others are scored
             and their traces dropped, so that memory does not grow with validation.
-        attempts: How often a rollout is tried when the service fails.
+
+    Attributes:
+        emit: As given.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point, called once per run
+    def __init__(
         self,
         build: Callable[[Candidate], dspy.Module],
         metric: Metric,
@@ -64,35 +72,26 @@ class Evaluator:
         *,
         memoize: bool,
         keep_traces: frozenset[str],
-        attempts: int = 3,
     ) -> None:
         self._build = build
         self._metric = metric
         self._failure_score = failure_score
         self._session = session
-        self._emit = emit
+        self.emit = emit
         self._memoize = memoize
         self._keep_traces = keep_traces
-        self._attempts = attempts
         self._programs: OrderedDict[str, dspy.Module] = OrderedDict()
         self._memo: dict[tuple[str, str], Future[Rollout]] = {}
-        self._lock = threading.Lock()
         self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
         self._serial = 0
 
-    def program(self, candidate: Candidate) -> dspy.Module:
-        """Return the candidate's program. To be run and read, not changed."""
-        key = candidate_id(candidate)
-        with self._lock:
-            if key in self._programs:
-                self._programs.move_to_end(key)
-                return self._programs[key]
-        program = self._build(candidate)
-        with self._lock:
-            self._programs[key] = program
-            while len(self._programs) > _PROGRAMS_KEPT:
-                self._programs.popitem(last=False)
-        return program
+    def _program(self, candidate: Candidate, identity: str) -> dspy.Module:
+        if identity not in self._programs:
+            self._programs[identity] = self._build(candidate)
+        self._programs.move_to_end(identity)
+        while len(self._programs) > _PROGRAMS_KEPT:
+            self._programs.popitem(last=False)
+        return self._programs[identity]
 
     def evaluate(
         self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]], *, purpose: str, iteration: int
@@ -110,27 +109,58 @@ class Evaluator:
         Raises:
             InfrastructureError: Rollouts kept failing for reasons outside the program.
         """
-        pending = [[self._submit(candidate, example) for example in batch] for candidate, batch in items]
+        identities = [candidate_id(candidate) for candidate, _ in items]
+        pending = [
+            [self._submit(candidate, identity, example) for example in batch]
+            for (candidate, batch), identity in zip(items, identities, strict=True)
+        ]
         try:
-            return [
-                self._gather(candidate, futures, purpose, iteration)
-                for (candidate, _), futures in zip(items, pending, strict=True)
+            done = [
+                self._gather(identity, futures, purpose, iteration)
+                for identity, futures in zip(identities, pending, strict=True)
             ]
         except InfrastructureFaultError as fault:
-            raise self._give_up(pending, fault) from fault
+            raise _give_up(pending, fault) from fault
         finally:
             # After an error or an interrupt nothing that has not started may be bought any more.
             for futures in pending:
                 for future, _ in futures:
                     future.cancel()
+        _check_service(done, pending)
+        return done
 
-    def _submit(self, candidate: Candidate, example: dspy.Example) -> tuple[Future[Rollout], bool]:
-        key = (candidate_id(candidate), self._row_hash(example))
+    def announce(self, rollout: Rollout, identity: str, *, purpose: str, iteration: int, cached: bool = False) -> None:
+        """Tell of a rollout, under an id of its own.
+
+        Args:
+            rollout: The rollout.
+            identity: The candidate's content hash.
+            purpose: As for :meth:`evaluate`.
+            iteration: The iteration.
+            cached: Whether it cost nothing.
+        """
+        self._serial += 1
+        self.emit(
+            RolloutFinished(
+                iteration=iteration,
+                rollout=rollout,
+                rollout_id=f"{self._serial:08d}",
+                candidate_id=identity,
+                split={"parent": "train", "child": "train"}.get(purpose, purpose),
+                purpose=purpose,
+                cached=cached,
+            )
+        )
+        if rollout.failed_in == "service" and not cached:
+            self.emit(ErrorRaised(iteration=iteration, where="rollout", error=rollout.error or "", fatal=False))
+
+    def _submit(self, candidate: Candidate, identity: str, example: dspy.Example) -> tuple[Future[Rollout], bool]:
+        key = (identity, self.row_hash(example))
         if self._memoize and key in self._memo:
             known = self._memo[key]
             if not known.cancelled() and not (known.done() and known.exception()):
                 return known, False
-        future = self._session.submit(self._attempt, self.program(candidate), example, key[1])
+        future = self._session.submit(self._attempt, self._program(candidate, identity), example, key[1])
         if self._memoize:
             self._memo[key] = future
         return future, True
@@ -138,46 +168,30 @@ class Evaluator:
     def _attempt(self, program: dspy.Module, example: dspy.Example, example_id: str) -> Rollout:
         """Run one rollout in a worker, again where the service failed in passing."""
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self._attempts),
+            stop=tenacity.stop_after_attempt(_ATTEMPTS),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
             retry=tenacity.retry_if_exception(_may_pass),
             reraise=True,
         )
-        rollout: Rollout = retrying(run_rollout, program, example, example_id, self._metric, self._failure_score)
-        return rollout if example_id in self._keep_traces else replace(rollout, trace=())
+        rollout: Rollout
+        try:
+            rollout = retrying(run_rollout, program, example, example_id, self._metric, self._failure_score)
+        except InfrastructureFaultError as fault:
+            if fault.rollout is None:
+                raise
+            rollout = fault.rollout
+        return rollout if example_id in self._keep_traces else replace(rollout, trace=(), callers=())
 
-    def _gather(
-        self, candidate: Candidate, futures: Sequence[tuple[Future[Rollout], bool]], purpose: str, iteration: int
-    ) -> Evaluated:
-        identity = candidate_id(candidate)
+    def _gather(self, identity: str, futures: _Pending, purpose: str, iteration: int) -> Evaluated:
         rollouts = []
         for future, bought in futures:
             rollout = future.result()
-            self._serial += 1
-            self._emit(
-                RolloutFinished(
-                    iteration=iteration,
-                    rollout=rollout,
-                    rollout_id=f"{self._serial:08d}",
-                    candidate_id=identity,
-                    split={"parent": "train", "child": "train"}.get(purpose, purpose),
-                    purpose=purpose,
-                    cached=not bought,
-                )
-            )
+            self.announce(rollout, identity, purpose=purpose, iteration=iteration, cached=not bought)
             rollouts.append(rollout)
         return Evaluated(tuple(rollouts), sum(bought for _, bought in futures))
 
-    def _give_up(
-        self, pending: Sequence[Sequence[tuple[Future[Rollout], bool]]], fault: InfrastructureFaultError
-    ) -> InfrastructureError:
-        futures = [future for batch in pending for future, _ in batch]
-        for future in futures:
-            future.cancel()
-        failed = sum(1 for future in futures if not future.cancelled() and future.exception() is not None)
-        return InfrastructureError(failed, self._attempts if fault.retryable else 1, str(fault))
-
-    def _row_hash(self, example: dspy.Example) -> str:
+    def row_hash(self, example: dspy.Example) -> str:
+        """Return the example's row hash, computed once per example."""
         # Keyed by identity because hashing a row costs far more than a lookup; the example is kept
         # beside its hash so that its identity cannot be taken over by another object.
         known = self._row_hashes.get(id(example))
@@ -188,3 +202,30 @@ class Evaluator:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, InfrastructureFaultError) and error.retryable
+
+
+def _give_up(pending: Sequence[_Pending], fault: InfrastructureFaultError) -> InfrastructureError:
+    futures = [future for batch in pending for future, _ in batch]
+    for future in futures:
+        future.cancel()
+    # What is still running is not waited for: it would only be counted.
+    ended = [future for future in futures if future.done() and not future.cancelled()]
+    failed = sum(1 for future in ended if future.exception() is not None)
+    return InfrastructureError(failed, _ATTEMPTS if fault.retryable else 1, str(fault))
+
+
+def _check_service(done: Sequence[Evaluated], pending: Sequence[_Pending]) -> None:
+    """Tell a service that is down from examples that it cannot answer.
+
+    Raises:
+        InfrastructureError: Half or more of the rollouts that were bought failed for no known reason.
+    """
+    bought = [
+        rollout
+        for one, futures in zip(done, pending, strict=True)
+        for rollout, (_, fresh) in zip(one.rollouts, futures, strict=True)
+        if fresh
+    ]
+    failed = [rollout for rollout in bought if rollout.failed_in == "service"]
+    if len(failed) >= max(_WIDESPREAD, len(bought) / 2):
+        raise InfrastructureError(len(failed), _ATTEMPTS, failed[-1].error or "")

@@ -69,24 +69,27 @@ class Fanout:
 
 
 class SelectOnce:
-    """A component selector that answers once per parent and minibatch.
+    """A component selector that answers once per parent and minibatch, where those have several children.
 
     Without it the children of one group would each move round-robin on, and
     edit different components from one scan.
 
     Args:
         inner: The selector that chooses. It never sees hidden components.
+        operators: How many operators there are; below 2 every task is asked for
+            anew, as gepa does.
     """
 
-    def __init__(self, inner: Callable[..., Sequence[str]]) -> None:
+    def __init__(self, inner: Callable[..., Sequence[str]], operators: int) -> None:
         self._inner = inner
+        self._once = operators > 1
         self._last: tuple[object, list[str]] | None = None
 
     def __call__(
         self, state: Any, trajectories: Any, subsample_scores: Any, candidate_idx: int, candidate: Candidate
     ) -> list[str]:
         """Return the components to update."""
-        if self._last is not None and self._last[0] is trajectories:
+        if self._once and self._last is not None and self._last[0] is trajectories:
             return list(self._last[1])
         shown = {key: candidate[key] for key in visible(candidate)}
         chosen = self._inner(state, trajectories, subsample_scores, candidate_idx, shown)

@@ -44,8 +44,6 @@ class Listener:
         self._costs = costs
         self._started = 0.0
         self._rollouts = 0
-        self.validation_scores: list[float] = []
-        """Mean validation score of every candidate of the pool that this process validated."""
 
     def on_iteration_start(self, event: Mapping[str, Any]) -> None:
         """An iteration begins."""
@@ -63,7 +61,6 @@ class Listener:
 
     def on_valset_evaluated(self, event: Mapping[str, Any]) -> None:
         """A candidate has been validated."""
-        self.validation_scores.append(event["average_score"])
         if event["iteration"] == 0:
             self._rollouts = max(self._rollouts, event["num_examples_evaluated"])
         self._emit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Any
 
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
@@ -12,21 +13,24 @@ from combee_dspy.records import PredictorRun, Rollout
 __all__ = ["predictor_runs"]
 
 
-def predictor_runs(predictor: Any, rollouts: Iterable[Rollout]) -> tuple[PredictorRun, ...]:
+def predictor_runs(predictor: Any, rollouts: Iterable[Rollout], name: str) -> tuple[PredictorRun, ...]:
     """Return a predictor's calls in the rollouts, in order.
 
-    A call is the predictor's when the signatures are equal, as in DSPy's own
-    reflective dataset; answers that did not parse are left out.
+    A call is the predictor's when it was made from its place in the program;
+    where that is not known, when the signatures are equal, as in DSPy's own
+    reflective dataset. Answers that did not parse are left out.
 
     Args:
         predictor: The predictor, of any copy of the program.
         rollouts: The rollouts of one minibatch.
+        name: The predictor's path in the program.
     """
     runs: list[PredictorRun] = []
     for rollout in rollouts:
         first = True
-        for caller, inputs, outputs in rollout.trace:
-            if isinstance(outputs, FailedPrediction) or not caller.signature.equals(predictor.signature):
+        for (caller, inputs, outputs), path in zip(rollout.trace, chain(rollout.callers, repeat("")), strict=False):
+            own = path == name if path else caller.signature.equals(predictor.signature)
+            if isinstance(outputs, FailedPrediction) or not own:
                 continue
             runs.append(PredictorRun(rollout.example_id, dict(inputs), dict(outputs.items()), rollout.score, first))
             first = False

@@ -23,7 +23,7 @@ def seed_candidate(student: dspy.Module, code: Mapping[str, str], operators: Seq
         code: Source of its ``dspy.Flex`` parts by path.
         operators: Where one of them edits demonstrations, each predictor's
             demonstrations become a component too, unless they hold values that
-            JSON cannot carry.
+            JSON cannot carry or lack a field of the signature.
 
     Returns:
         Instructions by predictor, then code by path, then demonstrations.
@@ -40,11 +40,12 @@ def seed_candidate(student: dspy.Module, code: Mapping[str, str], operators: Seq
 
 
 def _demonstrations(predictor: Any) -> tuple[Demonstration, ...] | None:
-    """Return a predictor's demonstrations; ``None`` where JSON cannot carry one of them whole."""
+    """Return a predictor's demonstrations; ``None`` where one is incomplete or JSON cannot carry it."""
     signature, found = predictor.signature, []
     for demo in predictor.demos:
-        fields = dict(demo.items())
-        if set(fields) != set(signature.fields):
+        # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
+        fields = {name: value for name, value in demo.items() if name in signature.fields}
+        if len(fields) < len(signature.fields):
             return None
         try:
             found.append(demonstration_of(PredictorRun("", fields, fields, 0.0), signature))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from combee_dspy.costs import Ledger
-from combee_dspy.engine.listener import Listener
 from combee_dspy.engine.reflection import ScanReflection
 from combee_dspy.engine.state import RunState
 from combee_dspy.stopping import RunView, StoppingRule
@@ -24,22 +22,23 @@ class Stopper:
     Args:
         rule: The user's rule, if any.
         limit: The budget in rollouts, if any.
-        ledger: What has been spent.
-        listener: What has been validated.
         reflection: Where a strategy's error is kept.
-        run: Knows how many examples were drawn.
+        run: Knows what the run has spent, and how many examples were drawn.
         epoch: Training examples.
+        least: Rollouts of the smallest iteration that ends with a validation. A
+            run with less left than that stops, once it has had one iteration:
+            all it could buy is comparisons of single examples. 0 for never.
     """
 
     def __init__(
         self,
         rule: StoppingRule | None,
         limit: int | None,
-        ledger: Ledger,
-        listener: Listener,
         reflection: ScanReflection,
         run: RunState,
         epoch: int,
+        *,
+        least: int = 0,
     ) -> None:
         self._run = run
         self._epoch = epoch
@@ -47,9 +46,8 @@ class Stopper:
         self._bought_at = (0, 0)
         self._rule = rule
         self._limit = limit
-        self._ledger = ledger
-        self._listener = listener
         self._reflection = reflection
+        self._least = least
         self.reason: str | None = None
 
     def __call__(self, state: Any) -> bool:
@@ -58,23 +56,33 @@ class Stopper:
         Raises:
             Exception: What a strategy raised in the iteration before.
         """
-        if self._reflection.failure is not None:
-            raise self._reflection.failure
-        totals = self._ledger.snapshot()
+        self.raise_failure()
+        bought = state.total_num_evals
+        totals = self._run.totals()
         view = RunView(
-            rollouts=state.total_num_evals,
+            rollouts=bought,
             totals=totals,
             seconds=totals.seconds,
             iteration=state.i + 1,
-            validation_scores=tuple(self._listener.validation_scores),
+            validation_scores=tuple(state.program_full_scores_val_set),
         )
-        if self.reason is None and self._limit is not None and state.total_num_evals >= self._limit:
-            self.reason = f"the budget of {self._limit} rollouts is spent ({state.total_num_evals} bought)"
+        if self.reason is None and self._limit is not None and bought >= self._limit:
+            self.reason = f"the budget of {self._limit} rollouts is spent ({bought} bought)"
         if self.reason is None and self._rule is not None:
             self.reason = self._rule.check(view)
-        if self.reason is None and self._idle(state.total_num_evals, state.i):
+        if self.reason is None and self._limit is not None and view.iteration and self._limit - bought < self._least:
+            self.reason = (
+                f"what is left of the budget cannot pay for another iteration: {self._limit - bought} of "
+                f"{self._limit} rollouts, and the smallest takes {self._least} with its validation"
+            )
+        if self.reason is None and self._idle(bought, state.i):
             self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
         return self.reason is not None
+
+    def raise_failure(self) -> None:
+        """Raise what a strategy raised since this was last asked, if anything."""
+        if self._reflection.failure is not None:
+            raise self._reflection.failure
 
     def _idle(self, bought: int, iteration: int) -> bool:
         if bought != self._bought:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -33,6 +34,11 @@ class FewShotSwap(Operator):
         balance: Cover as many distinct outputs (values of the last output field)
             as there is room for, as evenly as possible, so that a task with
             labels gets a demonstration of each.
+        labelled: Where successes are too few to show every output equally often, let
+            training examples show it with their own labels, if these name all of the
+            predictor's outputs. Off by default: a demonstration is then always
+            something the program did. Uneven demonstrations bias a small model
+            towards the outputs that it was right about anyway.
     """
 
     name: ClassVar[str] = "few-shot-swap"
@@ -45,11 +51,13 @@ class FewShotSwap(Operator):
         min_score: float | None = None,
         max_tokens: int = 4_000,
         balance: bool = True,
+        labelled: bool = False,
     ) -> None:
         self.max_demonstrations = max_demonstrations
         self.min_score = min_score
         self.max_tokens = max_tokens
         self.balance = balance
+        self.labelled = labelled
 
     def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the new demonstrations, or why there are none.
@@ -62,13 +70,15 @@ class FewShotSwap(Operator):
             raise ArgumentValueError("max_demonstrations", value, "is below 1", "Leave room for a demonstration.")
         needed = given.perfect_score if self.min_score is None else self.min_score
         successes = [run for run in given.runs if run.first and run.score >= needed]
-        if not successes:
+        if not successes and not self.labelled:
             return Refusal(f"no rollout of the minibatch reached a score of {needed:g} through this predictor")
         fresh, skipped = self._fresh(given)
-        if not fresh:
-            return Refusal(skipped or "every success of the minibatch is a demonstration already")
         stream = context.stream("few-shot-swap")
         stream.shuffle(fresh)
+        if self.labelled:
+            fresh += self._from_labels(given, fresh, stream)
+        if not fresh:
+            return Refusal(skipped or "every success of the minibatch is a demonstration already")
         chosen = self._chosen(given, fresh, stream)
         if chosen == list(given.demonstrations):
             return Refusal("no further demonstration fits into the token budget")
@@ -98,6 +108,23 @@ class FewShotSwap(Operator):
             examples.add(run.example_id)
             fresh.append(demonstration)
         return fresh, f"no success can be a demonstration ({len(unusable)}): {unusable[0]}" if unusable else ""
+
+    def _from_labels(
+        self, given: OperatorInput, fresh: Sequence[Demonstration], stream: random.Random
+    ) -> list[Demonstration]:
+        """Return training examples that are neither demonstrations nor successes, with their own labels."""
+        questions = {key_of(demonstration) for demonstration in [*given.demonstrations, *fresh]}
+        found = []
+        for run in given.runs:
+            try:
+                demonstration = demonstration_of(replace(run, outputs=run.labels), given.signature)
+            except NotJSON:
+                continue
+            if run.first and key_of(demonstration) not in questions and _tokens(demonstration) <= self.max_tokens:
+                questions.add(key_of(demonstration))
+                found.append(demonstration)
+        stream.shuffle(found)
+        return found
 
     def _chosen(
         self, given: OperatorInput, fresh: Sequence[Demonstration], stream: random.Random

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -36,19 +37,22 @@ class InfrastructureFaultError(Exception):
 
     Attributes:
         retryable: Whether trying again may help.
+        rollout: The failed rollout, scored, for when trying again did not help;
+            ``None`` where the service is known to be at fault, so that no score is fair.
     """
 
-    def __init__(self, reason: str, *, retryable: bool) -> None:
+    def __init__(self, reason: str, *, retryable: bool, rollout: Rollout | None = None) -> None:
         super().__init__(reason)
         self.retryable = retryable
+        self.rollout = rollout
 
 
 def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
     """Read a metric's return value.
 
     Args:
-        output: A number, or a ``dspy.Prediction`` with ``score`` and, where given,
-            ``feedback`` and ``objective_scores``.
+        output: A number (numpy's included), or a ``dspy.Prediction`` with ``score``
+            and, where given, ``feedback`` and ``objective_scores``.
 
     Returns:
         Score, feedback (empty where there is none) and score per objective.
@@ -64,11 +68,13 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
         value = output.get("score")
         feedback = str(output.get("feedback") or "")
         objectives = {str(name): float(score) for name, score in dict(output.get("objective_scores") or {}).items()}
-    if not isinstance(value, (int, float)):
+    # numpy's scalars are no int or float, but convert; a string converts too, and is no score.
+    if isinstance(value, (str, dspy.Prediction)) or not hasattr(value, "__float__"):
         raise TypeError(f"the metric returned {value!r} where a number is needed")
-    if not math.isfinite(value):
+    score = float(value)
+    if not math.isfinite(score):
         raise ValueError(f"the metric returned {value!r}, which cannot be compared")
-    return float(value), feedback, objectives
+    return score, feedback, objectives
 
 
 def run_rollout(
@@ -94,61 +100,56 @@ def run_rollout(
     """
     started = time.monotonic()
     prediction: Any = None
-    error: str | None = None
+    failure: Exception | None = None
     with dspy.context(trace=[]):
         try:
             with role_scope("task"):
                 prediction = program(**example.inputs())
         except AdapterParseError as unparsed:
             prediction = _record_unparsed(program, example, unparsed, failure_score)
-        except LMError as failure:
-            fault = _as_fault(failure)
-            if fault is not None:
-                raise fault from failure
-            error = describe(failure)
-        except Exception as failure:  # noqa: BLE001 - a program may fail in any way: it is scored, and said
-            error = describe(failure)
+        except Exception as raised:  # noqa: BLE001 - a program may fail in any way: it is scored, and said
+            failure = raised
         trace = tuple(dspy.settings.trace or ())
-    if error is not None or isinstance(prediction, FailedPrediction):
-        return Rollout(
-            example_id,
-            example,
-            prediction,
-            trace,
-            failure_score,
-            error=error,
-            failed_in="program" if error else None,
-            metric_output=failure_score,
-            seconds=time.monotonic() - started,
-        )
-    return _scored(Rollout(example_id, example, prediction, trace, failure_score), metric, started)
+    unscored = Rollout(
+        example_id,
+        example,
+        prediction,
+        trace,
+        failure_score,
+        metric_output=failure_score,
+        seconds=time.monotonic() - started,
+        callers=_callers(program, trace),
+    )
+    if failure is not None:
+        _raise_fault(failure, unscored)
+        return replace(unscored, error=describe(failure), failed_in="program")
+    if isinstance(prediction, FailedPrediction):
+        return unscored
+    return _scored(unscored, metric, started)
+
+
+def _callers(program: dspy.Module, trace: Sequence[tuple[Any, Any, Any]]) -> tuple[str, ...]:
+    """Return the path of each caller: by identity, since two predictors may have equal signatures."""
+    if not trace:
+        return ()
+    names = {id(predictor): name for name, predictor in program.named_predictors()}
+    return tuple(names.get(id(caller), "") for caller, _, _ in trace)
 
 
 def _scored(unscored: Rollout, metric: Metric, started: float) -> Rollout:
-    score, feedback, error, output = unscored.score, "", None, None
-    objectives: Mapping[str, float] = {}
     try:
         with role_scope("evaluator"):
             output = metric(unscored.example, unscored.prediction, None, None, None)
         score, feedback, objectives = read_score(output)
-    except LMError as failure:
-        fault = _as_fault(failure)
-        if fault is not None:
-            raise fault from failure
-        error = describe(failure)
     except Exception as failure:  # noqa: BLE001 - a metric may fail in any way: it is scored, and said
-        error = describe(failure)
-    return Rollout(
-        unscored.example_id,
-        unscored.example,
-        unscored.prediction,
-        unscored.trace,
-        score,
+        _raise_fault(failure, unscored)
+        return replace(unscored, error=describe(failure), failed_in="metric", seconds=time.monotonic() - started)
+    return replace(
+        unscored,
+        score=score,
         feedback=feedback,
         objective_scores=objectives,
-        error=error,
-        failed_in="metric" if error else None,
-        metric_output=score if output is None else output,
+        metric_output=output,
         seconds=time.monotonic() - started,
     )
 
@@ -164,12 +165,20 @@ def _record_unparsed(
     return failed
 
 
-def _as_fault(failure: LMError) -> InfrastructureFaultError | None:
+def _raise_fault(failure: Exception, unscored: Rollout) -> None:
+    """Raise where an LM call failed for a reason that says nothing about program or metric."""
+    if not isinstance(failure, LMError):
+        return
+    reason = describe(failure)
     if is_retryable_lm_error(failure):
-        return InfrastructureFaultError(describe(failure), retryable=True)
-    if isinstance(failure, (*_FATAL, LMUnexpectedError)):
-        return InfrastructureFaultError(describe(failure), retryable=False)
-    return None
+        raise InfrastructureFaultError(reason, retryable=True) from failure
+    if isinstance(failure, _FATAL):
+        raise InfrastructureFaultError(reason, retryable=False) from failure
+    if isinstance(failure, LMUnexpectedError):
+        # Nobody can tell whether the service or this one request is to blame: it is tried
+        # again, and one example that keeps failing must not end the run.
+        scored = replace(unscored, error=reason, failed_in="service", feedback=reason)
+        raise InfrastructureFaultError(reason, retryable=True, rollout=scored) from failure
 
 
 def describe(error: BaseException) -> str:

@@ -20,8 +20,8 @@ class RunView:
 
     Attributes:
         rollouts: Rollouts bought so far.
-        totals: The ledger's totals.
-        seconds: Wall-clock seconds since the run began.
+        totals: The ledger's totals, those of the run's earlier parts included where it was resumed.
+        seconds: Wall-clock seconds of the run, those of its earlier parts included.
         iteration: Iterations finished.
         validation_scores: Mean validation score of every validated candidate, in order; the seed is first.
     """
@@ -51,6 +51,13 @@ class StoppingRule(Strategy):
     def needs_prices(self) -> bool:
         """Return whether it decides by dollars, which takes the price of every model."""
         return False
+
+    def rollout_limit(self) -> int | None:
+        """Return the rollouts after which it stops whatever else happens, or ``None`` where there is no such number.
+
+        Minibatches are clipped to what it leaves.
+        """
+        return None
 
     def __or__(self, other: StoppingRule) -> StoppingRule:
         if not isinstance(other, StoppingRule):
@@ -90,6 +97,10 @@ class AnyOf(_Composed):
 
     name: ClassVar[str] = "any-of"
 
+    def rollout_limit(self) -> int | None:
+        """Return the smallest limit of its rules: the first one reached stops."""
+        return min(_limits(self.rules), default=None)
+
     def check(self, view: RunView) -> str | None:
         """Return the reasons of the rules that would stop, or ``None``."""
         reasons = [reason for rule in self.rules if (reason := rule.check(view)) is not None]
@@ -109,10 +120,19 @@ class AllOf(_Composed):
 
     name: ClassVar[str] = "all-of"
 
+    def rollout_limit(self) -> int | None:
+        """Return the largest limit of its rules, or ``None`` where one of them has none."""
+        found = _limits(self.rules)
+        return max(found) if len(found) == len(self.rules) else None
+
     def check(self, view: RunView) -> str | None:
         """Return the reasons of all rules, or ``None`` where one would go on."""
         reasons = [reason for rule in self.rules if (reason := rule.check(view)) is not None]
         return "; ".join(reasons) if len(reasons) == len(self.rules) else None
+
+
+def _limits(rules: Iterable[StoppingRule]) -> list[int]:
+    return [limit for rule in rules if (limit := rule.rollout_limit()) is not None]
 
 
 def _parts(rule: StoppingRule, kind: type[_Composed]) -> tuple[StoppingRule, ...]:

@@ -20,7 +20,8 @@ class Budget(StoppingRule):
     """Stops when any one of its limits is reached.
 
     Limits are soft: rules are asked between iterations, and the iteration
-    that crosses a limit is finished and paid.
+    that crosses a limit is finished and paid. A run that was resumed from its
+    ``log_dir`` has one budget: what its earlier parts spent counts.
 
     A dollars budget needs the price of every model of the run:
     :func:`require_prices` refuses it before the first call where one is not
@@ -63,6 +64,10 @@ class Budget(StoppingRule):
     def needs_prices(self) -> bool:
         """Return whether a limit in dollars is set."""
         return self.dollars is not None
+
+    def rollout_limit(self) -> int | None:
+        """Return the limit in rollouts, if it has one."""
+        return None if self.rollouts is None else math.ceil(self.rollouts)
 
     def check(self, view: RunView) -> str | None:
         """Return the first limit that is reached, with both figures, or ``None``."""

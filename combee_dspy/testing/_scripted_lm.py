@@ -89,9 +89,7 @@ class ScriptedLM(dspy.LM):
         **kwargs: As for ``dspy.LM``.
     """
 
-    def __init__(
-        self, answer: Callable[[ScriptedRequest], str], model: str = "scripted/double", **kwargs: Any
-    ) -> None:
+    def __init__(self, answer: Callable[[ScriptedRequest], str], model: str = "scripted/double", **kwargs: Any) -> None:
         self.script = _Engine(answer)
         super().__init__(model, engine=self.script, **{"cache": False, **kwargs})
 

@@ -75,10 +75,12 @@ class ScriptedPredict:
         if self._fail is not None and self._fail(call):
             return FailedCall("ScriptedFailure: told to fail")
         fields = call.signature.output_fields
-        return dspy.Prediction(**{
-            name: fabricate(field.annotation, f"{name} {_digest(call, name)}", empty=self._empty)
-            for name, field in fields.items()
-        })
+        return dspy.Prediction(
+            **{
+                name: fabricate(field.annotation, f"{name} {_digest(call, name)}", empty=self._empty)
+                for name, field in fields.items()
+            }
+        )
 
 
 def _digest(call: PredictCall, field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from combee_dspy.tracking._base import Hook, Tracker
+from combee_dspy.tracking._base import Hook, RememberingTracker, Tracker
 from combee_dspy.tracking._bus import EventBus
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "MLflowTracker",
     "Progress",
     "Redactor",
+    "RememberingTracker",
     "Tracker",
     "one_line",
     "prompt_name",

@@ -8,7 +8,7 @@ from typing import ClassVar
 from combee_dspy.events import Event
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Hook", "Tracker"]
+__all__ = ["Hook", "RememberingTracker", "Tracker"]
 
 
 class Hook:
@@ -16,7 +16,13 @@ class Hook:
 
     ``handle`` is called from one thread at a time, in the order of emission.
     A hook that raises is reported and skipped from then on.
+
+    Attributes:
+        where: What a person opens or runs to look at what was recorded, on one
+            line and without keys; empty where there is nothing to look at.
     """
+
+    where: str = ""
 
     def handle(self, event: Event) -> None:
         """Hear one event."""
@@ -37,3 +43,34 @@ class Tracker(Strategy):
         Raises:
             ArgumentValueError: What it records to cannot be reached or is not installed.
         """
+
+
+class RememberingTracker(Tracker):
+    """Hands out the hooks of another tracker and keeps the last, for who started the run to say where it is.
+
+    A run opens its tracker itself, once its inputs are checked, and closes the
+    hook; so the hook is only known afterwards. Not for several runs at once.
+
+    Args:
+        tracker: Who records.
+    """
+
+    name: ClassVar[str] = "remembering"
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self.hook: Hook | None = None
+
+    def open(self) -> Hook:
+        """Return the other tracker's hook.
+
+        Raises:
+            ArgumentValueError: See :meth:`Tracker.open`.
+        """
+        self.hook = self.tracker.open()
+        return self.hook
+
+    @property
+    def where(self) -> str:
+        """How to look at what was recorded; empty where nothing was."""
+        return "" if self.hook is None else self.hook.where

@@ -111,15 +111,14 @@ class MLflowHook(Hook):
         self._registry = tracker.registry
         self._prompts: dict[str, tuple[str, int]] = {}
         self._best = ""
+        self.where = self._shown()
 
     @property
     def run_id(self) -> str:
         """The MLflow run's id."""
         return self.place.run_id
 
-    @property
-    def where(self) -> str:
-        """How to look at the run, as a command or an address."""
+    def _shown(self) -> str:
         uri = self._redactor.text(self.place.uri)
         if uri.startswith(("http://", "https://")):
             return f"{uri}/#/experiments/{self.place.experiment_id}/runs/{self.run_id}"
@@ -164,7 +163,8 @@ class MLflowHook(Hook):
         self._summary.hear(event)
         self._outbox.batch(tags={"combee.stop_reason": self._redactor.text(cut(event.reason, MAX_TAG))})
         self._texts(event.texts, "prompts/best")
-        self._outbox.data(self._redactor.data(event.texts), "best_candidate.json")
+        texts = {component: self._redactor.text(text) for component, text in event.texts.items()}
+        self._outbox.data(texts, "best_candidate.json")
 
     def close(self) -> None:
         """Write what is left, and end the run unless the user started it."""

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from combee_dspy.lms.redact import scrub, secrets_of
+from combee_dspy.lms.redact import MASK, SECRET_NAME, mask, secret_variables, secrets_of
 
 __all__ = ["Redactor", "known_secrets"]
-
-_HIDDEN = "[redacted]"
-_SECRET_NAME = re.compile(r"(?i)api_?key|secret|password|passwd|credential|token$|access_?key")
-_SHORTEST = 8
-# What every shape that scrub() knows must contain, in lower case. Looking for these costs a few microseconds
-# a text; the shapes themselves cost a hundred, for each of several texts of every rollout.
-_HINTS = (
-    *("bearer", "basic", "sk-", "rk-", "pk-", "hf_", "hf-", "gsk", "xai", "pplx", "fw_", "fw-", "nvapi", "r8"),
-    *("aiza", "akia", "://", "key"),
-)
 
 
 def known_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """Return the secrets this process can see, to be kept out of what is written.
 
-    Values of environment variables whose name says that they are one, and the
-    keys of the LM that DSPy is configured with. Values of fewer than 8
-    characters are left out: removing them would shred ordinary text.
+    Values of environment variables whose name says that they are one (see
+    :func:`combee_dspy.lms.redact.secret_variables`), and the keys of the LM
+    that DSPy is configured with.
     """
-    variables = os.environ if environ is None else environ
-    found = {value for name, value in variables.items() if _SECRET_NAME.search(name)}
     lm = getattr(getattr(sys.modules.get("dspy"), "settings", None), "lm", None)
     # A key that is part of the model's name is a placeholder, such as a local server's.
-    found.update(key for key in secrets_of(lm) if key not in str(getattr(lm, "model", "")))
-    return frozenset(value for value in found if len(value) >= _SHORTEST)
+    keys = {key for key in secrets_of(lm) if key not in str(getattr(lm, "model", ""))}
+    return secret_variables(environ) | keys
 
 
 class Redactor:
-    """Removes secrets from text: those given, and what :func:`combee_dspy.lms.redact.scrub` removes.
+    """Removes secrets from text: those given, those known when it was made, and whatever is shaped as a key.
 
     Immutable, so it may be used from any thread.
 
@@ -52,10 +38,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
-        lowered = text.lower()
-        if any(hint in lowered for hint in _HINTS) or any(secret in text for secret in self._secrets):
-            return scrub(text, self._secrets)
-        return text
+        return mask(text, self._secrets)
 
     def data(self, value: Any) -> Any:
         """Return plain data without secrets: by the name of a key, and in every string."""
@@ -63,7 +46,7 @@ class Redactor:
             return self.text(value)
         if isinstance(value, Mapping):
             return {
-                str(key): _HIDDEN if item is not None and _SECRET_NAME.search(str(key)) else self.data(item)
+                str(key): MASK if item is not None and SECRET_NAME.search(str(key)) else self.data(item)
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):

@@ -213,9 +213,7 @@ class Outbox:
         client, run_id = self.place.client, self.place.run_id
         for start in range(0, max(len(points), len(params), len(tags)), 100):
             part = slice(start, start + 100)
-            self.add(
-                partial(client.log_batch, run_id, metrics=points[part], params=params[part], tags=tags[part])
-            )
+            self.add(partial(client.log_batch, run_id, metrics=points[part], params=params[part], tags=tags[part]))
 
     def text(self, text: str, path: str) -> None:
         """Add a text artifact."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,30 +11,33 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "combee_dspy"
 
-# Strategy rooms and the records below them. Each receives a context and emits events.
-ROOMS = (
-    "aggregators",
-    "benchmarks",
-    "controllers",
-    "costs",
-    "evaluation",
-    "events",
-    "exceptions",
-    "hashing",
-    "lms",
-    "operators",
-    "records",
-    "reflections",
-    "registry",
-    "rollouts",
-    "shuffle",
-    "stopping",
-    "strategies",
-    "streams",
+# From the ground up. A module imports from its own layer and those below it. The most exact name counts: the
+# contract of trackers and hooks is a strategy's, what records a run somewhere is not.
+LAYERS = (
+    ("exceptions", "streams", "hashing", "records", "events", "strategies", "registry"),
+    (
+        "aggregators",
+        "benchmarks",
+        "controllers",
+        "costs",
+        "evaluation",
+        "lms",
+        "operators",
+        "reflections",
+        "rollouts",
+        "shuffle",
+        "stopping",
+        "tracking._base",
+    ),
+    ("checks", "gepa_kwargs", "reducer", "reducer_core", "report", "testing", "tracking"),
+    ("engine",),
+    # The package itself shows what is below it to users, and to the programs above.
+    ("combee", ""),
+    ("bench", "cli", "demo"),
 )
-ABOVE = ("combee_dspy.engine", "combee_dspy.combee", "combee_dspy.tracking", "combee_dspy.cli", "mlflow")
-# The tracker's contract is a strategy's; what records a run somewhere is not.
-CONTRACTS = ("combee_dspy.tracking._base",)
+LAYER_OF = {f"combee_dspy.{room}".rstrip("."): number for number, rooms in enumerate(LAYERS) for room in rooms}
+# Who may use a library that a layer must not depend on.
+DOORS = {"mlflow": ("combee_dspy.tracking",)}
 
 PRIVATE_DOOR = "combee_dspy.engine._private"
 PRIVATE_ROOMS = ("gepa.core", "dspy.teleprompt.gepa")
@@ -66,15 +69,38 @@ def within(target: str, prefixes) -> bool:
     return any(target == prefix or target.startswith(f"{prefix}.") for prefix in prefixes)
 
 
+def layer_of(name: str) -> int | None:
+    """The layer of a module, or of a name in one; none for what is not ours, or has no layer yet."""
+    while name not in LAYER_OF:
+        name, dot, _ = name.rpartition(".")
+        if not dot or name == "combee_dspy":
+            return None
+    return LAYER_OF[name]
+
+
+def reached(one: Import) -> int | None:
+    """The layer that an import reaches."""
+    found = layer_of(one.target)
+    # What is no room of the package is a name that the package itself shows.
+    return LAYER_OF["combee_dspy"] if found is None and one.module == "combee_dspy" else found
+
+
 def upward(module: str, tree: ast.AST) -> list[str]:
-    """Imports by which a strategy room reaches a layer above it."""
-    if not within(module, [f"combee_dspy.{room}" for room in ROOMS]):
-        return []
+    """Imports by which a module reaches a layer above its own, or a library that others may use."""
+    own = layer_of(module)
+    assert own is not None, f"{module} has no layer: name its room in LAYERS"
     return [
-        f"{module}:{found.line} imports {found.target}"
-        for found in imports(tree)
-        if within(found.target, ABOVE) and not within(found.target, CONTRACTS)
+        f"{module}:{one.line} imports {one.target}"
+        for one in imports(tree)
+        if (reached(one) or 0) > own
+        or any(within(one.target, [library]) and not within(module, doors) for library, doors in DOORS.items())
     ]
+
+
+def misplaced(modules: Collection[str]) -> set[str]:
+    """Modules at the top of the package without a layer, and names in a layer that are no module."""
+    tops = {".".join(name.split(".")[:2]) for name in modules}
+    return (tops - set(LAYER_OF)) | {name for name in LAYER_OF if not any(within(module, [name]) for module in modules)}
 
 
 def private(name: str) -> bool:
@@ -154,13 +180,22 @@ MODULES = {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for pa
 OURS = frozenset(name for tree in MODULES.values() for name in bound_names(tree))
 
 
-def test_the_rooms_are_there():
-    tops = {name.split(".")[1] for name in MODULES if "." in name}
-    assert set(ROOMS) <= tops
+def test_every_module_has_one_layer():
+    named = [room for rooms in LAYERS for room in rooms]
+    assert len(named) == len(set(named))
+    assert not misplaced(MODULES)
     assert PRIVATE_DOOR in MODULES
 
 
-def test_strategy_rooms_import_nothing_above_them():
+def test_a_new_room_without_a_layer_and_a_room_that_is_gone_are_found():
+    assert misplaced([*MODULES, "combee_dspy.new_room", "combee_dspy.new_room._part"]) == {"combee_dspy.new_room"}
+    left = [name for name in MODULES if not within(name, ["combee_dspy.shuffle"])]
+    assert misplaced(left) == {"combee_dspy.shuffle"}
+    with pytest.raises(AssertionError, match="name its room"):
+        upward("combee_dspy.new_room._part", ast.parse("import json"))
+
+
+def test_no_module_imports_from_a_layer_above_it():
     assert not [line for module, tree in MODULES.items() for line in upward(module, tree)]
 
 
@@ -176,31 +211,65 @@ def test_heavy_modules_are_imported_where_they_are_used():
     assert not [line for module, tree in MODULES.items() for line in heavy_at_import(module, tree)]
 
 
+PAIRS = [
+    (lower, higher)
+    for number, rooms in enumerate(LAYERS)
+    for lower in rooms
+    for above in LAYERS[number + 1 :]
+    for higher in above
+    if lower and higher
+]
+FORMS = (
+    "import combee_dspy.{}",
+    "import combee_dspy.{}._part as t",
+    "from combee_dspy.{} import anything",
+    "from combee_dspy.{}._part import Thing",
+    "def late():\n    from combee_dspy.{} import run",
+    "if TYPE_CHECKING:\n    from combee_dspy.{} import run",
+)
+
+
+def sources(room: str) -> list[str]:
+    above, _, last = f"combee_dspy.{room}".rpartition(".")
+    return [*(form.format(room) for form in FORMS), f"from {above} import {last}"]
+
+
+def test_every_upward_import_is_flagged_and_no_downward_one():
+    assert len(PAIRS) > 200
+    for lower, higher in PAIRS:
+        for source in sources(higher):
+            assert len(upward(f"combee_dspy.{lower}._synthetic", ast.parse(source))) == 1, (lower, source)
+        # The base of a room that stands higher is a part of both.
+        for source in () if lower == "tracking._base" else sources(lower):
+            assert not upward(f"combee_dspy.{higher}._synthetic", ast.parse(source)), (higher, source)
+
+
 @pytest.mark.parametrize(
     "source",
     [
         "import mlflow",
         "import mlflow.tracking as t",
         "from mlflow import MlflowClient",
-        "from combee_dspy.engine import sampling",
+        "def late():\n    import mlflow",
         "from combee_dspy import engine",
-        "from combee_dspy.engine.sampling import EpochStream",
-        "from combee_dspy.combee import Combee",
+        "from combee_dspy import Combee",
+        "import combee_dspy",
         "from combee_dspy.tracking import MLflowTracker",
-        "import combee_dspy.cli.plugins",
-        "def late():\n    from combee_dspy.engine import run",
-        "if TYPE_CHECKING:\n    from combee_dspy.engine import run",
+        "from combee_dspy.tracking._baseline import Hook",
     ],
 )
-def test_an_upward_import_is_flagged_in_every_room(source):
-    for room in ROOMS:
-        assert len(upward(f"combee_dspy.{room}._synthetic", ast.parse(source))) == 1
-    assert not upward("combee_dspy.engine.synthetic", ast.parse(source))
+def test_what_no_strategy_may_import_is_flagged_in_every_room(source):
+    for room in (*LAYERS[0], *LAYERS[1]):
+        module = f"combee_dspy.{room}" if room == "tracking._base" else f"combee_dspy.{room}._synthetic"
+        found = upward(module, ast.parse(source))
+        assert len(found) == (0 if room == "tracking._base" and "mlflow" in source else 1), module
 
 
 def test_what_rooms_may_import_is_not_flagged():
     source = "from combee_dspy.tracking._base import Hook\nfrom combee_dspy.records import Lesson\nimport mlflow_like"
     assert not upward("combee_dspy.operators._synthetic", ast.parse(source))
+    assert not upward("combee_dspy.tracking._mlflow", ast.parse("import mlflow"))
+    assert not upward("combee_dspy.cli.synthetic", ast.parse("from combee_dspy import Combee, registry"))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import exceptions
+from combee_dspy import demo, exceptions
 from combee_dspy.cli import ExitCode, main
-from combee_dspy.cli import demo as demo_command
 from combee_dspy.cli._exit import exit_code_of, report
 from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
 
@@ -117,6 +115,28 @@ def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell: Shell, tmp_pa
     before = program.signature.instructions
     program.load(str(tmp_path / "out" / "learned.json"))
     assert program.signature.instructions != before
+
+
+def test_simulated_formula_knows_the_formulas_that_its_questions_hide(shell: Shell, tmp_path: Path) -> None:
+    for split, start in (("train", 0), ("validation", 20), ("test", 40)):
+        rows = [
+            {
+                "context": f"Use formula {name} to answer the question. Formula: {name} = a / b, Explanation: a by b. "
+                f'Question: "With {start + n} cases, what is the figure of the firm called X{start + n}?". Answer:',
+                "target": f"{start + n}.5",
+            }
+            for n, name in enumerate(["Quick Ratio", "Gross Margin"] * 4)
+        ]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    text = (
+        f"data: {{benchmark: {{name: formula, params: {{path: '{tmp_path}'}}}}}}\n"
+        "lms: {task: {model: simulated, time_scale: 0}}\nbudget: {rollouts: 60}\nthreads: 4\n"
+        "strategies: {operators: [insert], controller: {name: static, params: {size: 8, reason: a test}}}\n"
+        "output: learned.json\n"
+    )
+    code, _, err = shell("run", config(text))
+    assert code == 0, err
+    assert "[F01] Gross Margin" in (tmp_path / "learned.json").read_text(encoding="utf-8")
 
 
 def test_your_own_program_files_and_service_run_and_no_key_is_written(
@@ -232,18 +252,16 @@ def test_the_version_is_shown(shell: Shell) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Stands in for the demo: notes what it was asked."""
     found: list[Any] = []
-    stand_in = types.ModuleType("combee_dspy.demo")
-    stand_in.run_demo = found.append  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "combee_dspy.demo", stand_in)
+    monkeypatch.setattr(demo, "run_demo", found.append)
     return found
 
 
 def test_the_demo_gets_what_was_asked(shell: Shell, asked: list[Any]) -> None:
     assert shell("demo")[0] == 0
-    assert asked == [demo_command.DemoOptions()]
+    assert asked == [demo.DemoOptions()]
     arguments = "--lm openai/m --api-base http://h/v1 --api-key-env K --benchmark formula --path d --seed 4 --tokens 5"
     assert shell("demo", *arguments.split(), "--dollars", "0.5", "--no-mlflow")[0] == 0
-    assert asked[1] == demo_command.DemoOptions(
+    assert asked[1] == demo.DemoOptions(
         lm="openai/m",
         api_base="http://h/v1",
         api_key_env="K",
@@ -279,7 +297,7 @@ def test_a_demo_that_fails_ends_with_the_errors_code(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["combee_dspy.demo"], "run_demo", fail)
+    monkeypatch.setattr(demo, "run_demo", fail)
     got, _, err = shell("demo")
     assert got == code
     assert err.count("\n") == 1

@@ -99,9 +99,7 @@ def test_a_service_key_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -
         ({"adapter": "toml"}, "adapter", "'chat'"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_named(
-    tmp_path: Path, change: dict[str, Any], argument: str, part: str
-) -> None:
+def test_a_value_that_cannot_be_used_is_named(tmp_path: Path, change: dict[str, Any], argument: str, part: str) -> None:
     error = refused(tmp_path, {**LEAST, **change})
     assert error.argument == argument
     assert part in error.problem

@@ -73,14 +73,31 @@ def test_variance_limits_nothing_where_it_says_nothing(variance):
     assert variance_bound(replace(VIEW, score_variance=variance), 3) is None
 
 
-@given(st.integers(0, 2000), st.integers(0, 300), st.integers(0, 5))
-def test_an_iteration_of_the_budgets_size_can_be_paid(remaining, validation, children):
-    view = replace(VIEW, remaining_rollouts=remaining, validation_size=validation, children=children)
+@given(st.integers(0, 2000), st.integers(0, 300), st.integers(0, 5), st.integers(1, 8))
+def test_an_iteration_of_the_budgets_size_can_be_paid(remaining, validation, children, groups):
+    view = replace(VIEW, remaining_rollouts=remaining, validation_size=validation, children=children, groups=groups)
     limit = budget_bound(view).limit
-    cost = limit * (1 + children) + validation
-    assert limit == 1 or cost <= remaining
+    each, most = groups * (1 + children), groups * max(1, children)
     assert limit >= 1
-    assert cost + 1 + children > remaining, "no smaller than it must be"
+    assert limit == 1 or limit * each + validation <= remaining
+    if remaining >= each + most * validation:
+        assert limit * each + most * validation <= remaining, "every child may pass"
+        assert (limit + 1) * each + most * validation > remaining, "no smaller than it must be"
+
+
+def test_what_cannot_pay_for_every_validation_is_spent_on_one_large_batch():
+    """Not on a tail of single examples: 3 rollouts an example, 2 validations of 100 at most."""
+    sizes, remaining = [], 290
+    while remaining >= 103:
+        sizes.append(budget_bound(replace(VIEW, remaining_rollouts=remaining, validation_size=100, children=2)).limit)
+        remaining -= 3 * sizes[-1]
+    assert sizes == [30, 33]
+
+
+def test_the_minibatches_of_one_iteration_share_what_is_left():
+    view = replace(VIEW, remaining_rollouts=190, validation_size=10, children=1)
+    assert budget_bound(view).limit == 90
+    assert budget_bound(replace(view, groups=8)).limit == (190 - 80) // 16
 
 
 def test_without_a_budget_in_rollouts_nothing_is_clipped():

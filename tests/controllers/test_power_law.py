@@ -31,7 +31,13 @@ def run(controller, view, seconds, epochs=1.0):
         size = min(decision.size, view.trainset_size - view.seen % view.trainset_size)
         measured = (*view.measurements, Measurement(size, seconds(size)))
         decisions.append(decision)
-        view = replace(view, iteration=view.iteration + 1, seen=view.seen + size, measurements=measured)
+        view = replace(
+            view,
+            iteration=view.iteration + 1,
+            seen=view.seen + size,
+            measurements=measured,
+            planned=(*view.planned, decision.size),
+        )
     return decisions, view
 
 
@@ -63,9 +69,7 @@ def test_the_sizes_that_the_documentation_promises(exponent, share, size):
 
 
 def test_tau_in_seconds_an_epoch_is_taken_as_it_is():
-    decisions, _ = run(
-        PowerLaw(tau=20.0), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2
-    )
+    decisions, _ = run(PowerLaw(tau=20.0), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2)
     assert decisions[-1].fit.tau == 20.0
     assert decisions[-1].size == math.floor((0.8 * 4800 / 20.0) ** (1 / 1.8))
 
@@ -143,7 +147,15 @@ def test_iterations_that_took_no_time_lead_to_the_smallest_size():
     after = PowerLaw().plan(view)
     assert after.size == 3
     assert "took any time" in after.reason
-    assert {d.size for d in decisions} == {3}
+    assert [d.size for d in decisions] == [3, 5, 10, *[3] * 14]
+
+
+def test_sizes_that_were_planned_and_skipped_are_not_planned_again():
+    """A student without a mistake in a minibatch has nothing to measure there."""
+    view, sizes = BatchView(iteration=1, trainset_size=240, **WIDE), []
+    for iteration in range(1, 4):
+        sizes.append(PowerLaw().plan(replace(view, iteration=iteration, planned=tuple(sizes))).size)
+    assert sizes == [3, 11, 40]
 
 
 def test_an_epoch_that_ended_before_all_sizes_were_measured_is_fitted_with_what_there_is():
@@ -197,6 +209,8 @@ views = st.builds(
     iteration=st.integers(1, 50),
     trainset_size=st.integers(1, 5000),
     seen=st.integers(0, 10_000),
+    planned=st.lists(st.integers(1, 5000), max_size=8).map(tuple),
+    groups=st.integers(1, 8),
     measurements=st.lists(measurements, max_size=8).map(tuple),
     workers=st.integers(1, 300),
     capacity=st.none() | st.integers(1, 300),

@@ -33,15 +33,19 @@ def test_a_script_runs_and_says_that_it_is_simulated(script: Path, tmp_path: Pat
     assert "simulated" in out
     if script.name == "01_first_compile.py":
         assert "loaded the same program: True" in out
-        state = json.loads((tmp_path / "learned.json").read_text(encoding="utf-8"))
+        state = json.loads((tmp_path / "combee_runs" / "learned.json").read_text(encoding="utf-8"))
         assert "Lessons learned" in state["answer.predict"]["signature"]["instructions"]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_configuration_runs_and_says_that_it_is_simulated(config: Path, tmp_path: Path) -> None:
-    # Its output belongs into the folder of the file.
-    copy = shutil.copy(config, tmp_path)
+    # It may write beside its folder, as it does in a checkout: into combee_runs.
+    folder = tmp_path / config.parent.name
+    folder.mkdir()
+    copy = shutil.copy(config, folder)
     out = run(tmp_path, "-c", COMBEE, "run", str(copy))
+    assert {path.name for path in tmp_path.iterdir()} <= {folder.name, "combee_runs"}
+    assert [path.name for path in folder.iterdir()] == [config.name]
     assert "these figures measure no language model" in out
     assert "validation" in out
 

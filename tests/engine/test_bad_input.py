@@ -9,6 +9,8 @@ import dspy
 import pytest
 
 from combee_dspy import Budget, Combee
+from combee_dspy.aggregators import Aggregator, SingleCall
+from combee_dspy.costs import Price
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -17,6 +19,8 @@ from combee_dspy.exceptions import (
     SplitOverlapError,
     UnknownStrategyError,
 )
+from combee_dspy.rollouts import Executor
+from combee_dspy.tracking import Hook
 
 
 def _make(world: Any, **kwargs: Any) -> Combee:
@@ -53,6 +57,14 @@ def _two(gold: Any, pred: Any) -> float:
         ({"gepa_kwargs": {"max_reflection_cost": 1.0}}, ArgumentValueError, "gepa_kwargs"),
         ({"gepa_kwargs": {"reflection_prompt_template": "x"}}, ArgumentValueError, "gepa_kwargs"),
         ({"gepa_kwargs": {"no_such_argument": 1}}, ArgumentTypeError, "gepa_kwargs"),
+        ({"gepa_kwargs": {"seed": 99}}, ArgumentValueError, "Give seed to Combee"),
+        ({"gepa_kwargs": {"valset": []}}, ArgumentValueError, r"Give valset to compile\(\)"),
+        ({"gepa_kwargs": {"module_selector": "all"}}, ArgumentValueError, "component_selector"),
+        ({"gepa_kwargs": {"reflection_minibatch_size": 4}}, ArgumentValueError, "reflection_minibatch_size"),
+        ({"gepa_kwargs": {"perfect_score": 5}}, ArgumentValueError, "perfect_score"),
+        ({"gepa_kwargs": {"run_dir": "x"}}, ArgumentValueError, "log_dir"),
+        ({"prices": {"openai/mine": 0.5}}, ArgumentTypeError, "prices"),
+        ({"prices": [1.0]}, ArgumentTypeError, "prices"),
     ],
 )
 def test_constructor(world: Any, kwargs: dict[str, Any], error: type[Exception], argument: str) -> None:
@@ -156,3 +168,100 @@ def test_a_metric_that_always_raises_is_an_error_of_the_metric(world: Any) -> No
     combee = Combee(metric, max_metric_calls=30, reflection_lm=world.proposer_lm)
     with pytest.raises(ArgumentValueError, match="no such field"):
         _compile(world, combee=combee)
+
+
+def test_gepas_own_name_of_its_default_sampler_asks_for_nothing(world: Any) -> None:
+    kwargs = {"gepa_kwargs": {"batch_sampler": "epoch_shuffled"}}
+    assert not _make(world, **kwargs, reflection_minibatch_size=3).gepa_kwargs
+    assert not _make(world, **kwargs).gepa_kwargs
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("aggregator", "parallel-scan"),
+        ("operators", ["insert"]),
+        ("controller", "power-law"),
+        ("instruction_proposer", lambda **_: {}),
+    ],
+)
+def test_parity_refuses_what_is_none(world: Any, name: str, value: Any) -> None:
+    with pytest.raises(ArgumentValueError, match=name):
+        Combee.parity(world.metric, max_metric_calls=10, reflection_lm=world.proposer_lm, **{name: value})
+
+
+def test_parity_needs_a_size_and_probes_nothing(world: Any) -> None:
+    given = {"max_metric_calls": 10, "reflection_lm": world.proposer_lm}
+    with pytest.raises(ArgumentValueError, match="reflection_minibatch_size"):
+        Combee.parity(world.metric, **given, reflection_minibatch_size=None)
+    made = Combee.parity(world.metric, **given)
+    assert made.like_gepa
+    assert not made.probe
+    assert Combee.parity(world.metric, **given, probe=True).probe
+
+
+def test_a_single_call_with_a_limit_of_its_own_is_no_parity(world: Any) -> None:
+    limited = _make(world, aggregator=SingleCall(max_call_tokens=500), reflection_minibatch_size=3)
+    assert not limited.like_gepa
+
+
+def test_only_lms_that_a_predictor_uses_are_probed(world: Any) -> None:
+    """An unreachable global LM harms nobody where every predictor has its own."""
+    student = world.student()
+    student.lm = world.task_lm
+    nowhere = dspy.LM("openai/none", api_key="x", api_base="http://127.0.0.1:9/v1", cache=False, num_retries=0)
+    with dspy.context(lm=nowhere):
+        report = _compile(world, student).combee_report
+    assert report.models == {"task": "scripted/task", "proposer": "scripted/proposer"}
+    student.lm = nowhere
+    with pytest.raises(LMUnreachableError, match="task"):
+        _compile(world, student)
+
+
+def test_a_predictors_model_needs_a_price(world: Any) -> None:
+    student = world.student()
+    student.lm = dspy.LM("openai/unheard-of", api_key="x", cache=False)
+    combee = _make(world, budget=Budget(dollars=1.0), prices={"scripted/proposer": Price(0, 0)})
+    with pytest.raises(ArgumentValueError, match="openai/unheard-of"):
+        _compile(world, student, combee=combee)
+
+
+def test_a_simulated_service_supports_no_claim(world: Any) -> None:
+    world.task_lm.model = "openai/simulated"
+    report = _compile(world, heldout=world.examples(4, start=80)).combee_report
+    assert not report.supports_claims
+    assert any("measure no language model" in warning for warning in report.warnings)
+    assert report.models["task"] == "openai/simulated"
+
+
+def test_hooks_are_closed_when_the_executor_cannot_start(world: Any) -> None:
+    class Broken(Executor):
+        name = "broken"
+
+        def start(self, workers: int) -> Any:
+            raise RuntimeError("no cluster")
+
+    class Closed(Hook):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    hook = Closed()
+    with pytest.raises(RuntimeError, match="no cluster"):
+        _compile(world, combee=_make(world, executor=Broken(), hooks=[hook]))
+    assert hook.closed == 1
+
+
+def test_an_error_of_a_strategy_is_raised_even_when_another_stop_comes_first(world: Any) -> None:
+    class Failing(Aggregator):
+        name = "failing"
+
+        def aggregate(self, reflections: Any, context: Any) -> Any:
+            stopped.append(True)
+            raise KeyError("a bug of the plugin")
+
+    stopped: list[bool] = []
+    stop = {"stop_callbacks": lambda state: bool(stopped)}
+    with pytest.raises(KeyError, match="a bug of the plugin"):
+        _compile(world, combee=_make(world, aggregator=Failing(), gepa_kwargs=stop))

@@ -7,9 +7,11 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 
 from combee_dspy import Combee
+from combee_dspy.engine.candidates import demonstrations_key
 from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir
 from combee_dspy.exceptions import ArgumentValueError
 
@@ -82,3 +84,39 @@ def test_resuming_with_other_data_is_refused(world: Any, tmp_path: Path) -> None
             world.metric, max_metric_calls=60, reflection_lm=world.proposer_lm, log_dir=str(tmp_path / "run")
         ).compile(world.student(), trainset=world.examples(30), valset=world.examples(8, start=100))
     assert len(world.task_lm.requests) == asked
+
+
+def test_a_run_of_stock_gepa_goes_on_with_insert_and_is_refused_otherwise(world: Any, tmp_path: Path) -> None:
+    given = {"reflection_lm": world.proposer_lm, "log_dir": str(tmp_path)}
+    sets = {"trainset": world.examples(12), "valset": world.examples(6, start=50)}
+    dspy.GEPA(world.metric, max_metric_calls=20, **given).compile(world.student(), **sets)
+    asked = len(world.task_lm.requests)
+    with pytest.raises(ArgumentValueError, match=r'operators=\["insert"\]'):
+        Combee(world.metric, max_metric_calls=80, **given).compile(world.student(), **sets)
+    assert len(world.task_lm.requests) == asked
+    report = (
+        Combee(world.metric, max_metric_calls=80, operators=["insert"], **given)
+        .compile(world.student(), **sets)
+        .combee_report
+    )
+    assert report.rollouts > 20
+    assert len(world.task_lm.requests) > asked
+
+
+def test_the_seed_of_a_checkpoint_must_be_the_programs(tmp_path: Path) -> None:
+    def check(held: Any, wanted: dict[str, str]) -> None:
+        (tmp_path / "gepa_state.bin").write_bytes(pickle.dumps({"program_candidates": [held]}))
+        check_log_dir(tmp_path, {}, seed=wanted)
+
+    demos = demonstrations_key("self")
+    check({"self": "a"}, {"self": "a"})
+    for held, wanted, word in (
+        ({"self": "a"}, {"self": "b"}, "another seed candidate"),
+        ({"self": "a", "other": "b"}, {"self": "a"}, "another seed candidate"),
+        ({"self": "a"}, {"self": "a", demos: "[]"}, "insert"),
+        ({"self": "a", demos: "[]"}, {"self": "a"}, "learns demonstrations"),
+        ({"self": "a", demos: "[]"}, {"self": "a", demos: "[1]"}, "other demonstrations"),
+        (None, {"self": "a"}, "no checkpoint of gepa"),
+    ):
+        with pytest.raises(ArgumentValueError, match=word):
+            check(held, wanted)

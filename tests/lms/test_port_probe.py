@@ -55,9 +55,7 @@ class Loopback:
             "object": "chat.completion",
             "created": 1,
             "model": "m",
-            "choices": [
-                {"index": 0, "finish_reason": self.finish, "message": {"role": "assistant", "content": "OK"}}
-            ],
+            "choices": [{"index": 0, "finish_reason": self.finish, "message": {"role": "assistant", "content": "OK"}}],
             "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
         }
 

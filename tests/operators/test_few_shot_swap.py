@@ -9,8 +9,9 @@ import pydantic
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.operators import FewShotSwap, encode_demonstrations
-from combee_dspy.records import Demonstration, Edit, PredictorRun, Refusal
+from combee_dspy.operators import FewShotSwap, OperatorInput, encode_demonstrations
+from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Refusal
+from combee_dspy.testing.doubles import context
 
 
 def run(number: int, label: str = "roi", score: float = 1.0, **changes: Any) -> PredictorRun:
@@ -209,3 +210,36 @@ def test_the_token_budget_holds(make: Any) -> None:
 def test_parameters_out_of_range_are_refused(make: Any) -> None:
     with pytest.raises(ArgumentValueError):
         FewShotSwap(max_demonstrations=0).apply(make.given(runs=(run(0),)), make.context()[0])
+
+
+def test_labels_stand_in_where_successes_are_too_few() -> None:
+    """With ``labelled`` every output is shown equally often, by a success where there is one."""
+    signature = dspy.Signature("question -> label")
+    runs = tuple(
+        PredictorRun(
+            f"row {number}",
+            {"question": f"q{number}"},
+            {"label": "a"},
+            score=float(gold == "a" and number == 0),
+            labels={"label": gold},
+        )
+        for number, gold in enumerate("aabbcc")
+    )
+    given = OperatorInput("Choose.", (), signature, Lessons("self"), runs)
+    edit = FewShotSwap(max_demonstrations=3, labelled=True).apply(given, context())
+    assert isinstance(edit, Edit)
+    assert sorted(demo.outputs["label"] for demo in edit.demonstrations or ()) == ["a", "b", "c"]
+    assert "row 0" in {demo.example_id for demo in edit.demonstrations or ()}, "the success comes before the labels"
+    full = FewShotSwap(max_demonstrations=6, labelled=True).apply(given, context())
+    assert isinstance(full, Edit)
+    assert Counter(demo.outputs["label"] for demo in full.demonstrations or ()) == {"a": 2, "b": 2, "c": 2}
+    plain = FewShotSwap(max_demonstrations=3).apply(given, context())
+    assert isinstance(plain, Edit)
+    assert {demo.outputs["label"] for demo in plain.demonstrations or ()} == {"a"}
+
+
+def test_labels_that_do_not_name_every_output_are_no_demonstration() -> None:
+    signature = dspy.Signature("question -> reasoning, label")
+    runs = (PredictorRun("row", {"question": "q"}, {"reasoning": "r", "label": "x"}, 0.0, labels={"label": "a"}),)
+    outcome = FewShotSwap(labelled=True).apply(OperatorInput("", (), signature, Lessons("self"), runs), context())
+    assert isinstance(outcome, Refusal)

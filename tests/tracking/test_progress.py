@@ -26,9 +26,7 @@ def test_a_log_gets_a_line_for_each_step_and_no_terminal_codes(story: Story) -> 
     text = _played(story, terminal=False)
     assert "\x1b" not in text
     lines = [line.removeprefix("   0:00  ") for line in text.splitlines()]
-    assert lines[0] == (
-        "formula-mini/route 24-3-5 seed 7: 24 train, 3 validation, 5 heldout; task embedded/smollm2"
-    )
+    assert lines[0] == ("formula-mini/route 24-3-5 seed 7: 24 train, 3 validation, 5 heldout; task embedded/smollm2")
     assert lines[1].startswith("warning: valset equals trainset")
     assert lines[2] == "seed validation 0.333"
     assert lines[3] == "iteration 1: batch 4: profiling 1 of 3; 24 examples allow 4 a batch"

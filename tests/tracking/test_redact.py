@@ -29,7 +29,7 @@ def test_the_configured_lms_key_is_known() -> None:
         assert "simulated" not in known_secrets({})
 
 
-# One text a shape that scrub() knows, in its order. A new shape needs a text here, and a hint in _redact.
+# One text a shape that scrub() knows, in its order. A new shape needs a text here.
 SHAPED = [
     "Authorization: Bearer abc.def-ghi_jkl1",
     "Incorrect key: sk-proj-abcdefghijklmnop",
@@ -41,14 +41,49 @@ SHAPED = [
 ]
 
 
-@pytest.mark.parametrize("place", range(len(redact._SHAPES)))
+@pytest.mark.parametrize("place", range(len(redact.SHAPES)))
 def test_every_shape_of_a_key_is_removed(place: int) -> None:
     text = SHAPED[place]
-    shape, _ = redact._SHAPES[place]
-    assert shape.search(text)
+    shape = redact.SHAPES[place]
+    assert shape.pattern.search(text)
     assert Redactor().text(text) == redact.scrub(text) != text
     # Case is no way around the hints.
-    assert Redactor().text(text.upper()) == redact.scrub(text.upper())
+    found = shape.pattern.search(text.upper())
+    assert (Redactor().text(text.upper()) == text.upper()) is (found is None)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("api_key", True),
+        ("OPENAI_API_KEY", True),
+        ("apiKey", True),
+        ("x-api-key", True),
+        ("key", True),
+        ("MY_KEY", True),
+        ("aws_access_key_id", True),
+        ("aws_secret_access_key", True),
+        ("aws_session_token", True),
+        ("HF_TOKEN", True),
+        ("Authorization", True),
+        ("vertex_credentials", True),
+        ("db_passwd", True),
+        ("max_tokens", False),
+        ("monkey", False),
+        ("KEYBOARD", False),
+        ("tokenizer", False),
+        ("model", False),
+    ],
+)
+def test_one_rule_says_which_names_hold_a_secret(name: str, secret: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = "plain-looking-value"
+    monkeypatch.setenv(name, value)
+    shown = "[redacted]" if secret else value
+    assert Redactor().data({name: value}) == {name: shown}
+    assert Redactor().text(value) == redact.scrub(value) == shown
+    lm = dspy.LM("openai/none")
+    lm.kwargs = {name: value}
+    assert redact.secrets_of(lm) == ((value,) if secret else ())
 
 
 def test_known_values_are_removed_longest_first() -> None:

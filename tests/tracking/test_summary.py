@@ -65,9 +65,7 @@ def test_of_several_children_in_one_iteration_the_best_is_the_candidate(story: S
 def test_what_is_not_a_number_is_no_metric() -> None:
     summary = Summary()
     worst, unknown = float("-inf"), float("nan")
-    summary.hear(
-        events.IterationFinished(iteration=1, accepted=False, rollouts=1, best_score=worst, seconds=unknown)
-    )
+    summary.hear(events.IterationFinished(iteration=1, accepted=False, rollouts=1, best_score=worst, seconds=unknown))
     assert summary.take(1) == {"rollouts/bought": 1}
 
 

@@ -6,11 +6,14 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.lms.simulated.matching import words_of
 from combee_dspy.streams import derive
+
+if TYPE_CHECKING:
+    from combee_dspy.benchmarks import Benchmark
 
 __all__ = ["SimulatedQuestion", "SimulatedTask", "same_answer", "wrong_number"]
 
@@ -145,6 +148,35 @@ class SimulatedTask:
             questions.append(SimulatedQuestion(text, target, wrong, key, lesson))
         return cls(tuple(questions), (answer_field,), base_rate)
 
+    @classmethod
+    def from_benchmark(
+        cls, benchmark: Benchmark, seed: int = 0, *, params: Mapping[str, Any] | None = None
+    ) -> SimulatedTask:
+        """Build the knowledge of a benchmark: a lesson for each formula, or else for each label.
+
+        Keys come from the rows of all splits. For ``formula`` the rows are read
+        once more, whole: which formula a question needs stands in the context only.
+
+        Args:
+            benchmark: The benchmark.
+            seed: Seed of the wrong answers.
+            params: What the benchmark was loaded with. Needed for ``formula``, and there only.
+
+        Raises:
+            ArgumentValueError: ``params`` are missing for ``formula``, or a row cannot become a question.
+            DataSourceError: The rows of ``formula`` cannot be read again.
+        """
+        if benchmark.name == "formula":
+            return _formula(seed, params)
+        rows = [row for split in benchmark.splits for row in split.examples]
+        question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
+
+        def key_of(row: Mapping[str, Any]) -> str:
+            # A key starts with a letter, and a label may be a number.
+            return str(row["formula"]) if "formula" in row else f"{answer} {row[answer]}"
+
+        return cls.from_examples(rows, question, answer, key_of=key_of, seed=seed)
+
 
 def same_answer(left: str, right: str) -> bool:
     """Whether two answers are the same: equal as numbers without commas, or as text without case and quotes."""
@@ -169,6 +201,20 @@ def wrong_number(target: str, seed: int, *place: str | int) -> str | None:
     # A huge number swallows the addition, and its hundredfold may be infinite; its sign always remains.
     chosen = derive(seed, "wrong", *place).choice([item for item in spoiled if math.isfinite(item)])
     return f"{chosen:.12g}"
+
+
+def _formula(seed: int, params: Mapping[str, Any] | None) -> SimulatedTask:
+    # Both are needed for this benchmark only, and formula_task's module imports this one.
+    from combee_dspy.benchmarks import load_benchmark
+    from combee_dspy.lms.simulated.formula import formula_task
+
+    if not params:
+        raise ArgumentValueError(
+            "params", params, "do not say where the rows are", "Give what formula was loaded with."
+        )
+    whole = load_benchmark("formula", **{**params, "formula_text": True})
+    rows = (row for split in whole.splits for row in split.examples)
+    return formula_task(({"context": row["question"], "target": row["answer"]} for row in rows), seed=seed)
 
 
 def _wrong(target: str, labels: Sequence[str], seed: int, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -109,6 +110,10 @@ class SimulatedService:
     def lm(self, **kwargs: Any) -> dspy.LM:
         """Return a ``dspy.LM`` that calls this service.
 
+        Sets ``LITELLM_LOCAL_MODEL_COST_MAP`` where the environment does not:
+        DSPy would otherwise ask a host outside for its list of models with the
+        first call. The list in its package then serves every LM of the process.
+
         Args:
             **kwargs: Passed to ``dspy.LM``. ``cache`` is False unless given, since a cached call tells nothing
                 about the service.
@@ -118,6 +123,7 @@ class SimulatedService:
         """
         import dspy
 
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         settings: dict[str, Any] = {"api_base": self.api_base, "api_key": MODEL, "cache": False}
         return dspy.LM(f"openai/{MODEL}", **{**settings, **kwargs})
 
