@@ -34,6 +34,7 @@ demo: setup
 
 check: setup
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
 test: check
@@ -44,6 +45,7 @@ bench: setup
 
 format: setup
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lock:
 	@bash tests/bootstrap.sh lock

@@ -27,7 +27,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import FewShotSwap, Insert, Operator
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import Budget
-from combee_dspy.tracking import MLflowTracker, Progress
+from combee_dspy.tracking import MLflowTracker, Progress, RememberingTracker
 
 __all__ = ["EMBEDDED", "DemoOptions", "DemoPlan", "arranged", "run_demo"]
 
@@ -85,10 +85,10 @@ class DemoPlan:
 
 
 EMBEDDED = DemoPlan(
-    params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 60},
+    params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 48},
     # Written lessons teach this model nothing, and its own are no lessons: demonstrations alone.
     operators=lambda: (FewShotSwap(labelled=True), FewShotSwap(labelled=True)),
-    rollouts=260,
+    rollouts=220,
     threads=4,
     arguments={"reflection_minibatch_size": 18, "use_merge": False},
 )
@@ -143,7 +143,7 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
     console = console or Console()
     with arranged(options) as (benchmark, plan, lm):
         console.print(_heading(options, benchmark, plan, lm))
-        tracker = MLflowTracker(experiment="combee demo") if options.mlflow else None
+        tracker = RememberingTracker(MLflowTracker(experiment="combee demo")) if options.mlflow else None
         combee = Combee(
             benchmark.metric,
             budget=_budget(options, plan),
@@ -166,7 +166,7 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
     console.print(_verdict(report.heldout))
     console.print(_costs(report))
     console.print(_prompt(program))
-    console.print(_further(options))
+    console.print(_further(tracker))
     return report
 
 
@@ -260,10 +260,7 @@ def _prompt(program: dspy.Module) -> Panel:
     return Panel(Text("\n".join(lines)), title="the learned prompt", title_align="left")
 
 
-def _further(options: DemoOptions) -> Text:
-    if not options.mlflow:
+def _further(tracker: RememberingTracker | None) -> Text:
+    if tracker is None:
         return Text("Not recorded: leave out --no-mlflow to look at the run afterwards.")
-    return Text(
-        "Look at the run: .venv/bin/mlflow ui --backend-store-uri sqlite:///combee_runs/mlflow.db, "
-        "experiment 'combee demo'."
-    )
+    return Text(f"Look at the run: {tracker.where}")

@@ -28,10 +28,12 @@ def predictor_runs(predictor: Any, rollouts: Iterable[Rollout], name: str) -> tu
     runs: list[PredictorRun] = []
     for rollout in rollouts:
         first = True
+        labels = dict(rollout.example.labels().items())
         for (caller, inputs, outputs), path in zip(rollout.trace, chain(rollout.callers, repeat("")), strict=False):
             own = path == name if path else caller.signature.equals(predictor.signature)
             if isinstance(outputs, FailedPrediction) or not own:
                 continue
-            runs.append(PredictorRun(rollout.example_id, dict(inputs), dict(outputs.items()), rollout.score, first))
+            made = dict(outputs.items())
+            runs.append(PredictorRun(rollout.example_id, dict(inputs), made, rollout.score, first, labels))
             first = False
     return tuple(runs)
