@@ -128,29 +128,24 @@ def _drawn(record: Mapping[str, Any]) -> list[Any]:
 Compile = Callable[[Any, "SpeedOptions", "_OneEpoch", dspy.LM], Any]
 
 
+def _common(options: SpeedOptions, stop: _OneEpoch, lm: dspy.LM) -> dict[str, Any]:
+    """Return what every method is given: where to end, with what, and nothing that is a choice."""
+    return {
+        "max_metric_calls": _NO_LIMIT,
+        "reflection_lm": lm,
+        "num_threads": options.slots,
+        "seed": options.seed,
+        "track_stats": True,
+        "gepa_kwargs": {"stop_callbacks": [stop]},
+    }
+
+
 def _gepa(metric: Any, options: SpeedOptions, stop: _OneEpoch, lm: dspy.LM) -> Any:
-    return dspy.GEPA(
-        metric,
-        max_metric_calls=_NO_LIMIT,
-        reflection_lm=lm,
-        num_threads=options.slots,
-        seed=options.seed,
-        track_stats=True,
-        gepa_kwargs={"stop_callbacks": [stop]},
-    )
+    return dspy.GEPA(metric, **_common(options, stop, lm))
 
 
 def _combee(metric: Any, options: SpeedOptions, stop: _OneEpoch, lm: dspy.LM) -> Any:
-    return Combee(
-        metric,
-        max_metric_calls=_NO_LIMIT,
-        reflection_lm=lm,
-        num_threads=options.slots,
-        seed=options.seed,
-        track_stats=True,
-        gepa_kwargs={"stop_callbacks": [stop]},
-        progress=False,
-    )
+    return Combee(metric, progress=False, **_common(options, stop, lm))
 
 
 METHODS: Mapping[str, Compile] = {"gepa": _gepa, "combee": _combee}
