@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from combee_dspy.benchmarks import load_benchmark
     from combee_dspy.combee import Combee
     from combee_dspy.costs import Price
+    from combee_dspy.engine.loading import candidates, load_candidate
     from combee_dspy.exceptions import CombeeError
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
     from combee_dspy.report import CombeeReport
+    from combee_dspy.rollouts import EvaluationCache
     from combee_dspy.stopping import Budget
 
 __version__ = "0.1.0"
@@ -31,9 +33,12 @@ _HOMES = {
     "CombeeProposer": "combee_dspy.reducer",
     "CombeeReflection": "combee_dspy.reducer",
     "CombeeReport": "combee_dspy.report",
+    "EvaluationCache": "combee_dspy.rollouts",
     "Price": "combee_dspy.costs",
     "Spec": "combee_dspy.registry",
+    "candidates": "combee_dspy.engine.loading",
     "load_benchmark": "combee_dspy.benchmarks",
+    "load_candidate": "combee_dspy.engine.loading",
 }
 
 __all__ = [
@@ -43,9 +48,12 @@ __all__ = [
     "CombeeProposer",
     "CombeeReflection",
     "CombeeReport",
+    "EvaluationCache",
     "Price",
     "Spec",
+    "candidates",
     "load_benchmark",
+    "load_candidate",
 ]
 
 

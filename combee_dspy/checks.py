@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
+from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, SplitOverlapError
+from combee_dspy.guards import Guards
 from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.rollouts import EvaluationCache
 
-__all__ = ["Splits", "check_metric", "check_positive", "check_splits", "check_student"]
+__all__ = [
+    "Splits",
+    "as_diversity",
+    "check_metric",
+    "check_positive",
+    "check_splits",
+    "check_student",
+    "checked_guards",
+    "memoizes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,57 @@ def check_positive(name: str, value: object, *, optional: bool = True) -> None:
         raise ArgumentTypeError(name, value, "is no whole number", "Give a whole number of at least 1.")
     if value < 1:
         raise ArgumentValueError(name, value, "is below 1", "Give a whole number of at least 1.")
+
+
+def as_diversity(value: object) -> Diversity:
+    """Return what a run does against collapse: an object as it is, ``True`` for the default, ``False`` for nothing.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+        ArgumentValueError: One of its fields cannot be used.
+    """
+    found = {True: Diversity(), False: Diversity.off()}.get(value, value) if isinstance(value, bool) else value
+    if not isinstance(found, Diversity):
+        remedy = "Give a combee_dspy.diversity.Diversity, True for its defaults, or False."
+        raise ArgumentTypeError("diversity", value, "is no Diversity", remedy)
+    found.validate()
+    return found
+
+
+def checked_guards(value: object) -> Guards:
+    """Return the guards of a run; the default ones for ``None``.
+
+    Raises:
+        ArgumentTypeError: It is something else.
+    """
+    if value is None:
+        return Guards()
+    if not isinstance(value, Guards):
+        remedy = "Give combee_dspy.guards.Guards(max_tokens=…, keep=[…])."
+        raise ArgumentTypeError("guards", value, "is no Guards", remedy)
+    return value
+
+
+def memoizes(memoize: bool | None, cache: object, default: bool) -> bool:
+    """Return whether rollouts that have been paid for are used again.
+
+    Args:
+        memoize: What the user said; ``None`` says nothing.
+        cache: A cache, its path, a bool, or ``None``, which says nothing.
+        default: What holds where neither says anything.
+
+    Raises:
+        ArgumentTypeError: ``cache`` is none of these.
+        ArgumentValueError: The two contradict each other.
+    """
+    if cache is not None and not isinstance(cache, (bool, str, os.PathLike, EvaluationCache)):
+        remedy = "Give a path, an EvaluationCache, or False for none."
+        raise ArgumentTypeError("cache", cache, "is no cache", remedy)
+    wanted = None if cache is None else cache is not False
+    if None not in (memoize, wanted) and memoize != wanted:
+        raise ArgumentValueError("cache", cache, f"contradicts memoize={memoize}", "Leave one of the two out.")
+    said = memoize if memoize is not None else wanted
+    return default if said is None else said
 
 
 def check_student(student: Any, has_code: bool) -> None:

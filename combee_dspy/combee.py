@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal
 
 import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
 
 from combee_dspy.aggregators import Aggregator, SingleCall
-from combee_dspy.checks import check_metric, check_positive
+from combee_dspy.checks import as_diversity, check_metric, check_positive, checked_guards, memoizes
 from combee_dspy.controllers import BatchController, Static
 from combee_dspy.costs import PriceTable
+from combee_dspy.diversity import Diversity
+from combee_dspy.evaluation import Calibration, CostCeiling, HeldoutTerms, ReceiptBook
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.gepa_kwargs import checked_gepa_kwargs
+from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.registry import Spec, resolve
-from combee_dspy.rollouts import Executor
+from combee_dspy.rollouts import EvaluationCache, Executor
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Hook, Tracker
 
@@ -89,8 +94,35 @@ class Combee(Teleprompter):
         tracker: Where the run is recorded: ``"mlflow"``, an object, or ``None``.
         hooks: Objects that hear every event.
         prices: :class:`~combee_dspy.costs.Price` by model name, over the built-in list prices.
+        children: Children made of each minibatch, each by another operator. By default as
+            many as there are operators; with fewer, operators are drawn by what they
+            have brought on validation.
+        diversity: What is done against collapse (see :class:`~combee_dspy.diversity.Diversity`);
+            ``False`` for nothing.
+        guards: What no edit may break: a token budget, protected rules, no copied
+            examples (see :class:`~combee_dspy.guards.Guards`).
+        anchors: Examples that are in every minibatch and may not regress: a child that scores lower
+            than its parent on one is refused. They cost a rollout each for every child, and
+            switch gepa's merge off, which would not ask them.
+        fallback: ``"best-node"`` lets the lessons of a scan's node stand in for those of its root
+            where they do better on ``screen`` examples of the minibatch.
+        screen: How many examples that are.
+        rescue: Whether reflections that a scan's result does not cover are offered to the next scan, once.
+        lesson_ledger: Whether lessons that a parent's text lacks, because a sibling's child
+            found them or was refused, are offered to its next update.
+        calibration: Compares a judge with a trusted reference on a share of the rollouts, and ends the run
+            where they disagree. Needed where the metric's LM is the one that proposes.
+        ceiling: What one evaluation may cost on average before a cheaper proxy takes over.
+        heldout_terms: What the held-out set is to show: a target, power, confidence.
+        receipts: Where readings of the held-out set are noted, so that a study cannot move it: a file,
+            or a :class:`~combee_dspy.evaluation.ReceiptBook`; by default a file in ``log_dir``.
+        finalists: How many of the best candidates are validated once more before one is chosen,
+            where the task LM samples and the budget has room for it; 1 chooses at once.
         memoize: Whether a (candidate, example) pair is bought only once in a run. By
             default it is, except in parity with ``dspy.GEPA``, which buys it again.
+        cache: Where rollouts that have been paid for are kept: a path, for every run that names
+            it, or an :class:`~combee_dspy.EvaluationCache` that several runs share. By default
+            the run has one of its own, in memory; ``False`` is ``memoize=False``.
         probe: Whether each LM is asked for one token before anything is bought.
         progress: Whether progress is shown; by default when stderr is a terminal.
 
@@ -138,7 +170,21 @@ class Combee(Teleprompter):
         tracker: str | Tracker | Spec | None = None,
         hooks: Sequence[Hook] = (),
         prices: Mapping[str, Any] | None = None,
+        children: int | None = None,
+        diversity: Diversity | bool = True,
+        guards: Guards | None = None,
+        anchors: Sequence[dspy.Example] = (),
+        fallback: Literal["best-node"] | None = None,
+        screen: int = 8,
+        rescue: bool = False,
+        lesson_ledger: bool = True,
+        calibration: Calibration | None = None,
+        ceiling: CostCeiling | None = None,
+        heldout_terms: HeldoutTerms | None = None,
+        receipts: str | PathLike[str] | ReceiptBook | None = None,
+        finalists: int = 3,
         memoize: bool | None = None,
+        cache: EvaluationCache | str | os.PathLike[str] | bool | None = None,
         probe: bool = True,
         progress: bool | None = None,
     ) -> None:
@@ -176,6 +222,19 @@ class Combee(Teleprompter):
         self.prices = dict(prices or {})
         self.probe = probe
         self.progress = progress
+        self.children = children
+        self.diversity = as_diversity(diversity)
+        self.guards = checked_guards(guards)
+        self.anchors = tuple(anchors)
+        self.fallback = fallback
+        self.screen = screen
+        self.rescue = rescue
+        self.lesson_ledger = lesson_ledger
+        self.calibration = calibration
+        self.ceiling = ceiling
+        self.heldout_terms = heldout_terms
+        self.receipts = receipts
+        self.finalists = finalists
         self._check_limits()
         self.aggregator: Aggregator = resolve("aggregator", aggregator)  # type: ignore[assignment]  # checked by kind
         self.operators: tuple[Operator, ...] = self._resolve_operators(operators)
@@ -192,7 +251,8 @@ class Combee(Teleprompter):
         for strategy in (self.aggregator, *self.operators, self.controller, self.executor, self.tracker):
             if strategy is not None:
                 strategy.validate()
-        self.memoize = memoize if memoize is not None else not self.like_gepa
+        self.cache = cache
+        self.memoize = memoizes(memoize, cache, not self.like_gepa)
         self._check_proposer()
 
     @classmethod
@@ -287,6 +347,16 @@ class Combee(Teleprompter):
         check_positive("max_metric_calls", self.max_metric_calls)
         check_positive("reflection_minibatch_size", self.reflection_minibatch_size)
         check_positive("num_threads", self.num_threads)
+        check_positive("children", self.children)
+        check_positive("screen", self.screen, optional=False)
+        check_positive("finalists", self.finalists, optional=False)
+        for name, kind in (("calibration", Calibration), ("ceiling", CostCeiling), ("heldout_terms", HeldoutTerms)):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                remedy = f"Give a combee_dspy.evaluation.{kind.__name__}, or leave it out."
+                raise ArgumentTypeError(name, given, f"is no {kind.__name__}", remedy)
+        if self.fallback not in (None, "best-node"):
+            raise ArgumentValueError("fallback", self.fallback, "is no fallback", "Give 'best-node', or leave it out.")
         if self.track_best_outputs and not self.track_stats:
             raise ArgumentValueError("track_best_outputs", True, "needs track_stats", "Set track_stats=True as well.")
 

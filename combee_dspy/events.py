@@ -11,25 +11,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from combee_dspy.records import BatchDecision, NodeOutput, Rollout
+from combee_dspy.records import BatchDecision, Measurement, NodeOutput, Retained, Rollout
 
 __all__ = [
     "BatchPlanned",
+    "CacheInvalidated",
+    "CalibrationFinished",
     "CandidateAccepted",
     "CandidateProposed",
     "CandidateRefused",
     "CandidateRejected",
+    "CandidateScreened",
+    "CandidateSelected",
+    "DiversityMeasured",
     "ErrorRaised",
     "Event",
     "HeldoutEvaluated",
+    "HeldoutPinned",
     "IterationFinished",
     "IterationStarted",
+    "NodeFinished",
+    "OperatorsWeighted",
     "ReflectionTrimmed",
+    "ReflectionsMade",
+    "Restarted",
+    "RetentionMeasured",
     "RolloutFinished",
     "RunFinished",
     "RunStarted",
+    "RunStopping",
     "ScanFinished",
     "ScanStarted",
+    "ScheduleDecided",
     "ValidationFinished",
 ]
 
@@ -81,9 +94,11 @@ class BatchPlanned(Event):
 
     Attributes:
         decision: Size, reason, fit and clamps.
+        measurements: The delays that it was planned from, oldest first.
     """
 
     decision: BatchDecision
+    measurements: tuple[Measurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +112,7 @@ class RolloutFinished(Event):
         split: ``"train"`` or ``"validation"`` or ``"heldout"``.
         purpose: ``"parent"``, ``"child"``, ``"validation"`` or ``"heldout"``.
         cached: Whether it was taken from the memo and cost nothing.
+        schedule_id: The schedule decision it ran under; empty where there was none.
     """
 
     rollout: Rollout
@@ -105,6 +121,8 @@ class RolloutFinished(Event):
     split: str
     purpose: str
     cached: bool = False
+    replicate: int = 0
+    schedule_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +283,224 @@ class IterationFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutPinned(Event):
+    """The held-out split has been fixed, before the first rollout.
+
+    Attributes:
+        digest: SHA-256 of the split.
+        size: Rows.
+        margin: Smallest paired difference of means that it can tell from none.
+        power: How often it would, for example 0.8.
+        basis: Where the variance behind ``margin`` comes from, in one sentence.
+    """
+
+    digest: str
+    size: int
+    margin: float
+    power: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectionsMade(Event):
+    """The trajectories of a minibatch have become reflections.
+
+    Attributes:
+        component: The component they are about.
+        size: How many there are.
+        tokens: Their estimated tokens together.
+    """
+
+    component: str
+    size: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFinished(Event):
+    """One node of a scan has its lessons.
+
+    Attributes:
+        component: The component.
+        aggregator: The aggregator's name.
+        output: What the node returned.
+        tokens: Estimated tokens of its lessons.
+    """
+
+    component: str
+    aggregator: str
+    output: NodeOutput
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionMeasured(Event):
+    """How much of what the reflections teach is still in a scan's result.
+
+    Attributes:
+        component: The component.
+        aggregator: The aggregator's name.
+        reflections: What became of each, by index.
+        tokens_per_level: Estimated tokens of all lessons, by level from 1.
+        rescued: Indices of reflections that had been lost before and were offered again.
+    """
+
+    component: str
+    aggregator: str
+    reflections: tuple[Retained, ...]
+    tokens_per_level: tuple[int, ...]
+    rescued: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateScreened(Event):
+    """A child has been compared with its parent, or with another child, on a few examples.
+
+    Attributes:
+        candidate_id: The child's content hash.
+        against_id: What it was compared with.
+        size: Examples that both have run on.
+        score: The child's mean score on them.
+        against_score: The other's.
+        passed: Whether it goes on.
+        reason: Why, in one sentence.
+    """
+
+    candidate_id: str
+    against_id: str
+    size: int
+    score: float
+    against_score: float
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorsWeighted(Event):
+    """How often each operator will be drawn from now on.
+
+    Attributes:
+        weights: Probability by operator, summing to 1.
+        reason: What they follow from, in one sentence.
+    """
+
+    weights: Mapping[str, float]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiversityMeasured(Event):
+    """How alike the candidates of an iteration and of the front are.
+
+    Attributes:
+        front_similarity: Mean pairwise similarity of the best candidates, 0 to 1; ``None`` below two.
+        refused: Candidates refused as too similar so far in the run.
+        repeated: Candidates refused because their text had been refused before, so far.
+        distinct: Distinct candidates proposed so far.
+        temperature: The proposer's temperature in this iteration; ``None`` where the LM's own is used.
+    """
+
+    front_similarity: float | None
+    refused: int
+    repeated: int
+    distinct: int
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted(Event):
+    """The next children are made from the seed's text, not from a learned one.
+
+    Attributes:
+        reason: Which bound was not reached, in one sentence.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFinished(Event):
+    """Two ways of judging have been compared on the same rollouts.
+
+    Attributes:
+        subject: ``"judge"`` or ``"proxy"``.
+        size: Rollouts judged by both.
+        correlation: Spearman's rank correlation.
+        low: Lower end of its interval.
+        high: Upper end.
+        threshold: What it must reach.
+        passed: Whether it does.
+        pairs: ``(subject's score, reference's score)`` per rollout.
+    """
+
+    subject: str
+    size: int
+    correlation: float
+    low: float
+    high: float
+    threshold: float
+    passed: bool
+    pairs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheInvalidated(Event):
+    """Rollouts that were paid for will be bought again.
+
+    Attributes:
+        reason: The reason that was given.
+        entries: How many entries that concerns.
+    """
+
+    reason: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleDecided(Event):
+    """A decision that depends on time or on the order of arrival.
+
+    Attributes:
+        schedule_id: Unique in the run; rollouts name the decision they ran under.
+        decision: What kind of decision, for example ``"flush"`` or ``"concurrency"``.
+        values: What was decided, and by which figures; JSON values.
+    """
+
+    schedule_id: str
+    decision: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSelected(Event):
+    """The final choice among the finalists.
+
+    Attributes:
+        index: The chosen candidate's index in gepa's pool.
+        reason: Why it, in one sentence.
+        finalists: Indices of those that were compared.
+        draws: Validation scores of each finalist, one per draw.
+        looks: How many candidates were compared on validation in the whole run.
+    """
+
+    index: int
+    reason: str
+    finalists: tuple[int, ...]
+    draws: tuple[tuple[float, ...], ...]
+    looks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStopping(Event):
+    """A rule has asked the run to stop; what is in flight ends first.
+
+    Attributes:
+        reason: Why, in one sentence.
+    """
+
+    reason: str
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldoutEvaluated(Event):
     """The held-out set has been read, once, at the end.
 
@@ -312,6 +548,7 @@ class RunFinished(Event):
         rollouts: Rollouts bought, by gepa's count.
         seconds: Wall-clock seconds.
         costs: The ledger's totals by role.
+        state: The best program's ``dump_state()``; empty where the run did not keep it.
     """
 
     reason: str
@@ -321,3 +558,4 @@ class RunFinished(Event):
     rollouts: int
     seconds: float
     costs: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)

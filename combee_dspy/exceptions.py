@@ -5,11 +5,17 @@
     │   ├── ArgumentTypeError       … also a TypeError
     │   └── ArgumentValueError      … also a ValueError
     │       ├── UnknownStrategyError    no strategy of that kind and name is installed
-    │       └── SplitOverlapError       two splits that must be disjoint share rows
+    │       ├── SplitOverlapError       two splits that must be disjoint share rows
+    │       └── HeldoutMovedError       the held-out set or how it is scored has changed since it was pinned or read
     ├── PluginError                 an entry point is there but cannot be loaded
     ├── ServiceError                an LM service cannot be used
     │   ├── LMUnreachableError          the probe before the run failed: nothing was spent
     │   └── InfrastructureError         rollouts kept failing for reasons that are not the program's
+    ├── EvaluationError             a figure cannot be had, or cannot be trusted
+    │   ├── HeldoutReadError            the held-out set has been read before by this contract
+    │   ├── ReceiptError                a book of receipts, or a line of it, is not as it was written
+    │   ├── CalibrationFailedError      two ways of judging do not agree: the run aborts
+    │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
     └── LocalModelError             the embedded model cannot be started
 
@@ -25,12 +31,18 @@ __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "ArgumentValueError",
+    "CalibrationFailedError",
     "CombeeError",
     "DataSourceError",
+    "EvaluationError",
+    "HeldoutMovedError",
+    "HeldoutReadError",
     "InfrastructureError",
+    "JudgeVerdictError",
     "LMUnreachableError",
     "LocalModelError",
     "PluginError",
+    "ReceiptError",
     "ServiceError",
     "SplitOverlapError",
     "UnknownStrategyError",
@@ -112,6 +124,87 @@ class SplitOverlapError(ArgumentValueError):
             f"shares {shared} rows with {other}",
             f"Remove them from one of the two: a score on rows seen in {other} proves nothing.",
         )
+
+
+class HeldoutMovedError(ArgumentValueError):
+    """The held-out set, or how it is scored, is not what was pinned or read.
+
+    Choosing what to measure on after a measurement is a leak of the held-out
+    set into the search, not a tuning step.
+
+    Args:
+        change: What is different, as the rest of a sentence that starts with the argument.
+        value: The figures or hashes that show it.
+        remedy: What to do, as a sentence.
+        argument: What was changed: ``"heldout"``, ``"trainset"``, ``"valset"`` or ``"metric"``.
+    """
+
+    def __init__(self, change: str, value: object, remedy: str, *, argument: str = "heldout") -> None:
+        self.change = change
+        super().__init__(argument, value, change, remedy)
+
+
+class EvaluationError(CombeeError):
+    """A figure cannot be had, or cannot be trusted."""
+
+
+class HeldoutReadError(EvaluationError):
+    """The held-out set has been read before by this contract, or may not be read now.
+
+    Args:
+        reason: What happened before, in one sentence.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the held-out set is read once: {reason}")
+
+
+class ReceiptError(EvaluationError):
+    """A book of receipts, or a line of it, is not as it was written.
+
+    Args:
+        source: The file, or ``"receipt"``.
+        reason: What is wrong.
+    """
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source = source
+        self.reason = reason
+        super().__init__(
+            f"{source} cannot be trusted: {reason}. A receipt is never edited: restore the file as it was written, "
+            "or begin a new study with another file, which knows of no earlier look."
+        )
+
+
+class CalibrationFailedError(EvaluationError):
+    """Two ways of judging do not agree well enough: going on would optimize the wrong thing.
+
+    Args:
+        subject: ``"judge"`` or ``"proxy"``.
+        reason: The figures, in one sentence.
+        result: The calibration, with its pairs; ``None`` where there was nothing to compare.
+    """
+
+    def __init__(self, subject: str, reason: str, result: object = None) -> None:
+        self.subject = subject
+        self.reason = reason
+        self.result = result
+        super().__init__(f"the {subject} is not fit to score this run: {reason}")
+
+
+class JudgeVerdictError(EvaluationError):
+    """A judge LM gave no verdict that can be read.
+
+    Args:
+        attempts: How often it was asked.
+        reason: What was wrong with the last answer.
+    """
+
+    def __init__(self, attempts: int, reason: str) -> None:
+        self.attempts = attempts
+        self.reason = reason
+        super().__init__(f"the judge gave no readable verdict in {attempts} attempts: {reason}")
 
 
 class PluginError(CombeeError):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 __all__ = [
     "BatchDecision",
+    "CallUsage",
     "Clamp",
     "Demonstration",
     "Edit",
@@ -25,12 +26,42 @@ __all__ = [
     "PredictorRun",
     "Reflection",
     "Refusal",
+    "Retained",
     "Role",
     "Rollout",
 ]
 
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallUsage:
+    """LM calls that one rollout made for one role on one model.
+
+    Attributes:
+        role: Who they were made for.
+        model: The LM's name.
+        calls: Finished calls, errors and cache hits included.
+        errors: Calls that ended with an error.
+        cached: Calls that DSPy's cache answered.
+        prompt_tokens: Prompt tokens.
+        completion_tokens: Completion tokens.
+        dollars: What they cost; ``None`` where that is not known of one of them.
+        gpu_seconds: Their share of the role's GPUs; ``None`` where none are declared for it.
+        seconds: Sum of their seconds, cache hits left out.
+    """
+
+    role: Role
+    model: str
+    calls: int = 0
+    errors: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float | None = 0.0
+    gpu_seconds: float | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +84,11 @@ class Rollout:
         seconds: Wall-clock seconds of program and metric together.
         callers: Path of the predictor behind each entry of ``trace``, empty where
             it is none of the program's own.
+        usage: Its LM calls by role and model, attempts that were repeated included;
+            ``None`` where they could not be told from those of other rollouts.
+        queue_seconds: From its submission to its start; ``None`` where nobody took the time.
+        prompt_hash: Hash of all prompts that its task calls sent, in any order
+            (16 hex digits); empty where it sent none.
     """
 
     example_id: str
@@ -67,6 +103,9 @@ class Rollout:
     metric_output: Any = None
     seconds: float = 0.0
     callers: tuple[str, ...] = ()
+    usage: tuple[CallUsage, ...] | None = None
+    queue_seconds: float | None = None
+    prompt_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +180,27 @@ class NodeOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Retained:
+    """What became of one reflection in a scan.
+
+    Attributes:
+        index: The reflection's index.
+        coverage: Similarity of what it teaches to the nearest line of the result, 0 to 1.
+        covered: Whether that passes the threshold.
+        lost_at: ``(level, node)`` of the last node on its way that still covered it or, where
+            none did, of the level-1 node that read it; ``(0, 0)`` where no node read it; ``None``
+            where it is covered.
+        measurable: Whether its feedback says in words what it teaches, so that coverage means something.
+    """
+
+    index: int
+    coverage: float
+    covered: bool
+    lost_at: tuple[int, int] | None = None
+    measurable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Lessons:
     """The result of aggregating reflections for one component.
 
@@ -175,15 +235,18 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What an operator changes: any of a component's instruction and demonstrations.
+    """What an operator changes: any of a component's instruction, demonstrations and field descriptions.
 
     Attributes:
         instruction: The new instruction, or ``None`` to leave it.
         demonstrations: The new demonstrations, or ``None`` to leave them.
+        field_descriptions: The new description of every field of the signature by the
+            field's name, unchanged ones included, or ``None`` to leave them.
     """
 
     instruction: str | None = None
     demonstrations: tuple[Demonstration, ...] | None = None
+    field_descriptions: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.records import Demonstration, Edit, Lessons, Reflection, Refusal
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["learn", "propose_component"]
+__all__ = ["apply_operator", "learn", "propose_component"]
 
 
 def learn(aggregator: Aggregator, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
@@ -57,16 +57,30 @@ def propose_component(
     lessons = Lessons(context.component)
     if any(operator.needs_lessons for operator in operators):
         lessons = learn(aggregator, reflections, context)
-    missing = _nothing_learned(lessons)
-    results: list[Edit | Refusal] = []
-    for position, operator in enumerate(operators):
-        if operator.needs_lessons and missing:
-            results.append(Refusal(missing))
-            continue
-        place = f"{context.place}/operator {position} {operator.name}"
-        result = operator.apply(replace(given, lessons=lessons), replace(context, place=place))
-        results.append(_checked(result, operator, context.component))
-    return results
+    given = replace(given, lessons=lessons)
+    return [apply_operator(operator, position, given, context) for position, operator in enumerate(operators)]
+
+
+def apply_operator(operator: Operator, position: int, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    """Let one operator edit a component, in a place of its own for chance.
+
+    Args:
+        operator: The operator.
+        position: What tells it apart from other operators of its class.
+        given: The parent's component, with what was learned.
+        context: The way to the LM, for this component.
+
+    Returns:
+        The edit, or why there is none: nothing was learned, or the operator's own reason.
+
+    Raises:
+        ArgumentTypeError: The operator returned something of another type.
+    """
+    missing = _nothing_learned(given.lessons)
+    if operator.needs_lessons and missing:
+        return Refusal(missing)
+    place = f"{context.place}/operator {position} {operator.name}"
+    return _checked(operator.apply(given, replace(context, place=place)), operator, context.component)
 
 
 def _checked(result: object, operator: Operator, component: str) -> Edit | Refusal:

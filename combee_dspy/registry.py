@@ -29,6 +29,7 @@ KINDS: Mapping[str, str] = {
     "benchmark": "combee_dspy.benchmarks:BaseBenchmark",
     "tracker": "combee_dspy.tracking:Tracker",
     "stopping": "combee_dspy.stopping:StoppingRule",
+    "embedder": "combee_dspy.diversity:Embedder",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
@@ -36,10 +37,17 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "aggregator": {
         "parallel-scan": "combee_dspy.aggregators:ParallelScan",
         "single-call": "combee_dspy.aggregators:SingleCall",
+        "summarize": "combee_dspy.aggregators:Summarize",
+        "top-k": "combee_dspy.aggregators:TopK",
+        "union": "combee_dspy.aggregators:Union",
     },
     "operator": {
         "insert": "combee_dspy.operators:Insert",
+        "delete": "combee_dspy.operators:Delete",
+        "rephrase": "combee_dspy.operators:Rephrase",
+        "reorder": "combee_dspy.operators:Reorder",
         "few-shot-swap": "combee_dspy.operators:FewShotSwap",
+        "instruction-channel": "combee_dspy.operators:InstructionChannel",
     },
     "controller": {
         "power-law": "combee_dspy.controllers:PowerLaw",
@@ -55,6 +63,12 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "budget": "combee_dspy.stopping:Budget",
         "any-of": "combee_dspy.stopping:AnyOf",
         "all-of": "combee_dspy.stopping:AllOf",
+        "target": "combee_dspy.stopping:Target",
+        "patience": "combee_dspy.stopping:Patience",
+    },
+    "embedder": {
+        "char-ngrams": "combee_dspy.diversity:CharNgrams",
+        "dspy": "combee_dspy.diversity:DSPyEmbedder",
     },
 }
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from combee_dspy.evaluation import PairedDifference
+from combee_dspy.evaluation import PairedDifference, Receipt
 from combee_dspy.records import BatchDecision
+from combee_dspy.stopping import Selection
 
 __all__ = ["CombeeReport"]
 
@@ -25,6 +26,8 @@ class CombeeReport:
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``, of all parts of a run that was resumed.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
+        receipt: What was read of the held-out set, by whom, and after how many earlier looks.
+        selection: How the program was chosen: finalists, draws, the runner-up's distance, looks.
         digests: SHA-256 per split.
         decisions: Every batch decision with its fit and clamps, of all parts of a run that was resumed.
         specs: The strategies as plain data, with ``memoize``.
@@ -47,6 +50,8 @@ class CombeeReport:
     models: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     warnings: tuple[str, ...] = ()
+    receipt: Receipt | None = None
+    selection: Selection | None = None
 
     @property
     def supports_claims(self) -> bool:

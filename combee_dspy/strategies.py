@@ -102,6 +102,8 @@ class StrategyContext:
         iteration: The iteration, from 1.
         seed: The run's seed.
         place: What tells this use apart from others in the iteration.
+        notes: What a proposer must know about the text besides the task, such as a token
+            budget and protected rules; empty where there is nothing.
     """
 
     component: str
@@ -111,6 +113,7 @@ class StrategyContext:
     iteration: int = 1
     seed: int = 0
     place: str = ""
+    notes: str = ""
 
     def stream(self, *place: str | int) -> random.Random:
         """Return the random stream of one place in this strategy's work."""

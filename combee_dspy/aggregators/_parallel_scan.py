@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import ClassVar
 
 from combee_dspy.aggregators._base import Aggregator
-from combee_dspy.aggregators._plan import ScanPlan, TokenBudget, plan_scan
+from combee_dspy.aggregators._plan import ScanPlan, plan_scan
+from combee_dspy.aggregators._reading import (
+    LESSON_TOKENS,
+    call_room,
+    check_call_tokens,
+    check_least,
+    fitted,
+    outputs,
+    token_budget,
+)
 from combee_dspy.aggregators._scan import run_scan
-from combee_dspy.events import ScanFinished, ScanStarted
+from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
-from combee_dspy.reflections import estimate_record_tokens, estimate_tokens, fit_reflections
 from combee_dspy.shuffle import PLACEMENTS, Placement
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["ParallelScan"]
-
-# The signature's own text, its output schema and the adapter's frame, rounded up.
-_PROMPT_TOKENS = 1_000
-_LESSON_TOKENS = 40
-# A reflection may take this part of a call, so that every shard still compares several.
-_SHARE = 4
-_MIN_CALL_TOKENS = 2_000
 
 
 class ParallelScan(Aggregator):
@@ -71,16 +71,12 @@ class ParallelScan(Aggregator):
         Raises:
             ArgumentValueError: A parameter is out of its range.
         """
-        for name, least in (("copies", 1), ("fan_in", 2)):
-            if getattr(self, name) < least:
-                raise ArgumentValueError(name, getattr(self, name), f"is below {least}", f"Give at least {least}.")
+        check_least(self, {"copies": 1, "fan_in": 2, "max_lessons": 1})
         if self.placement not in PLACEMENTS:
             raise ArgumentValueError("placement", self.placement, "is unknown", f"Give {' or '.join(PLACEMENTS)}.")
-        if self.max_lessons < 1:
-            raise ArgumentValueError("max_lessons", self.max_lessons, "is below 1", "Let a shard return at least one.")
-        if self.max_call_tokens < _MIN_CALL_TOKENS:
-            problem = f"is below {_MIN_CALL_TOKENS:,}"
-            raise ArgumentValueError("max_call_tokens", self.max_call_tokens, problem, "Give room for prompt and data.")
+        if self.window is not None:
+            check_least(self, {"window": 1})
+        check_call_tokens(self.max_call_tokens)
 
     def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
         """Return the root's lessons, with the output of every node.
@@ -91,39 +87,18 @@ class ParallelScan(Aggregator):
         self.validate()
         if not reflections:
             return Lessons(context.component)
-        started = time.monotonic()
-        # Where the instruction itself fills a call, some examples must still stand beside it.
-        prompt = _PROMPT_TOKENS + estimate_tokens(context.text)
-        room = max(self.max_call_tokens - prompt, self.max_call_tokens // 2)
-        items = fit_reflections(reflections, room // _SHARE, context.component, context.emit, context.iteration)
+        told = ScanTeller(context, self.name)
+        room = call_room(self.max_call_tokens, context)
+        items = fitted(reflections, room, context)
         plan = self._plan(items, room, context)
-        context.emit(
-            ScanStarted(
-                iteration=context.iteration,
-                component=context.component,
-                aggregator=self.name,
-                reflections=len(reflections),
-                levels=plan.calls_per_level,
-            )
-        )
-        levels = run_scan(plan, items, context, room=room, most=self.max_lessons)
-        nodes = tuple(held.output for level in levels for held in level)
+        told.started(len(reflections), plan.calls_per_level)
+        levels = run_scan(plan, items, told, room=room, most=self.max_lessons)
+        nodes = outputs(levels)
         lessons = levels[-1][0].lessons
-        context.emit(
-            ScanFinished(
-                iteration=context.iteration,
-                component=context.component,
-                aggregator=self.name,
-                nodes=nodes,
-                lessons=tuple(lesson.text for lesson in lessons),
-                seconds=time.monotonic() - started,
-            )
-        )
+        told.finished(nodes, lessons)
         return Lessons(context.component, lessons=lessons, nodes=nodes)
 
     def _plan(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> ScanPlan:
-        # Media are kept even where they pass the limit: such a reflection gets a shard of its own.
-        tokens = tuple(min(estimate_record_tokens(item.record), room) for item in items)
         return plan_scan(
             len(items),
             self.copies,
@@ -131,6 +106,6 @@ class ParallelScan(Aggregator):
             context.stream("shuffle"),
             self.placement,
             window=self.window,
-            merge_fan_in=max(2, room // (self.max_lessons * _LESSON_TOKENS)),
-            budget=TokenBudget(tokens, room),
+            merge_fan_in=max(2, room // (self.max_lessons * LESSON_TOKENS)),
+            budget=token_budget(items, room),
         )

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from combee_dspy.cli import demo, run
+from combee_dspy.cli import candidates, demo, rollouts, run, runs, show, tune_scan
 from combee_dspy.cli._exit import EXIT_CODES, ExitCode, report
 from combee_dspy.cli.bench import bench_app
 from combee_dspy.cli.plugins import plugins_app
+from combee_dspy.cli.track import track_app
 
 __all__ = ["ExitCode", "app", "main"]
 
@@ -23,8 +24,13 @@ app = typer.Typer(
 \b
     combee demo                watch a small model's prompt get better, in five minutes
     combee run CONFIG.yaml     your program, data and models; see combee run --help
+    combee runs                the runs that were recorded
+    combee rollouts RUN        a run's rollouts, chosen by --where
+    combee show RUN CANDIDATE  one candidate; --html writes the run's report
+    combee candidates RUN      every candidate of a run, with lineage and scores
     combee plugins             every strategy that is installed
     combee bench speed         Combee beside dspy.GEPA, on a simulated service
+    combee tune-scan           which copies and fan-in keep most lessons, on your model
 
 {EXIT_CODES}""",
     no_args_is_help=True,
@@ -35,7 +41,13 @@ app = typer.Typer(
 )
 app.command("demo", help=demo.HELP)(demo.demo)
 app.command("run", help=run.HELP)(run.run)
+app.command("runs", help=runs.HELP)(runs.runs)
+app.command("rollouts", help=rollouts.HELP)(rollouts.rollouts)
+app.command("show", help=show.HELP)(show.show)
+app.command("candidates", help=candidates.HELP)(candidates.candidates)
+app.command("tune-scan", help=tune_scan.HELP)(tune_scan.tune_scan)
 app.add_typer(plugins_app, short_help="Show every strategy that is installed, or start a new one.")
+app.add_typer(track_app, short_help="Complete a run's record in MLflow.")
 app.add_typer(bench_app, short_help="Measure Combee beside its peers on the simulated service.")
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from combee_dspy.cli import _bench_sweep
 from combee_dspy.cli._exit import EXIT_CODES, Debug, guarded
 from combee_dspy.exceptions import ArgumentValueError
 
@@ -104,6 +105,69 @@ def speed(  # noqa: PLR0913 - one parameter an option
     if json_file is not None:
         record = speed_record(options, results, _command(options))
         json_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_json(option: Path | None) -> list[str]:
+    """Return the arguments that name a record's file, once it is known that it can be written."""
+    if option is None:
+        return []
+    if option.is_dir() or not option.absolute().parent.is_dir():
+        raise ArgumentValueError("--json", str(option), "cannot be written", "Name a file in a folder that exists.")
+    return ["--json", str(option)]
+
+
+@bench_app.command("tracking")
+@guarded
+def tracking(
+    what: Annotated[str, typer.Argument(help="cost, agree or kill.")] = "cost",
+    rollouts: Annotated[int | None, typer.Option(min=100, help="Rollouts of each run, for cost and agree.")] = None,
+    times: Annotated[int, typer.Option(min=1, help="How often the writer is killed, for kill.")] = 20,
+    gone: Annotated[float, typer.Option(help="Seconds without a server, for kill.")] = 60.0,
+    debug: Debug = False,
+) -> None:
+    """What keeping the books costs, whether they agree, and whether they survive a killed writer."""
+    from combee_dspy.bench.tracking import main
+
+    if what not in ("cost", "agree", "kill"):
+        raise ArgumentValueError("what", what, "is no measurement", "Give cost, agree or kill.")
+    given = [] if rollouts is None or what == "kill" else ["--rollouts", str(rollouts)]
+    struck = ["--times", str(times), "--gone", str(gone)] if what == "kill" else []
+    if main([what, *given, *struck]):
+        raise typer.Exit(1)
+
+
+@bench_app.command("placement")
+@guarded
+def placement(
+    trials: Annotated[int, typer.Option(min=2, help="Plans per size and placement.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the plans.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Share of reflections whose copies lie in different shards, against the closed form."""
+    target = _write_json(json_file)
+    from combee_dspy.bench.placement import main
+
+    main(["--trials", str(trials), "--seed", str(seed), *target])
+
+
+@bench_app.command("survival")
+@guarded
+def survival(
+    laws: Annotated[str, typer.Option(help="Capacity laws of the service, by comma.")] = "attention,writing,forgetful",
+    seeds: Annotated[int, typer.Option(min=2, help="Scans per law and setting.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Predicted against observed survival of lessons in a scan, on the simulated service."""
+    target = _write_json(json_file)
+    from combee_dspy.bench.survival import main
+
+    main(["--laws", laws, "--seeds", str(seeds), "--seed", str(seed), *target])
+
+
+bench_app.command("sweep", help=_bench_sweep.HELP)(_bench_sweep.sweep)
 
 
 def _command(options: SpeedOptions) -> str:

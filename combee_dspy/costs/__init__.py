@@ -1,19 +1,27 @@
 """What a run has cost: the ledger, the price table, and who a call is made for."""
 
+from combee_dspy.costs._gpu import check_gpus, share_gpu_seconds
 from combee_dspy.costs._ledger import Counts, Ledger, LMCall, Totals
 from combee_dspy.costs._prices import Price, PriceTable, unpriced_models
 from combee_dspy.costs._recorder import LedgerRecorder
 from combee_dspy.costs._roles import current_role, role_scope
+from combee_dspy.costs._rollout import ROLLOUT_SETTING, RolloutMeter, current_meter, rollout_scope
 
 __all__ = [
+    "ROLLOUT_SETTING",
     "Counts",
     "LMCall",
     "Ledger",
     "LedgerRecorder",
     "Price",
     "PriceTable",
+    "RolloutMeter",
     "Totals",
+    "check_gpus",
+    "current_meter",
     "current_role",
     "role_scope",
+    "rollout_scope",
+    "share_gpu_seconds",
     "unpriced_models",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from combee_dspy.costs._gpu import GpuMeter
 from combee_dspy.costs._prices import PriceTable
+from combee_dspy.records import Role
 
 __all__ = ["Counts", "LMCall", "Ledger", "Totals"]
 
@@ -30,6 +32,7 @@ class LMCall:
         seconds: From call to answer, DSPy's retries included.
         cached: Whether DSPy's cache answered. Then tokens and dollars are 0.
         error: Class name of the error it ended with, else ``None``.
+        gpu_seconds: Its share of the role's GPUs; ``None`` where none are declared for it.
     """
 
     call_id: str
@@ -41,6 +44,7 @@ class LMCall:
     seconds: float = 0.0
     cached: bool = False
     error: str | None = None
+    gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ class Counts:
         seconds: Sum of the seconds of all calls that were not cached.
         slowest: Seconds of the slowest of them.
         peak: Most calls in flight at once.
+        gpu_seconds: Seconds in which a call was in flight, times the GPUs declared for
+            the role (see :func:`combee_dspy.costs.share_gpu_seconds`), over all roles
+            for which some are declared; ``None``, not zero, where there are none.
     """
 
     calls: int = 0
@@ -71,6 +78,7 @@ class Counts:
     seconds: float = 0.0
     slowest: float = 0.0
     peak: int = 0
+    gpu_seconds: float | None = None
 
     @property
     def sent(self) -> int:
@@ -101,6 +109,7 @@ class Counts:
             "seconds": self.seconds,
             "slowest": self.slowest,
             "peak": self.peak,
+            "gpu_seconds": self.gpu_seconds,
         }
 
 
@@ -131,22 +140,24 @@ class Totals:
 class _Line:
     """Running sums of one key. Read and written under the ledger's lock."""
 
-    __slots__ = ("in_flight", "peak", "slowest", "sums")
+    __slots__ = ("gpu_seconds", "in_flight", "peak", "slowest", "sums")
 
-    def __init__(self) -> None:
+    def __init__(self, gpu_seconds: float | None = None) -> None:
+        self.gpu_seconds = gpu_seconds
         self.in_flight = 0
         self.peak = 0
         self.slowest = 0.0
         # calls, errors, cached, prompt tokens, completion tokens, picodollars, unpriced
         self.sums = [0, 0, 0, 0, 0, 0, 0, 0.0]
 
-    def freeze(self) -> tuple[int, float, tuple[Any, ...]]:
-        return self.peak, self.slowest, tuple(self.sums)
+    def freeze(self) -> tuple[int, float, float | None, tuple[Any, ...]]:
+        return self.peak, self.slowest, self.gpu_seconds, tuple(self.sums)
 
 
-def _counts(peak: int, slowest: float, sums: tuple[Any, ...]) -> Counts:
+def _counts(peak: int, slowest: float, gpu_seconds: float | None, sums: tuple[Any, ...]) -> Counts:
     calls, errors, cached, prompt, completion, pico, unpriced, seconds = sums
-    return Counts(calls, errors, cached, prompt, completion, pico / _PICO, unpriced, seconds, slowest, peak)
+    dollars = pico / _PICO
+    return Counts(calls, errors, cached, prompt, completion, dollars, unpriced, seconds, slowest, peak, gpu_seconds)
 
 
 class Ledger:
@@ -161,6 +172,9 @@ class Ledger:
         listeners: Called with every finished call, in the thread that made it,
             outside the lock. Must be quick and must not raise: DSPy reports an
             error of a callback as a warning and goes on.
+        gpus: GPUs by role, for the roles that have some. A call counts as in flight
+            from its beginning to its end, DSPy's own retries and their pauses
+            included. What a cache answered is charged nothing.
     """
 
     def __init__(
@@ -169,27 +183,44 @@ class Ledger:
         *,
         clock: Callable[[], float] = time.monotonic,
         listeners: Iterable[Callable[[LMCall], None]] = (),
+        gpus: Mapping[Role, float] | None = None,
     ) -> None:
         self.prices = prices if prices is not None else PriceTable()
         self.clock = clock
         self._listeners = tuple(listeners)
         self._opened = clock()
         self._lock = threading.Lock()
-        self._lines: dict[tuple[str, ...], _Line] = {(): _Line()}
+        self._meters: dict[str, GpuMeter] = {role: GpuMeter(number) for role, number in (gpus or {}).items()}
+        self._lines: dict[tuple[str, ...], _Line] = {(): _Line(0.0 if self._meters else None)}
 
-    def begin(self, role: str, model: str) -> None:
-        """Note that a call is in flight. :meth:`finish` must follow."""
+    def begin(self, role: str, model: str) -> float:
+        """Note that a call is in flight. :meth:`finish` must follow.
+
+        Returns:
+            What :meth:`finish` needs for the GPU-seconds.
+        """
         keys = ((), (role,), (role, model))
         with self._lock:
             for key in keys:
                 line = self._lines.get(key)
                 if line is None:
-                    line = self._lines[key] = _Line()
+                    line = self._lines[key] = _Line(0.0 if role in self._meters else None)
                 line.in_flight += 1
                 line.peak = max(line.peak, line.in_flight)
+            meter = self._meters.get(role)
+            # Read under the lock, so that the meter's time never runs backwards.
+            return 0.0 if meter is None else meter.start(self.clock())
 
-    def finish(self, call: LMCall) -> None:
-        """Add a call that :meth:`begin` announced, and tell the listeners."""
+    def finish(self, call: LMCall, gpu_started: float = 0.0) -> LMCall:
+        """Add a call that :meth:`begin` announced, and tell the listeners.
+
+        Args:
+            call: The call.
+            gpu_started: What :meth:`begin` returned.
+
+        Returns:
+            The call with its GPU-seconds.
+        """
         pico = 0 if call.dollars is None else round(call.dollars * _PICO)
         seconds = 0.0 if call.cached else call.seconds
         amounts = (
@@ -204,15 +235,22 @@ class Ledger:
         )
         keys = ((), (call.role,), (call.role, call.model))
         with self._lock:
+            meter = self._meters.get(call.role)
+            if meter is not None:
+                share = meter.stop(gpu_started, self.clock())
+                call = replace(call, gpu_seconds=0.0 if call.cached else share)
             for key in keys:
                 line = self._lines[key]
                 line.in_flight -= 1
+                if call.gpu_seconds is not None:
+                    line.gpu_seconds = (line.gpu_seconds or 0.0) + call.gpu_seconds
                 line.slowest = max(line.slowest, seconds)
                 sums = line.sums
                 for position, amount in enumerate(amounts):
                     sums[position] += amount
         for listener in self._listeners:
             listener(call)
+        return call
 
     def snapshot(self) -> Totals:
         """Return what has been counted so far. Cheap: copies a few numbers per role and model."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
+from weakref import WeakSet
 
 import dspy
 from dspy.utils.callback import BaseCallback
 
 from combee_dspy.costs._ledger import Ledger, LMCall
 from combee_dspy.costs._roles import current_role
+from combee_dspy.costs._rollout import RolloutMeter, current_meter
 from combee_dspy.records import Role
 
 __all__ = ["LedgerRecorder"]
@@ -28,7 +30,8 @@ class LedgerRecorder:
 
     The program's own ``dspy.track_usage()`` and ``track_usage=True`` get the
     usage that they would get without the recorder. Recorders nest: each
-    ledger hears every call once.
+    ledger hears every call once. A call made inside a
+    :func:`combee_dspy.costs.rollout_scope` is counted in its meter too.
 
     Heard are calls in this context and wherever DSPy carries its settings:
     nested modules, ``dspy.Parallel``, ``acall`` in async tasks. Not heard are
@@ -39,10 +42,13 @@ class LedgerRecorder:
 
     Args:
         ledger: Where the calls go. Its clock and prices are used.
+        heard: Called with each LM when its first call begins, in the thread that makes it; must
+            not raise. For who has to know every LM there is, to keep its key out of files.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, heard: Callable[[Any], None] | None = None) -> None:
         self.ledger = ledger
+        self.heard = heard
 
     @contextmanager
     def installed(self) -> Iterator[LedgerRecorder]:
@@ -55,7 +61,8 @@ class LedgerRecorder:
             return
         # One listener for all ledgers: two would have to undo their work in reverse
         # order, and DSPy calls callbacks in the same order at the start and the end.
-        listener = _Listener((*ledgers, self.ledger))
+        heard = (*(outer.heard if outer is not None else ()), *((self.heard,) if self.heard is not None else ()))
+        listener = _Listener((*ledgers, self.ledger), heard)
         callbacks = [callback for callback in callbacks if callback is not outer] + [listener]
         tracker = _Tracker(_users_tracker(), listener.hear_unannounced)
         with dspy.context(callbacks=callbacks, usage_tracker=tracker):
@@ -108,9 +115,23 @@ def _users_tracker() -> Any:
 class _Open:
     """A call in flight. Touched only by the thread or task that makes it."""
 
-    __slots__ = ("completion", "heard", "known", "model", "prompt", "prompt_cached", "role", "scope", "started")
+    __slots__ = (
+        "completion",
+        "gpu_started",
+        "heard",
+        "known",
+        "meter",
+        "model",
+        "prompt",
+        "prompt_cached",
+        "role",
+        "scope",
+        "started",
+    )
 
     def __init__(self, role: Role, model: str) -> None:
+        self.meter: RolloutMeter | None = current_meter()
+        self.gpu_started: tuple[float, ...] = ()
         self.role = role
         self.model = model
         self.heard = False
@@ -160,10 +181,13 @@ class _Listener(BaseCallback):
 
     Args:
         ledgers: All ledgers that hear the calls of this context.
+        heard: Called with each LM once.
     """
 
-    def __init__(self, ledgers: tuple[Ledger, ...]) -> None:
+    def __init__(self, ledgers: tuple[Ledger, ...], heard: tuple[Callable[[Any], None], ...] = ()) -> None:
         self.ledgers = ledgers
+        self.heard = heard
+        self._met: WeakSet[Any] = WeakSet()
         self._open: dict[str, _Open] = {}
         self._modules: dict[str, AbstractContextManager[None]] = {}
 
@@ -171,19 +195,27 @@ class _Listener(BaseCallback):
         """Count a call of which only the usage is heard."""
         call = _Open(current_role(), model)
         call.hear(model, usage)
+        counted: LMCall | None = None
         for ledger in self.ledgers:
-            ledger.begin(call.role, model)
-            ledger.finish(call.close("", ledger, 0.0, None))
+            started = ledger.begin(call.role, model)
+            counted = ledger.finish(call.close("", ledger, 0.0, None), started)
+        if call.meter is not None and counted is not None:
+            call.meter.add(counted)
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Open a call."""
         if call_id in self._open:  # listed twice: in the settings and on the LM
             return
+        if self.heard and instance not in self._met:
+            self._met.add(instance)
+            for heard in self.heard:
+                heard(instance)
         call = _Open(current_role(), str(getattr(instance, "model", type(instance).__name__)))
         call.scope = _enter(dspy.context(usage_tracker=_Tracker(_users_tracker(), call.hear)))
         self._open[call_id] = call
-        for ledger in self.ledgers:
-            ledger.begin(call.role, call.model)
+        if call.meter is not None and call.role == "task":
+            call.meter.saw(inputs)
+        call.gpu_started = tuple(ledger.begin(call.role, call.model) for ledger in self.ledgers)
         call.started = tuple(ledger.clock() for ledger in self.ledgers)
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
@@ -194,8 +226,12 @@ class _Listener(BaseCallback):
         ended = tuple(ledger.clock() for ledger in self.ledgers)
         _leave(call.scope)
         error = type(exception).__name__ if exception is not None else None
-        for ledger, start, end in zip(self.ledgers, call.started, ended, strict=True):
-            ledger.finish(call.close(call_id, ledger, end - start, error))
+        counted: LMCall | None = None
+        for ledger, start, end, gpu in zip(self.ledgers, call.started, ended, call.gpu_started, strict=True):
+            counted = ledger.finish(call.close(call_id, ledger, end - start, error), gpu)
+        if call.meter is not None and counted is not None:
+            # The last ledger is that of the innermost recorder: the rollout runs under it.
+            call.meter.add(counted)
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Step aside for ``track_usage=True``, which DSPy honours only where no tracker is set."""

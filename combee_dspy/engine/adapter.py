@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -11,14 +11,14 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
 from combee_dspy.costs import role_scope
 from combee_dspy.engine._private import DspyBridge, EvaluationBatch
-from combee_dspy.engine.candidates import Candidate, candidate_id, demonstrations_key, is_hidden, visible
+from combee_dspy.engine.candidates import Candidate, candidate_id, demonstrations_key, fields_key, is_hidden, visible
 from combee_dspy.engine.evaluator import Evaluated, Evaluator
 from combee_dspy.engine.feedback import CrashedPrediction, as_evaluator
 from combee_dspy.engine.flex import flex_rollouts
 from combee_dspy.engine.state import RunState
-from combee_dspy.events import ErrorRaised
+from combee_dspy.events import CandidateProposed, ErrorRaised
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.operators import decode_demonstrations
+from combee_dspy.operators import decode_demonstrations, decode_fields
 from combee_dspy.records import Rollout
 
 __all__ = ["CombeeAdapter", "ReflectiveDataset"]
@@ -75,9 +75,10 @@ class CombeeAdapter(DspyBridge):
         self._warned: set[str] = set()
         self._last_dataset: tuple[object, list[str], ReflectiveDataset] | None = None
 
-    def attach(self, evaluator: Evaluator) -> None:
-        """Set the evaluator, which needs :meth:`build_program` of this very object."""
+    def attach(self, evaluator: Evaluator, observe: Callable[[Rollout], None] = lambda rollout: None) -> None:
+        """Set the evaluator, which needs :meth:`build_program` of this very object, and who sees every rollout."""
         self._evaluator = evaluator
+        self._observe = observe
 
     def build_program(self, candidate: Candidate) -> dspy.Module:
         """Return a fresh program with the candidate's texts and demonstrations. The student is not changed."""
@@ -89,6 +90,9 @@ class CombeeAdapter(DspyBridge):
                     dspy.Example(**demo.inputs, **demo.outputs).with_inputs(*demo.inputs)
                     for demo in decode_demonstrations(encoded)
                 ]
+            for field, description in decode_fields(candidate.get(fields_key(name), "")).items():
+                # DSPy writes "${name}" where a field has no description; saying so again changes nothing.
+                predictor.signature = predictor.signature.with_updated_fields(field, desc=description)
         return program
 
     def evaluate(
@@ -115,6 +119,23 @@ class CombeeAdapter(DspyBridge):
         elif purpose == "child":
             self.run_state.finish_measurement()
         return list(batches)
+
+    def screen(self, candidates: Sequence[Candidate], rows: Sequence[Any]) -> list[list[float]]:
+        """Return each candidate's scores on a few examples; what it buys is counted with gepa's next evaluation."""
+        done = self._buy([(candidate, list(rows)) for candidate in candidates], "screen")
+        self.run_state.unbilled += sum(one.bought for one in done)
+        return [[rollout.score for rollout in one.rollouts] for one in done]
+
+    def another_draw(self, candidates: Sequence[Candidate], rows: Sequence[Any]) -> list[list[float]]:
+        """Return each candidate's validation scores, drawn once more past every cache."""
+        done = self._bought_by().evaluate(
+            [(candidate, list(rows)) for candidate in candidates],
+            purpose="validation",
+            iteration=self.run_state.iteration,
+            replicate=1,
+        )
+        self.run_state.unbilled += sum(one.bought for one in done)
+        return [[rollout.score for rollout in one.rollouts] for one in done]
 
     def heldout_scores(self, candidates: Sequence[Candidate], rows: Sequence[Any]) -> list[list[float]]:
         """Return each candidate's scores on the held-out set, measured as its validation scores are."""
@@ -159,10 +180,21 @@ class CombeeAdapter(DspyBridge):
             Exception: As the proposer does; told first, because gepa only skips the task.
         """
         try:
-            return self.own_proposals(candidate, reflective_dataset, components_to_update)
+            texts = self.own_proposals(candidate, reflective_dataset, components_to_update)
         except Exception as error:
             self._tell("proposer", error)
             raise
+        if texts and self._evaluator is not None:
+            self._evaluator.emit(
+                CandidateProposed(
+                    iteration=self.run_state.iteration,
+                    candidate_id=candidate_id({**candidate, **texts}),
+                    parent_id=candidate_id(candidate),
+                    operator="instruction_proposer",
+                    texts=texts,
+                )
+            )
+        return texts
 
     def get_adapter_state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
@@ -181,6 +213,9 @@ class CombeeAdapter(DspyBridge):
 
     def _buy(self, items: Sequence[tuple[Candidate, Sequence[Any]]], purpose: str) -> list[Evaluated]:
         done = self._bought_by().evaluate(items, purpose=purpose, iteration=self.run_state.iteration)
+        for one in done:
+            for rollout in one.rollouts:
+                self._observe(rollout)
         if self.run_state.iteration == 0 and purpose == "validation":
             self._check_seed([rollout for one in done for rollout in one.rollouts])
         return done
@@ -237,10 +272,14 @@ class CombeeAdapter(DspyBridge):
             scores=[rollout.score for rollout in rollouts],
             trajectories=self._trajectories(rollouts) if capture_traces else None,
             objective_scores=objectives if any(objectives) else None,
-            num_metric_calls=evaluated.bought,
+            num_metric_calls=evaluated.bought + self._unbilled(),
         )
         batch.rollouts = rollouts
         return batch
+
+    def _unbilled(self) -> int:
+        bought, self.run_state.unbilled = self.run_state.unbilled, 0
+        return bought
 
     def _trajectories(self, rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
         """Return DSPy's trajectory records."""

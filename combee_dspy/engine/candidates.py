@@ -1,8 +1,8 @@
 """Candidates as gepa knows them: text per component, demonstrations among them.
 
-Demonstrations travel as components of their own, encoded as text, so that
-gepa's pool, checkpoints and merge carry them without knowing what they are.
-They are hidden from component selection.
+Demonstrations and field descriptions travel as components of their own, encoded
+as text, so that gepa's pool, checkpoints and merge carry them without knowing
+what they are. They are hidden from component selection.
 """
 
 from __future__ import annotations
@@ -15,24 +15,31 @@ __all__ = [
     "Candidate",
     "candidate_id",
     "demonstrations_key",
+    "fields_key",
     "is_hidden",
     "visible",
 ]
 
 Candidate = dict[str, str]
 
-# A predictor's path is made of identifiers, dots and subscripts: it cannot end like this.
-_SUFFIX = "::demonstrations"
+# A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
+_DEMONSTRATIONS = "::demonstrations"
+_FIELDS = "::fields"
 
 
 def demonstrations_key(component: str) -> str:
     """Return the key under which a component's demonstrations stand in a candidate."""
-    return component + _SUFFIX
+    return component + _DEMONSTRATIONS
+
+
+def fields_key(component: str) -> str:
+    """Return the key under which the descriptions of a component's fields stand in a candidate."""
+    return component + _FIELDS
 
 
 def is_hidden(key: str) -> bool:
-    """Whether a key names demonstrations rather than a text that a proposer edits."""
-    return key.endswith(_SUFFIX)
+    """Whether a key names demonstrations or field descriptions rather than a text that a proposer edits."""
+    return key.endswith((_DEMONSTRATIONS, _FIELDS))
 
 
 def visible(keys: Iterable[str]) -> list[str]:

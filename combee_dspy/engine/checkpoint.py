@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from combee_dspy.engine.candidates import is_hidden, visible
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["check_log_dir", "claim_log_dir"]
+__all__ = ["check_log_dir", "claim_log_dir", "read_checkpoint"]
 
 _STATE = "gepa_state.bin"
 _SIDE = "combee_run.json"
@@ -62,15 +62,48 @@ def check_log_dir(
             _compare(folder, _read(side), identity)
 
 
+def read_checkpoint(log_dir: Path, trusted: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Return gepa's state as plain data, empty where there is none.
+
+    Args:
+        log_dir: The run's directory.
+        trusted: As for :func:`check_log_dir`.
+
+    Raises:
+        ArgumentValueError: Its pickle imports something that gepa's state does not hold, or is no such state.
+    """
+    state = log_dir / _STATE
+    found = _check(state, _PACKAGES | trusted) if state.exists() else {}
+    return found if isinstance(found, dict) else {}
+
+
 def claim_log_dir(log_dir: str | os.PathLike[str] | None, identity: Mapping[str, str]) -> None:
     """Make a log_dir and note which run it belongs to, in one step that is never half done."""
     if log_dir is None:
         return
     folder = Path(log_dir)
     folder.mkdir(parents=True, exist_ok=True)
+    spent = noted_spending(log_dir)
+    _write(folder, {**identity, **({"spent": spent} if spent else {})})
+
+
+def _write(folder: Path, noted: Mapping[str, Any]) -> None:
     partial = folder / (_SIDE + ".tmp")
-    partial.write_text(json.dumps(dict(identity), indent=2, sort_keys=True), encoding="utf-8")
+    partial.write_text(json.dumps(dict(noted), indent=2, sort_keys=True), encoding="utf-8")
     partial.replace(folder / _SIDE)
+
+
+def note_spending(log_dir: str | os.PathLike[str] | None, spent: Mapping[str, Any]) -> None:
+    """Note what a run had spent when it ended, for whoever resumes it."""
+    if log_dir is not None:
+        _write(Path(log_dir), {**_read(Path(log_dir) / _SIDE), "spent": dict(spent)})
+
+
+def noted_spending(log_dir: str | os.PathLike[str] | None) -> Mapping[str, Any]:
+    """Return what :func:`note_spending` noted; empty where nothing was."""
+    side = None if log_dir is None else Path(log_dir) / _SIDE
+    found = _read(side).get("spent") if side is not None and side.exists() else None
+    return found if isinstance(found, dict) else {}
 
 
 def _compare_seeds(folder: Path, state: object, seed: Mapping[str, str]) -> None:

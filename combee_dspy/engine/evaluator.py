@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -10,23 +13,27 @@ from dataclasses import dataclass, replace
 import dspy
 import tenacity
 
+from combee_dspy.costs import RolloutMeter
 from combee_dspy.engine.candidates import Candidate, candidate_id
+from combee_dspy.engine.tickets import ATTEMPTS, Pending, Ticket, check_service, give_up, result_of
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
-from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts import ExecutorSession, InfrastructureFaultError, Metric, run_rollout
+from combee_dspy.rollouts import (
+    EvaluationCache,
+    ExecutorSession,
+    Fingerprints,
+    InfrastructureFaultError,
+    Metric,
+    RolloutKey,
+    another_draw,
+    draw_again,
+    run_rollout,
+)
 
 __all__ = ["Evaluated", "Evaluator"]
 
 _PROGRAMS_KEPT = 8
-
-_ATTEMPTS = 3
-
-# Fewer unexplained failures than this in one call may be a matter of the examples.
-_WIDESPREAD = 3
-
-_Pending = Sequence[tuple["Future[Rollout]", bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +42,19 @@ class Evaluated:
 
     Attributes:
         rollouts: One per example, in the order of the examples.
-        bought: How many were not in the memo.
+        bought: How many are new to this run: what budgets in rollouts count. One that an earlier
+            run had paid for is among them, so that a run's course does not depend on what the
+            cache held when it began.
+        reused: How many of these cost nothing.
     """
 
     rollouts: tuple[Rollout, ...]
     bought: int
+    reused: int = 0
 
 
 class Evaluator:
-    """Runs candidates on examples over one executor, with one memo for the run.
+    """Runs candidates on examples over one executor, and buys no rollout twice.
 
     Used from the thread that runs gepa's loop; the rollouts run in the
     executor's workers.
@@ -54,15 +65,16 @@ class Evaluator:
         failure_score: Score of a rollout that failed.
         session: Where rollouts run. Not owned.
         emit: Hears of each rollout, in the order of the batch.
-        memoize: Whether a (candidate, example) pair is bought only once.
-        keep_traces: Row hashes whose traces the memo keeps; others are scored
+        memoize: Whether a rollout is bought only once; without, ``cache`` is not used.
+        keep_traces: Row hashes whose traces memory keeps; others are scored
             and their traces dropped, so that memory does not grow with validation.
+        cache: Shared with other runs; by default one of this evaluator's own, in memory. Not owned.
 
     Attributes:
         emit: As given.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one wiring point, called once per run
         self,
         build: Callable[[Candidate], dspy.Module],
         metric: Metric,
@@ -72,29 +84,42 @@ class Evaluator:
         *,
         memoize: bool,
         keep_traces: frozenset[str],
+        cache: EvaluationCache | None = None,
     ) -> None:
         self._build = build
         self._metric = metric
         self._failure_score = failure_score
         self._session = session
         self.emit = emit
-        self._memoize = memoize
+        self._cache = (cache if cache is not None else EvaluationCache()) if memoize else None
+        # A cache in memory that others share must hold every trace: they may reflect on other rows.
+        self._keep_all = cache is not None and cache.path is None
         self._keep_traces = keep_traces
-        self._programs: OrderedDict[str, dspy.Module] = OrderedDict()
-        self._memo: dict[tuple[str, str], Future[Rollout]] = {}
+        self._programs: OrderedDict[tuple[str, int], dspy.Module] = OrderedDict()
+        self._prints = Fingerprints(metric, failure_score)
+        self._known: set[RolloutKey] = set()
         self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
         self._serial = 0
 
-    def _program(self, candidate: Candidate, identity: str) -> dspy.Module:
-        if identity not in self._programs:
-            self._programs[identity] = self._build(candidate)
-        self._programs.move_to_end(identity)
+    def _program(self, candidate: Candidate, identity: str, replicate: int = 0) -> dspy.Module:
+        place = (identity, replicate)
+        if place not in self._programs:
+            built = self._build(candidate)
+            if self._cache is not None:
+                self._prints.of_program(identity, built)
+            self._programs[place] = draw_again(built, replicate)
+        self._programs.move_to_end(place)
         while len(self._programs) > _PROGRAMS_KEPT:
             self._programs.popitem(last=False)
-        return self._programs[identity]
+        return self._programs[place]
 
     def evaluate(
-        self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]], *, purpose: str, iteration: int
+        self,
+        items: Sequence[tuple[Candidate, Sequence[dspy.Example]]],
+        *,
+        purpose: str,
+        iteration: int,
+        replicate: int = 0,
     ) -> list[Evaluated]:
         """Run every candidate on its batch, all rollouts in flight together.
 
@@ -102,6 +127,9 @@ class Evaluator:
             items: Candidates, each with its batch.
             purpose: ``"parent"``, ``"child"``, ``"validation"`` or ``"heldout"``.
             iteration: The iteration, for the events.
+            replicate: Which draw: 0, or a further one, for which the program's LMs and DSPy's are
+                asked with a ``rollout_id`` of their own, past DSPy's cache. An LM at temperature 0
+                answers as before (see :func:`combee_dspy.rollouts.repeats_itself`).
 
         Returns:
             One record per item, in order.
@@ -110,26 +138,35 @@ class Evaluator:
             InfrastructureError: Rollouts kept failing for reasons outside the program.
         """
         identities = [candidate_id(candidate) for candidate, _ in items]
-        pending = [
-            [self._submit(candidate, identity, example) for example in batch]
-            for (candidate, batch), identity in zip(items, identities, strict=True)
-        ]
-        try:
-            done = [
-                self._gather(identity, futures, purpose, iteration)
-                for identity, futures in zip(identities, pending, strict=True)
-            ]
-        except InfrastructureFaultError as fault:
-            raise _give_up(pending, fault) from fault
-        finally:
-            # After an error or an interrupt nothing that has not started may be bought any more.
-            for futures in pending:
-                for future, _ in futures:
-                    future.cancel()
-        _check_service(done, pending)
+        pending: list[list[Ticket]] = []
+        if self._cache is not None:
+            self._prints.read_settings()
+        lm = dspy.settings.lm
+        with dspy.context(lm=another_draw(lm, replicate)) if replicate else contextlib.nullcontext():
+            try:
+                for (candidate, batch), identity in zip(items, identities, strict=True):
+                    pending.append([self._submit(candidate, identity, example, replicate) for example in batch])
+                done = [
+                    self._gather(identity, tickets, purpose, iteration, replicate)
+                    for identity, tickets in zip(identities, pending, strict=True)
+                ]
+            except InfrastructureFaultError as fault:
+                raise give_up(pending, fault) from fault
+            finally:
+                # After an error or an interrupt nothing that has not started may be bought any more.
+                for ticket in (ticket for tickets in pending for ticket in tickets if ticket.bought):
+                    ticket.future.cancel()
+        check_service([one.rollouts for one in done], pending)
         return done
 
-    def announce(self, rollout: Rollout, identity: str, *, purpose: str, iteration: int, cached: bool = False) -> None:
+    def rescore(self, metric: Metric | None = None) -> None:
+        """Read the metric's identity again, between iterations: it has changed, or is another from now on."""
+        self._metric = metric if metric is not None else self._metric
+        self._prints = Fingerprints(self._metric, self._failure_score)
+
+    def announce(
+        self, rollout: Rollout, identity: str, *, purpose: str, iteration: int, cached: bool = False, replicate: int = 0
+    ) -> None:
         """Tell of a rollout, under an id of its own.
 
         Args:
@@ -138,6 +175,7 @@ class Evaluator:
             purpose: As for :meth:`evaluate`.
             iteration: The iteration.
             cached: Whether it cost nothing.
+            replicate: Which draw it is.
         """
         self._serial += 1
         self.emit(
@@ -146,49 +184,77 @@ class Evaluator:
                 rollout=rollout,
                 rollout_id=f"{self._serial:08d}",
                 candidate_id=identity,
-                split={"parent": "train", "child": "train"}.get(purpose, purpose),
+                split={"parent": "train", "child": "train", "screen": "train"}.get(purpose, purpose),
                 purpose=purpose,
                 cached=cached,
+                replicate=replicate,
             )
         )
         if rollout.failed_in == "service" and not cached:
             self.emit(ErrorRaised(iteration=iteration, where="rollout", error=rollout.error or "", fatal=False))
 
-    def _submit(self, candidate: Candidate, identity: str, example: dspy.Example) -> tuple[Future[Rollout], bool]:
-        key = (identity, self.row_hash(example))
-        if self._memoize and key in self._memo:
-            known = self._memo[key]
-            if not known.cancelled() and not (known.done() and known.exception()):
-                return known, False
-        future = self._session.submit(self._attempt, self._program(candidate, identity), example, key[1])
-        if self._memoize:
-            self._memo[key] = future
-        return future, True
+    def _submit(self, candidate: Candidate, identity: str, example: dspy.Example, replicate: int) -> Ticket:
+        row = self.row_hash(example)
+        key: RolloutKey | None = None
 
-    def _attempt(self, program: dspy.Module, example: dspy.Example, example_id: str) -> Rollout:
+        def buy() -> Future[Rollout]:
+            program = self._program(candidate, identity, replicate)
+            return self._session.submit(self._attempt, program, example, row, key, time.monotonic())
+
+        cache = self._cache
+        if cache is None:
+            return Ticket(buy(), bought=True, new=True, again=lambda: (buy(), True))
+        if not self._prints.knows(identity):
+            self._program(candidate, identity)
+        key = self._prints.key(identity, row, example, replicate)
+        ask = functools.partial(
+            cache.obtain,
+            key,
+            example,
+            lambda: self._program(candidate, identity),
+            buy,
+            traced=self._keep_all or row in self._keep_traces,
+        )
+        future, bought = ask()
+        new = bought or key not in self._known
+        self._known.add(key)
+        return Ticket(future, bought, new, ask)
+
+    def _attempt(
+        self, program: dspy.Module, example: dspy.Example, example_id: str, key: RolloutKey | None, submitted: float
+    ) -> Rollout:
         """Run one rollout in a worker, again where the service failed in passing."""
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
             retry=tenacity.retry_if_exception(_may_pass),
             reraise=True,
         )
+        meter = RolloutMeter(submitted, time.monotonic())
         rollout: Rollout
         try:
-            rollout = retrying(run_rollout, program, example, example_id, self._metric, self._failure_score)
+            rollout = retrying(run_rollout, program, example, example_id, self._metric, self._failure_score, meter)
         except InfrastructureFaultError as fault:
             if fault.rollout is None:
                 raise
             rollout = fault.rollout
-        return rollout if example_id in self._keep_traces else replace(rollout, trace=(), callers=())
+        rollout = meter.stamp(rollout)
+        if self._cache is not None and key is not None:
+            self._cache.keep(key, rollout, program)
+        if self._keep_all or example_id in self._keep_traces:
+            return rollout
+        return replace(rollout, trace=(), callers=())
 
-    def _gather(self, identity: str, futures: _Pending, purpose: str, iteration: int) -> Evaluated:
+    def _gather(self, identity: str, tickets: Pending, purpose: str, iteration: int, replicate: int) -> Evaluated:
         rollouts = []
-        for future, bought in futures:
-            rollout = future.result()
-            self.announce(rollout, identity, purpose=purpose, iteration=iteration, cached=not bought)
+        for ticket in tickets:
+            rollout = result_of(ticket)
+            self.announce(
+                rollout, identity, purpose=purpose, iteration=iteration, cached=not ticket.bought, replicate=replicate
+            )
             rollouts.append(rollout)
-        return Evaluated(tuple(rollouts), sum(bought for _, bought in futures))
+        new = [ticket for ticket in tickets if ticket.new]
+        return Evaluated(tuple(rollouts), len(new), sum(not ticket.bought for ticket in new))
 
     def row_hash(self, example: dspy.Example) -> str:
         """Return the example's row hash, computed once per example."""
@@ -202,30 +268,3 @@ class Evaluator:
 
 def _may_pass(error: BaseException) -> bool:
     return isinstance(error, InfrastructureFaultError) and error.retryable
-
-
-def _give_up(pending: Sequence[_Pending], fault: InfrastructureFaultError) -> InfrastructureError:
-    futures = [future for batch in pending for future, _ in batch]
-    for future in futures:
-        future.cancel()
-    # What is still running is not waited for: it would only be counted.
-    ended = [future for future in futures if future.done() and not future.cancelled()]
-    failed = sum(1 for future in ended if future.exception() is not None)
-    return InfrastructureError(failed, _ATTEMPTS if fault.retryable else 1, str(fault))
-
-
-def _check_service(done: Sequence[Evaluated], pending: Sequence[_Pending]) -> None:
-    """Tell a service that is down from examples that it cannot answer.
-
-    Raises:
-        InfrastructureError: Half or more of the rollouts that were bought failed for no known reason.
-    """
-    bought = [
-        rollout
-        for one, futures in zip(done, pending, strict=True)
-        for rollout, (_, fresh) in zip(one.rollouts, futures, strict=True)
-        if fresh
-    ]
-    failed = [rollout for rollout in bought if rollout.failed_in == "service"]
-    if len(failed) >= max(_WIDESPREAD, len(bought) / 2):
-        raise InfrastructureError(len(failed), _ATTEMPTS, failed[-1].error or "")

@@ -10,7 +10,7 @@ from gepa.strategies.proposal_sampling import ProposalTask, SingleMutationSampli
 
 from combee_dspy.engine._private import hide_components
 from combee_dspy.engine.candidates import Candidate, is_hidden, visible
-from combee_dspy.engine.state import RunState
+from combee_dspy.engine.steering import Steering
 from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["Fanout", "SelectOnce", "TaggedCandidate", "component_selector"]
@@ -36,36 +36,36 @@ class TaggedCandidate(Candidate):
 
 
 class Fanout:
-    """gepa's sampling strategy: every task of the inner one, once per operator.
+    """gepa's sampling strategy: every task of the inner one, once per child.
 
     gepa evaluates equal (parent, minibatch) pairs once, so the children of one
     group share their parent's rollouts.
 
     Args:
-        operators: How many operators there are; 0 leaves the inner tasks as they are.
-        state: The run's state.
+        steering: Says which operators make the children, and when to start over.
         inner: The strategy that picks parents and minibatches.
     """
 
-    def __init__(self, operators: int, state: RunState, inner: Any | None = None) -> None:
-        self._operators = operators
-        self._state = state
+    def __init__(self, steering: Steering, inner: Any | None = None) -> None:
+        self._steering = steering
         self._inner = inner or SingleMutationSampling()
 
     def sample_tasks(self, state: Any, candidate_selector: Any, batch_sampler: Any, trainset: Any) -> list[Any]:
         """Return the tasks of one iteration."""
-        self._state.iteration = state.i + 1
         hide_components(state, visible(state.program_candidates[0]))
+        restart = self._steering.begin(state)
         tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)
-        if not self._operators:
-            return list(tasks)
-        return [
-            ProposalTask(
-                task.parent_idx, TaggedCandidate(task.parent_candidate, operator), task.minibatch_ids, task.minibatch
-            )
-            for task in tasks
-            for operator in range(self._operators)
-        ]
+        made = []
+        for number, task in enumerate(tasks):
+            operators = self._steering.operators(number)
+            parent = task.parent_idx if not restart else 0
+            candidate = task.parent_candidate if not restart else state.program_candidates[0]
+            if not operators:
+                made.append(task)
+            for operator in operators:
+                tagged = TaggedCandidate(candidate, operator)
+                made.append(ProposalTask(parent, tagged, task.minibatch_ids, task.minibatch))
+        return made
 
 
 class SelectOnce:

@@ -63,6 +63,7 @@ class Listener:
         """A candidate has been validated."""
         if event["iteration"] == 0:
             self._rollouts = max(self._rollouts, event["num_examples_evaluated"])
+        self._state.validate_child(candidate_id(event["candidate"]), event["average_score"])
         self._emit(
             ValidationFinished(
                 iteration=event["iteration"],
@@ -107,6 +108,7 @@ class Listener:
 
     def on_iteration_end(self, event: Mapping[str, Any]) -> None:
         """An iteration is over."""
+        self._state.end_iteration()
         scores = event["state"].program_full_scores_val_set
         self._emit(
             IterationFinished(

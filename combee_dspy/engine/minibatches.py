@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from combee_dspy.controllers import BatchController, BatchView
@@ -27,6 +27,7 @@ class ControlledSampler:
         state: The run's state.
         view: Makes the controller's view from gepa's state.
         emit: Hears each decision.
+        anchors: Positions of examples that are in every minibatch, behind what was drawn.
     """
 
     def __init__(
@@ -36,7 +37,9 @@ class ControlledSampler:
         state: RunState,
         view: Callable[[Any], BatchView],
         emit: Callable[[Event], None],
+        anchors: Sequence[int] = (),
     ) -> None:
+        self._anchors = tuple(anchors)
         self._controller = controller
         self._stream = stream
         self._state = state
@@ -56,4 +59,5 @@ class ControlledSampler:
         positions, self._state.cursor = self._stream.draw(self._state.cursor, self._planned[1].size)
         self._state.start_minibatch(len(positions), first=first)
         ids = list(loader.all_ids())
-        return [ids[position] for position in positions]
+        drawn = set(positions)
+        return [ids[position] for position in (*positions, *(one for one in self._anchors if one not in drawn))]

@@ -5,39 +5,47 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 
-from combee_dspy.aggregators import Aggregator
 from combee_dspy.engine.adapter import CombeeAdapter, ReflectiveDataset
-from combee_dspy.engine.candidates import Candidate, candidate_id, demonstrations_key
+from combee_dspy.engine.breeding import Breeder, Child, ComponentError
+from combee_dspy.engine.candidates import Candidate, candidate_id
+from combee_dspy.engine.fallback import BestNode
 from combee_dspy.engine.fanout import TaggedCandidate
-from combee_dspy.engine.runs import predictor_runs
-from combee_dspy.engine.state import RunState
+from combee_dspy.engine.guarding import Guarding
+from combee_dspy.engine.scanning import Scanned, Scanner
+from combee_dspy.engine.settings import Settings
+from combee_dspy.engine.state import Proposed, RunState
 from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised, Event
-from combee_dspy.exceptions import ArgumentTypeError
-from combee_dspy.operators import Operator, OperatorInput, decode_demonstrations, encode_demonstrations
-from combee_dspy.records import Edit, Lessons, Reflection, Refusal
-from combee_dspy.reducer_core import propose_component
+from combee_dspy.records import Lessons
 from combee_dspy.reflections import estimate_record_tokens
-from combee_dspy.strategies import PredictFn, StrategyContext
+from combee_dspy.strategies import PredictFn
 
 __all__ = ["ScanReflection"]
 
 _ORCHESTRATORS = 8
 
 Job = tuple[Candidate, ReflectiveDataset, list[str]]
-Outcome = Edit | Refusal
 
 
 @dataclass(slots=True)
-class _Child:
-    """What one job will return."""
+class _Group:
+    """Jobs that share a parent and a minibatch, and so a scan."""
 
-    texts: dict[str, str] = field(default_factory=dict)
-    refusals: list[str] = field(default_factory=list)
+    number: int
+    candidate: Candidate
+    dataset: ReflectiveDataset
+    components: list[str]
+    jobs: list[int]
+    children: list[Child]
+    scans: dict[str, Future[Scanned]]
+
+    @property
+    def place(self) -> str:
+        return f"group {self.number}"
 
 
 class ScanReflection:
@@ -49,36 +57,38 @@ class ScanReflection:
     the run at its next check.
 
     Args:
-        adapter: Knows the programs and ``dspy.Flex`` parts.
-        aggregator: Turns reflections into lessons.
-        operators: Each makes one child.
-        predict: The way to the LM.
+        adapter: Knows the programs and ``dspy.Flex`` parts, and buys screens.
+        settings: The run's settings: aggregator, operators, guards, diversity.
+        guarding: What no child may break.
+        predict: Makes the way to the LM, at a temperature or at the LM's own.
         emit: Where events go.
         state: The run's state.
-        seed: The run's seed.
-        perfect_score: The score of a success.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point, called once per run
+    def __init__(
         self,
         adapter: CombeeAdapter,
-        aggregator: Aggregator,
-        operators: Sequence[Operator],
-        predict: PredictFn,
+        settings: Settings,
+        guarding: Guarding,
+        predict: Callable[[float | None], PredictFn],
         emit: Callable[[Event], None],
         state: RunState,
-        *,
-        seed: int,
-        perfect_score: float,
     ) -> None:
         self._adapter = adapter
-        self._aggregator = aggregator
-        self._operators = tuple(operators)
+        self._settings = settings
+        self._operators = settings.operators
+        self._guarding = guarding
         self._predict = predict
         self._emit = emit
         self._state = state
-        self._seed = seed
-        self._perfect_score = perfect_score
+        self._scanner = Scanner(
+            adapter,
+            settings.aggregator,
+            emit,
+            seed=settings.seed,
+            perfect_score=settings.perfect_score,
+            guarding=guarding,
+        )
         self.failure: Exception | None = None
 
     def reflect(
@@ -89,67 +99,163 @@ class ScanReflection:
 
     def reflect_many(self, jobs: list[Job]) -> list[tuple[ReflectionProposal, ScanReflection]]:
         """Return one proposal per job; without texts where every operator refused."""
-        children = [_Child() for _ in jobs]
+        texts: dict[int, dict[str, str]] = {}
         try:
-            self._reduce(children, jobs)
-            for child, (candidate, _, _) in zip(children, jobs, strict=True):
-                self._tell(child, candidate)
+            for group in self._reduce(jobs):
+                for job, child in zip(group.jobs, group.children, strict=True):
+                    texts[job] = child.texts
+                    self._tell(child)
         except Exception as error:  # noqa: BLE001 - kept in `failure`: raising here would buy the calls again
             self._fail("reflection", error)
-            children = [_Child() for _ in jobs]
-        return [(ReflectionProposal(new_texts=child.texts), self) for child in children]
+            texts = {}
+        return [(ReflectionProposal(new_texts=texts.get(number, {})), self) for number in range(len(jobs))]
 
-    def _reduce(self, children: Sequence[_Child], jobs: Sequence[Job]) -> None:
-        groups: dict[int, list[int]] = {}
-        for position, (_, dataset, _) in enumerate(jobs):
-            groups.setdefault(id(dataset), []).append(position)
-        flex = self._adapter.flex_components
+    def _reduce(self, jobs: Sequence[Job]) -> list[_Group]:
+        groups = self._groups(jobs)
         pool = ThreadPoolExecutor(_ORCHESTRATORS, thread_name_prefix="combee-scan")
         try:
-            pending: list[tuple[list[int], str, Future[list[Outcome]]]] = []
-            for number, members in enumerate(groups.values()):
-                candidate, dataset, components = jobs[members[0]]
-                operators = [self._operator_of(jobs[member][0]) for member in members]
-                for component in [name for name in components if name not in flex]:
-                    # A fresh copy per task: two threads may not run in one context.
-                    run = contextvars.copy_context().run
-                    task = pool.submit(
-                        run, self._component, candidate, dataset, component, operators, f"group {number}"
-                    )
-                    pending.append((members, component, task))
+            for group in groups:
+                self._start_scans(group, pool)
             # DSPy promises a code proposer all components at once, in this thread; the scans run meanwhile.
-            for members in groups.values():
-                self._propose_code(children, jobs, members)
-            for members, component, task in pending:
-                self._collect(children, jobs, members, component, task)
+            for group in groups:
+                self._propose_code(group)
+            made: list[Mapping[str, str]] = []
+            for group in groups:
+                self._breed(group, pool, made)
+                made.extend(child.candidate for child in group.children if child.texts)
         except BaseException:
             # An interrupt must not wait for scans that nobody will read.
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         pool.shutdown()
+        return groups
 
-    def _propose_code(self, children: Sequence[_Child], jobs: Sequence[Job], members: Sequence[int]) -> None:
+    def _groups(self, jobs: Sequence[Job]) -> list[_Group]:
+        found: dict[int, _Group] = {}
+        for number, (candidate, dataset, components) in enumerate(jobs):
+            group = found.get(id(dataset))
+            if group is None:
+                group = _Group(len(found), candidate, dataset, list(components), [], [], {})
+                found[id(dataset)] = group
+            group.jobs.append(number)
+            operator = candidate.operator if isinstance(candidate, TaggedCandidate) else 0
+            group.children.append(Child(dict(candidate), operator))
+        return list(found.values())
+
+    def _start_scans(self, group: _Group, pool: ThreadPoolExecutor) -> None:
+        needed = any(self._operators[child.operator].needs_lessons for child in group.children)
+        for component in group.components:
+            if component in self._adapter.flex_components:
+                continue
+            # One group rescues what was lost: offered to all, it would be offered more than once.
+            again = self._state.lost.pop(component, ()) if needed and self._settings.rescue else ()
+            group.scans[component] = pool.submit(
+                # A fresh copy per task: two threads may not run in one context.
+                contextvars.copy_context().run,
+                self._scan,
+                group,
+                component,
+                again,
+                needed,
+            )
+
+    def _scan(self, group: _Group, component: str, again: Any, needed: bool) -> Scanned:
+        return self._scanner.scan(
+            group.candidate,
+            group.dataset,
+            component,
+            self._predict(self._state.temperature_of(0)),
+            iteration=self._state.iteration,
+            place=group.place,
+            again=again,
+            lessons_needed=needed,
+        )
+
+    def _breed(self, group: _Group, pool: ThreadPoolExecutor, made: Sequence[Mapping[str, str]]) -> None:
+        """Let the operators make a group's children, judged beside those made before."""
+        scanned: dict[str, Scanned] = {}
+        for component, scan in group.scans.items():
+            try:
+                found = scan.result()
+            except Exception as error:  # noqa: BLE001 - kept in `failure`, and told
+                self._refuse(group, self._fail(component, error))
+                continue
+            if not found.reflections:
+                self._refuse(group, f"no trajectory says anything about {component}")
+                continue
+            scanned[component] = self._noted(found)
+        self._count(group, scanned)
+        if not scanned:
+            return
+        breeder = Breeder(
+            self._operators,
+            self._guarding.edit,
+            self._guarding.text,
+            lambda draw: self._predict(self._state.temperature_of(draw)),
+            draws=self._guarding.draws,
+            seed=self._settings.seed,
+            pool=pool,
+        )
+        try:
+            breeder.breed(
+                group.children,
+                scanned,
+                self._state.weights,
+                iteration=self._state.iteration,
+                place=group.place,
+                started=made,
+            )
+            if self._settings.fallback is not None:
+                fallback = BestNode(self._adapter, breeder, self._operators, self._guarding, self._emit, self._settings)
+                fallback.stand_in(group.children, scanned, group.dataset.rollouts, self._state.iteration)
+        except ComponentError as failed:
+            reason = self._fail(failed.component, failed.error)
+            for child in group.children:
+                child.texts = {key: text for key, text in child.texts.items() if key in self._adapter.flex_components}
+            self._refuse(group, reason)
+
+    def _noted(self, found: Scanned) -> Scanned:
+        """Enter a scan's lessons in the ledger, and add those that the parent lacks from before."""
+        component, lessons = found.context.component, found.given.lessons
+        if self._settings.rescue and found.lost:
+            self._state.lost[component] = found.lost
+        if not self._settings.lesson_ledger or lessons.rewrite is not None or not _scanned(lessons):
+            return found
+        offered = self._state.lessons.offer(component, found.given.instruction, lessons.lessons)
+        self._state.lessons.add(lessons, self._state.iteration, [one.example_id for one in found.reflections])
+        joined = replace(lessons, lessons=(*lessons.lessons, *offered))
+        return replace(found, given=replace(found.given, lessons=joined))
+
+    def _propose_code(self, group: _Group) -> None:
         """Let the code proposer edit a group's ``dspy.Flex`` parts: one edit, which the first child gets."""
-        candidate, dataset, components = jobs[members[0]]
-        code = [name for name in components if name in self._adapter.flex_components]
+        code = [name for name in group.components if name in self._adapter.flex_components]
         if not code:
             return
         texts: dict[str, str] = {}
         reason = "no new code was proposed"
         try:
-            texts = self._adapter.own_proposals(dict(candidate), dataset, code)
+            texts = self._adapter.own_proposals(dict(group.candidate), group.dataset, code)
         except Exception as error:  # noqa: BLE001 - told: one bad answer of a code LM is no reason to end a run
             reason = f"{type(error).__name__}: {error}"
             self._emit(ErrorRaised(iteration=self._state.iteration, where="code proposer", error=reason, fatal=False))
+        first, *others = group.children
         for component in code:
-            first, *others = (children[member] for member in members)
-            if texts.get(component, candidate[component]) == candidate[component]:
-                first.refusals.append(f"{component}: {reason}")
+            if texts.get(component, group.candidate[component]) == group.candidate[component]:
+                first.refusals.append((self._name(first), f"{component}: {reason}"))
             else:
                 first.texts[component] = texts[component]
             for child in others:
-                child.refusals.append(f"{component}: its one code edit belongs to the first operator")
-        self._count(jobs[members[0]], code)
+                child.refusals.append(
+                    (self._name(child), f"{component}: its one code edit belongs to the first operator")
+                )
+        self._count(group, code)
+
+    def _refuse(self, group: _Group, reason: str) -> None:
+        for child in group.children:
+            child.refusals.append((self._name(child), reason))
+
+    def _name(self, child: Child) -> str:
+        return self._operators[child.operator].name
 
     def _fail(self, where: str, error: Exception) -> str:
         """Keep what ends the run, and tell of it."""
@@ -158,128 +264,31 @@ class ScanReflection:
         self._emit(ErrorRaised(iteration=self._state.iteration, where=where, error=text, fatal=True))
         return text
 
-    def _count(self, job: Job, components: Sequence[str]) -> None:
+    def _count(self, group: _Group, components: Any) -> None:
         # In gepa's thread, and once per component rather than per child.
         for component in components:
-            for record in job[1].get(component, ()):
+            for record in group.dataset.get(component, ()):
                 self._state.records += 1
                 self._state.record_tokens += estimate_record_tokens(record)
 
-    def _operator_of(self, candidate: Candidate) -> Operator:
-        return self._operators[candidate.operator if isinstance(candidate, TaggedCandidate) else 0]
-
-    def _component(
-        self,
-        candidate: Candidate,
-        dataset: ReflectiveDataset,
-        component: str,
-        operators: Sequence[Operator],
-        place: str,
-    ) -> list[Outcome]:
-        """Reduce one component and let each operator edit it."""
-        records = dataset.get(component)
-        if not records:
-            return [Refusal(f"no trajectory says anything about {component}")] * len(operators)
-        reflections = self._reflections(records, dataset)
-        program = self._adapter.build_program(dict(candidate))
-        predictor = dict(program.named_predictors())[component]
-        given = OperatorInput(
-            instruction=candidate[component],
-            demonstrations=decode_demonstrations(candidate.get(demonstrations_key(component), "")),
-            signature=predictor.signature,
-            lessons=Lessons(component),
-            runs=predictor_runs(predictor, dataset.rollouts, component),
-            perfect_score=self._perfect_score,
-        )
-        context = StrategyContext(
-            component=component,
-            text=candidate[component],
-            predict=self._predict,
-            emit=self._emit,
-            iteration=self._state.iteration,
-            seed=self._seed,
-            place=place,
-        )
-        return list(propose_component(self._aggregator, operators, reflections, given, context))
-
-    def _reflections(self, records: Sequence[Mapping[str, Any]], dataset: ReflectiveDataset) -> list[Reflection]:
-        # DSPy drops trajectories that say nothing about a component; only where it
-        # dropped none do positions still tell which example a record is about.
-        ids = [rollout.example_id for rollout in dataset.rollouts]
-        known: Sequence[str | None] = ids if len(ids) == len(records) else [None] * len(records)
-        return [
-            Reflection(index, record, example_id)
-            for index, (record, example_id) in enumerate(zip(records, known, strict=True))
-        ]
-
-    def _collect(
-        self,
-        children: Sequence[_Child],
-        jobs: Sequence[Job],
-        members: Sequence[int],
-        component: str,
-        task: Future[list[Outcome]],
-    ) -> None:
-        edits: list[_Child | Refusal]
-        try:
-            edits = [
-                self._texts(outcome, component, jobs[member][0])
-                for member, outcome in zip(members, task.result(), strict=True)
-            ]
-        except Exception as error:  # noqa: BLE001 - kept in `failure`, and told
-            edits = [Refusal(self._fail(component, error))] * len(members)
-        for member, edit in zip(members, edits, strict=True):
-            if isinstance(edit, Refusal):
-                children[member].refusals.append(edit.reason)
-            else:
-                children[member].texts.update(edit.texts)
-                children[member].refusals.extend(edit.refusals)
-        self._count(jobs[members[0]], [component])
-
-    def _texts(self, outcome: Outcome, component: str, candidate: Candidate) -> _Child | Refusal:
-        """Return an edit as components of the candidate.
-
-        Raises:
-            ArgumentTypeError: The edit holds demonstrations that are not JSON.
-        """
-        if isinstance(outcome, Refusal):
-            return outcome
-        made = _Child()
-        if outcome.instruction is not None:
-            made.texts[component] = outcome.instruction
-        if outcome.demonstrations is not None:
-            key = demonstrations_key(component)
-            try:
-                encoded = encode_demonstrations(outcome.demonstrations)
-            except ArgumentTypeError as error:
-                name = self._operator_of(candidate).name
-                problem = f"returned demonstrations for {component} that are no plain JSON or do not come back from it"
-                raise ArgumentTypeError(
-                    f"operator {name!r}",
-                    outcome,
-                    problem,
-                    "Use plain JSON values: lists rather than tuples, string keys, finite numbers.",
-                ) from error
-            if key in candidate:
-                made.texts[key] = encoded
-            else:
-                made.refusals.append(f"{component} was started without demonstrations as a component")
-        return made
-
-    def _tell(self, child: _Child, candidate: Candidate) -> None:
-        operator = self._operator_of(candidate).name
-        parent = candidate_id(candidate)
-        for reason in child.refusals:
-            self._emit(
-                CandidateRefused(iteration=self._state.iteration, parent_id=parent, operator=operator, reason=reason)
+    def _tell(self, child: Child) -> None:
+        """Announce a child, or why there is none."""
+        iteration, parent = self._state.iteration, candidate_id(child.parent)
+        for operator, reason in child.refusals:
+            self._emit(CandidateRefused(iteration=iteration, parent_id=parent, operator=operator, reason=reason))
+        if not child.texts:
+            self._state.refused(child.tried)
+            return
+        identity, name = candidate_id(child.candidate), self._name(child)
+        self._state.refused(position for position in child.tried if position != child.operator)
+        self._state.proposed[identity] = Proposed(child.operator, parent)
+        self._state.lessons.carried(identity, child.candidate)
+        self._emit(
+            CandidateProposed(
+                iteration=iteration, candidate_id=identity, parent_id=parent, operator=name, texts=dict(child.texts)
             )
-        if child.texts:
-            self._emit(
-                CandidateProposed(
-                    iteration=self._state.iteration,
-                    candidate_id=candidate_id({**candidate, **child.texts}),
-                    parent_id=parent,
-                    operator=operator,
-                    texts=dict(child.texts),
-                )
-            )
+        )
+
+
+def _scanned(lessons: Lessons) -> bool:
+    return bool(lessons.lessons or lessons.nodes)

@@ -15,26 +15,44 @@ from gepa import optimize
 from combee_dspy.checks import Splits, check_splits, check_student
 from combee_dspy.costs import role_scope
 from combee_dspy.engine._private import detailed_results, flex_sources
+from combee_dspy.engine.acceptance import AnchoredAcceptance, with_anchors
 from combee_dspy.engine.adapter import CombeeAdapter
+from combee_dspy.engine.breeding import labels_of
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir
+from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, note_spending, noted_spending
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.engine.fanout import Fanout, SelectOnce, component_selector
 from combee_dspy.engine.feedback import feedback_map
+from combee_dspy.engine.finals import choose
+from combee_dspy.engine.guarding import Guarding
+from combee_dspy.engine.heldout import HeldoutSet
+from combee_dspy.engine.judging import Judging
 from combee_dspy.engine.listener import Listener
 from combee_dspy.engine.minibatches import ControlledSampler
 from combee_dspy.engine.reflection import ScanReflection
 from combee_dspy.engine.sampling import EpochStream
 from combee_dspy.engine.seed import seed_candidate
 from combee_dspy.engine.services import Services, started
-from combee_dspy.engine.settings import Models, Settings, minibatches_of, rollout_limit, specs_of, uses_scan
+from combee_dspy.engine.settings import (
+    Models,
+    Settings,
+    children_of,
+    minibatches_of,
+    rollout_limit,
+    specs_of,
+    uses_scan,
+)
+from combee_dspy.engine.spending import dump_totals, load_totals
 from combee_dspy.engine.state import RunState
+from combee_dspy.engine.steering import Steering
 from combee_dspy.engine.stop import Stopper
 from combee_dspy.engine.views import ViewMaker
-from combee_dspy.evaluation import PairedDifference, paired_difference
-from combee_dspy.events import HeldoutEvaluated, RunFinished, RunStarted
+from combee_dspy.evaluation import Receipt
+from combee_dspy.events import RunFinished, RunStarted
+from combee_dspy.hashing import row_hash
 from combee_dspy.report import CombeeReport
-from combee_dspy.streams import derive_seed
+from combee_dspy.rollouts import repeats_itself
+from combee_dspy.stopping import Selection
 
 __all__ = ["Settings", "search"]
 
@@ -88,18 +106,23 @@ class _Run:
         self.selector = selector
         self.models = models
         self.services = services
-        self.state = RunState(ledger=services.ledger)
+        self.state = RunState(ledger=services.ledger, spent_in_all=load_totals(noted_spending(settings.log_dir)))
         self.limit = rollout_limit(settings, seed, splits)
         # How many children each minibatch gets, and how many minibatches an iteration draws.
-        self.children = len(settings.operators) if uses_scan(settings) else 0
+        self.children = children_of(settings)
         self.groups = minibatches_of(settings.gepa_kwargs.get("sampling_strategy"))
+        # Anchors stand behind the training examples, unless they are among them.
+        self.train, self.anchors = with_anchors(splits.train, settings.anchors)
+        self.name = f"{type(student).__name__} seed {settings.seed}"
+        self.judging = Judging(settings, services.ledger.prices, self.limit)
+        self.heldout = HeldoutSet(settings, splits, self.judging.final, self.name, models.by_role())
         self.plans = not settings.like_gepa and "batch_sampler" not in settings.gepa_kwargs
         self.adapter = CombeeAdapter(
             state=self.state,
             like_gepa=settings.like_gepa,
             student_module=student,
-            metric_fn=settings.metric_fn,
-            feedback_map=feedback_map(student, settings.metric_fn),
+            metric_fn=self.judging.metric,
+            feedback_map=feedback_map(student, self.judging.metric),
             failure_score=settings.failure_score,
             num_threads=services.session.workers,
             add_format_failure_as_feedback=settings.add_format_failure_as_feedback,
@@ -112,24 +135,20 @@ class _Run:
         )
         self.evaluator = Evaluator(
             self.adapter.build_program,
-            settings.metric_fn,
+            self.judging.metric,
             settings.failure_score,
             services.session,
             services.bus.emit,
             memoize=settings.memoize,
-            keep_traces=splits.train_hashes,
+            cache=services.cache,
+            keep_traces=splits.train_hashes | {row_hash(row) for row in settings.anchors},
         )
-        self.adapter.attach(self.evaluator)
+        self.adapter.attach(self.evaluator, self.judging.observe)
         self.listener = Listener(self.adapter, self.state, services.bus.emit, self.costs)
+        self.state.labels = tuple(labels_of(settings.operators))
+        self.guarding = Guarding(settings, seed, self.adapter.flex_components, splits.train, self.state)
         self.reflection = ScanReflection(
-            self.adapter,
-            settings.aggregator,
-            settings.operators,
-            services.port.predict,
-            services.bus.emit,
-            self.state,
-            seed=settings.seed,
-            perfect_score=settings.perfect_score,
+            self.adapter, settings, self.guarding, services.port.at, services.bus.emit, self.state
         )
         self.stopper = Stopper(
             settings.budget,
@@ -138,7 +157,14 @@ class _Run:
             self.state,
             len(splits.train),
             least=self.groups * (1 + max(1, self.children)) + len(splits.validation) if self.plans else 0,
+            between=self._between,
         )
+
+    def _between(self, iteration: int) -> None:
+        """Do what is due while nothing is in flight."""
+        self.judging.step(iteration, self.state.totals(), self.services.bus.emit)
+        if self.judging.changes:
+            self.evaluator.rescore()
 
     def costs(self) -> Mapping[str, Any]:
         """Return the run's totals as plain data."""
@@ -147,39 +173,44 @@ class _Run:
     def execute(self) -> dspy.Module:
         """Search, read the held-out set, and return the best program."""
         self._announce()
+        self.heldout.announce(self.services.bus.emit)
         begun = self.state.clock()
         # A proposer that DSPy calls itself makes its calls in this thread; rollouts name their own role.
         with role_scope("proposer"):
             result = optimize(**self._arguments())
         # A stop of gepa's or the user's own may have come between the error and our next check.
         self.stopper.raise_failure()
-        best: Candidate = result.best_candidate
+        chosen = self._choose(result)
+        best: Candidate = result.candidates[chosen.index]
         program = self.adapter.build_program(best)
         if self.settings.track_stats:
             program.detailed_results = detailed_results(result, self.adapter)
-        heldout = self._read_heldout(best)
+        receipt = self._read_heldout(best)
+        note_spending(self.settings.log_dir, dump_totals(self.state.totals()))
         scores = result.val_aggregate_scores
         report = CombeeReport(
             reason=self.stopper.reason or "gepa stopped",
             seed_score=scores[0],
-            best_score=scores[result.best_idx],
+            best_score=chosen.score,
             rollouts=result.total_metric_calls,
             iterations=self.state.iteration,
             seconds=self.state.spent.seconds + self.state.clock() - begun,
             costs=self.costs(),
-            heldout=heldout,
+            heldout=None if receipt is None else receipt.difference(),
+            receipt=receipt,
+            selection=chosen,
             digests=self.splits.digests,
             decisions=tuple(self.state.decisions),
             specs=specs_of(self.settings),
             models=self.models.by_role(),
             seed=self.settings.seed,
-            warnings=self.splits.warnings,
+            warnings=(*self.splits.warnings, *self.heldout.warnings),
         )
         self.services.bus.emit(
             RunFinished(
                 iteration=self.state.iteration,
                 reason=report.reason,
-                best_index=result.best_idx,
+                best_index=chosen.index,
                 best_score=report.best_score,
                 texts=dict(best),
                 rollouts=report.rollouts,
@@ -193,10 +224,9 @@ class _Run:
     def _announce(self) -> None:
         settings, splits = self.settings, self.splits
         sizes = {"train": len(splits.train), "validation": len(splits.validation), "heldout": len(splits.heldout)}
-        student = type(self.adapter.student).__name__
         self.services.bus.emit(
             RunStarted(
-                name=f"{student} seed {settings.seed}",
+                name=self.name,
                 seed=settings.seed,
                 sizes=sizes,
                 digests=splits.digests,
@@ -215,7 +245,7 @@ class _Run:
         strategy = extra.pop("sampling_strategy", None)
         arguments: dict[str, Any] = {
             "seed_candidate": self.seed,
-            "trainset": list(self.splits.train),
+            "trainset": self.train,
             "valset": list(self.splits.validation),
             "adapter": self.adapter,
             "candidate_selection_strategy": settings.candidate_selection_strategy,
@@ -243,7 +273,14 @@ class _Run:
             self.adapter.leave_proposals()
             arguments["reflection_strategy"] = self.reflection
         arguments["module_selector"] = SelectOnce(self.selector, self.children)
-        arguments["sampling_strategy"] = Fanout(self.children, self.state, strategy)
+        steering = Steering(settings, self.state, self.children, self.guarding.front_similarity, self.services.bus.emit)
+        arguments["sampling_strategy"] = Fanout(steering, strategy)
+        if settings.anchors:
+            arguments["acceptance_criterion"] = AnchoredAcceptance(
+                extra.pop("acceptance_criterion", "strict_improvement"), self.anchors
+            )
+            # A merge is compared on validation examples alone: nothing would ask the anchors.
+            arguments["use_merge"] = False
         if settings.like_gepa:
             arguments["reflection_minibatch_size"] = settings.reflection_minibatch_size
         elif self.plans:
@@ -254,27 +291,39 @@ class _Run:
                 self.state,
                 views.maker(self.services.session.workers, max(1, self.children), self.groups),
                 self.services.bus.emit,
+                self.anchors,
             )
         return {**arguments, **extra}
 
-    def _read_heldout(self, best: Candidate) -> PairedDifference | None:
-        rows = list(self.splits.heldout)
-        if not rows:
-            return None
-        scored = self.adapter.heldout_scores([self.seed] if best == self.seed else [self.seed, best], rows)
-        found = paired_difference(scored[0], scored[-1], seed=derive_seed(self.settings.seed, "heldout"))
-        self.services.bus.emit(
-            HeldoutEvaluated(
-                iteration=self.state.iteration,
-                before=found.before,
-                after=found.after,
-                interval=(found.low, found.high),
-                confidence=found.confidence,
-                size=found.size,
-                digest=self.splits.digests["heldout"],
+    def _choose(self, result: Any) -> Selection:
+        """Choose the candidate to return, after another draw of the best where that tells something."""
+        settings = self.settings
+        rows = list(self.splits.validation)
+        count = min(settings.finalists, len(result.candidates))
+        left = None if self.limit is None else self.limit - result.total_metric_calls
+        samples = not repeats_itself(self.adapter.student)
+        # Flex programs are measured by DSPy's own means, which know no further draws.
+        worth = count > 1 and samples and not settings.like_gepa and not self.adapter.flex_components
+        if worth and left is not None and left < count * len(rows):
+            worth = False
+        if not worth:
+            chosen = choose(result, 1, seed=settings.seed, draw=None)
+        else:
+            chosen = choose(
+                result,
+                count,
+                seed=settings.seed,
+                draw=lambda candidates: self.adapter.another_draw(candidates, rows),
             )
-        )
-        return found
+        self.services.bus.emit(chosen.event(self.state.iteration))
+        return chosen
+
+    def _read_heldout(self, best: Candidate) -> Receipt | None:
+        emit, iteration = self.services.bus.emit, self.state.iteration
+        self.judging.step(iteration, self.state.totals(), emit, final=True)
+        if self.judging.changes:
+            self.evaluator.rescore(self.judging.final)
+        return self.heldout.read(self.seed, best, self.adapter.heldout_scores, emit, iteration)
 
 
 class _GepaLog:

@@ -8,8 +8,8 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.engine.candidates import Candidate, demonstrations_key
-from combee_dspy.operators import NotJSON, Operator, demonstration_of, encode_demonstrations
+from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key
+from combee_dspy.operators import NotJSON, Operator, demonstration_of, encode_demonstrations, encode_fields
 from combee_dspy.records import Demonstration, PredictorRun
 
 __all__ = ["seed_candidate"]
@@ -23,10 +23,11 @@ def seed_candidate(student: dspy.Module, code: Mapping[str, str], operators: Seq
         code: Source of its ``dspy.Flex`` parts by path.
         operators: Where one of them edits demonstrations, each predictor's
             demonstrations become a component too, unless they hold values that
-            JSON cannot carry or lack a field of the signature.
+            JSON cannot carry or lack a field of the signature. Where one edits
+            field descriptions, these become a component as well.
 
     Returns:
-        Instructions by predictor, then code by path, then demonstrations.
+        Instructions by predictor, then code by path, then demonstrations, then field descriptions.
     """
     predictors = list(student.named_predictors())
     seed: Candidate = {name: predictor.signature.instructions for name, predictor in predictors}
@@ -36,6 +37,14 @@ def seed_candidate(student: dspy.Module, code: Mapping[str, str], operators: Seq
             present = _demonstrations(predictor)
             if present is not None:
                 seed[demonstrations_key(name)] = encode_demonstrations(present)
+    if any(operator.edits_fields for operator in operators):
+        for name, predictor in predictors:
+            seed[fields_key(name)] = encode_fields(
+                {
+                    field: str((info.json_schema_extra or {}).get("desc", ""))
+                    for field, info in predictor.signature.fields.items()
+                }
+            )
     return seed
 
 

@@ -6,15 +6,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
 
 import dspy
 
-from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable
+from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable, check_gpus
+from combee_dspy.engine.lineage import Lineage, Recorders
 from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, probe
-from combee_dspy.rollouts import ExecutorSession
+from combee_dspy.records import Role
+from combee_dspy.rollouts import EvaluationCache, ExecutorSession
 from combee_dspy.stopping import require_prices
-from combee_dspy.tracking import EventBus, Progress
+from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
 
 __all__ = ["Services", "started"]
 
@@ -28,33 +32,75 @@ class Services:
         bus: Where events go.
         ledger: What this process has spent.
         port: The strategies' way to an LM.
+        cache: Rollouts that have been paid for; ``None`` where none is to be reused.
     """
 
     session: ExecutorSession
     bus: EventBus
     ledger: Ledger
     port: LMPort
+    cache: EvaluationCache | None = None
 
 
 @contextmanager
 def started(settings: Settings, models: Models) -> Iterator[Services]:
     """Start what a run needs, and stop it whatever happens, in the reverse order."""
-    ledger = Ledger(PriceTable(settings.prices))
+    ledger = Ledger(PriceTable(settings.prices), gpus=check_gpus(getattr(settings, "gpus", None), get_args(Role)))
+    journal: Journal | None = None
+
+    def heard(lm: object) -> None:
+        # Any LM that is called, a metric's own judge too: its key must reach no file.
+        if journal is not None:
+            journal.keep_out(lm_secrets(lm))
+
     with ExitStack() as stack:
-        stack.enter_context(LedgerRecorder(ledger).installed())
+        stack.enter_context(LedgerRecorder(ledger, heard).installed())
         require_prices(settings.budget, models.by_use(), ledger.prices)
+        cache = _opened(settings, stack)
         if settings.probe:
             for lms in models.rounds():
                 probe(lms)
         hooks = list(settings.hooks)
         if settings.progress if settings.progress is not None else sys.stderr.isatty():
             hooks.append(Progress())
+        journal = _journal(settings, models)
+        if journal is not None:
+            # The bus closes it before the hooks; this is for what fails before there is a bus.
+            stack.callback(journal.close)
         if settings.tracker is not None:
-            hooks.append(settings.tracker.open())
-        bus = EventBus(hooks)
+            hooks.append(settings.tracker.open(journal))
+        lineage = None if settings.log_dir is None else Lineage(settings.log_dir)
+        bus = EventBus(hooks, journal=Recorders(journal, lineage) if journal or lineage else None)
         # Each has a place on the stack of its own: an interrupt while one closes leaves none of the others open.
         stack.callback(bus.close)
+        if cache is not None:
+            stack.enter_context(cache.listen(bus.emit))
         session = settings.executor.start(settings.num_threads or dspy.settings.num_threads)
         stack.callback(session.close)
         task_lm = dspy.settings.lm
-        yield Services(session, bus, ledger, LMPort(session, {"task": task_lm, "proposer": models.proposer or task_lm}))
+        port = LMPort(session, {"task": task_lm, "proposer": models.proposer or task_lm}, cache=cache)
+        yield Services(session, bus, ledger, port, cache)
+
+
+def _journal(settings: Settings, models: Models) -> Journal | None:
+    """Return the run's journal; ``None`` where nobody asked for any record."""
+    folder: Path | None = None
+    if settings.log_dir is not None:
+        folder = Path(settings.log_dir) / JOURNAL_FOLDER
+    elif settings.tracker is not None:
+        folder = settings.tracker.journal_folder()
+    if folder is None:
+        return None
+    return Journal(folder, secrets=[key for lm in (*models.task, models.proposer) for key in lm_secrets(lm)])
+
+
+def _opened(settings: Settings, stack: ExitStack) -> EvaluationCache | None:
+    """Return the cache that the run shares; ``None`` where the evaluator is to have its own, or none."""
+    given = settings.cache
+    if not settings.memoize or given is None or isinstance(given, bool):
+        return None
+    if isinstance(given, EvaluationCache):
+        return given
+    cache = EvaluationCache(given)
+    stack.callback(cache.close)
+    return cache

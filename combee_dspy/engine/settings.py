@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import dspy
@@ -10,15 +12,18 @@ import dspy
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.checks import Splits
 from combee_dspy.controllers import BatchController
+from combee_dspy.diversity import Diversity
 from combee_dspy.engine._private import AUTO_CANDIDATES, auto_budget
 from combee_dspy.engine.candidates import Candidate, visible
+from combee_dspy.evaluation import Calibration, CostCeiling, HeldoutTerms
+from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.registry import Spec
-from combee_dspy.rollouts import Executor
+from combee_dspy.rollouts import EvaluationCache, Executor
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Hook, Tracker
 
-__all__ = ["Models", "Settings", "minibatches_of", "rollout_limit", "specs_of", "uses_scan"]
+__all__ = ["Models", "Settings", "children_of", "minibatches_of", "rollout_limit", "specs_of", "uses_scan"]
 
 
 class Settings(Protocol):
@@ -58,7 +63,21 @@ class Settings(Protocol):
     tracker: Tracker | None
     hooks: tuple[Hook, ...]
     prices: dict[str, Any]
+    children: int | None
+    diversity: Diversity
+    guards: Guards
+    anchors: tuple[dspy.Example, ...]
+    fallback: str | None
+    screen: int
+    rescue: bool
+    lesson_ledger: bool
+    calibration: Calibration | None
+    ceiling: CostCeiling | None
+    heldout_terms: HeldoutTerms | None
+    receipts: Any
+    finalists: int
     memoize: bool
+    cache: EvaluationCache | str | os.PathLike[str] | bool | None
     like_gepa: bool
     probe: bool
     progress: bool | None
@@ -109,6 +128,13 @@ def uses_scan(settings: Settings) -> bool:
     )
 
 
+def children_of(settings: Settings) -> int:
+    """Return how many children each minibatch gets; 0 where the reducer does not make them."""
+    if not uses_scan(settings):
+        return 0
+    return min(settings.children or len(settings.operators), len(settings.operators))
+
+
 def rollout_limit(settings: Settings, seed: Candidate, splits: Splits) -> int | None:
     """Return the budget in rollouts, by GEPA's own arithmetic, cut to what the stopping rule allows."""
     own_valset = splits.validation is not splits.train
@@ -144,5 +170,16 @@ def specs_of(settings: Settings) -> Mapping[str, Any]:
         "budget": None if settings.budget is None else Spec.of(settings.budget).to_dict(),
         "tracker": None if settings.tracker is None else Spec.of(settings.tracker).to_dict(),
         "memoize": settings.memoize,
+        "search": {
+            "children": settings.children,
+            "diversity": settings.diversity.to_dict(),
+            "guards": asdict(settings.guards),
+            "anchors": len(settings.anchors),
+            "fallback": settings.fallback,
+            "screen": settings.screen,
+            "rescue": settings.rescue,
+            "lesson_ledger": settings.lesson_ledger,
+            "finalists": settings.finalists,
+        },
     }
     return specs if uses_scan(settings) else {"proposer": "dspy", **specs}

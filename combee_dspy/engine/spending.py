@@ -56,5 +56,7 @@ def _add(one: Counts, other: Counts) -> Counts:
     joined = {}
     for name in (each.name for each in fields(Counts)):
         pair = getattr(one, name), getattr(other, name)
-        joined[name] = max(pair) if name in _LARGEST else sum(pair)
+        known = [value for value in pair if value is not None]
+        # Unknown in both parts stays unknown: GPU-seconds where no GPUs are declared.
+        joined[name] = (max(known) if name in _LARGEST else sum(known)) if known else None
     return Counts(**joined)

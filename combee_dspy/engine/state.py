@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from combee_dspy.costs import Ledger, Totals
+from combee_dspy.diversity import DiversityCounter, IterationView
+from combee_dspy.engine.lessons import LessonLedger
 from combee_dspy.engine.spending import add_totals, dump_totals, load_totals
-from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit
+from combee_dspy.operators import OperatorOutcome
+from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Reflection
 
-__all__ = ["RunState"]
+__all__ = ["Proposed", "RunState"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """A child on its way to acceptance.
+
+    Attributes:
+        operator: Position of the operator that made it.
+        parent: The parent's content hash.
+    """
+
+    operator: int
+    parent: str
 
 
 @dataclass(slots=True)
@@ -30,7 +46,25 @@ class RunState:
         records: How many reflections that were.
         ledger: Counts what this process spends.
         spent: What the run had spent before it was resumed.
+        spent_in_all: What an earlier part noted as it ended: more than its last checkpoint
+            knew, since the final draws and the held-out set come after that.
         clock: Monotonic seconds.
+        labels: Label of each operator, by position.
+        weights: Probability of each operator by label, for this iteration.
+        outcomes: What became of every child, refused ones included.
+        proposed: The children of this iteration that have not been validated, by content hash.
+        scores: Mean validation score by candidate's content hash.
+        front: The best candidates on validation, best first, as of this iteration's start.
+        temperature_of: The proposer's temperature in this iteration, by a child's draw from 0;
+            ``None`` for the LM's own.
+        drawn: What the similarity guard has seen so far.
+        views: What each finished iteration left behind, for restarts and the temperature.
+        restarted: Whether this iteration's children are made from the seed's text.
+        validated: ``(iteration, score)`` of every validation, in order.
+        lessons: Every lesson found.
+        lost: Reflections that the last scan lost, by component, to be offered once more. Not
+            kept across a resume: records may hold what JSON cannot.
+        unbilled: Rollouts bought outside gepa's view and not counted by it yet.
     """
 
     cursor: int = 0
@@ -44,7 +78,22 @@ class RunState:
     records: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     spent: Totals = field(default_factory=Totals)
+    spent_in_all: Totals = field(default_factory=Totals)
     clock: Callable[[], float] = time.monotonic
+    labels: tuple[str, ...] = ()
+    weights: dict[str, float] = field(default_factory=dict)
+    outcomes: list[OperatorOutcome] = field(default_factory=list)
+    proposed: dict[str, Proposed] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+    front: list[dict[str, str]] = field(default_factory=list)
+    temperature_of: Callable[[int], float | None] = lambda draw: None
+    drawn: DiversityCounter = field(default_factory=DiversityCounter)
+    views: list[IterationView] = field(default_factory=list)
+    restarted: bool = False
+    validated: list[tuple[int, float]] = field(default_factory=list)
+    lessons: LessonLedger = field(default_factory=LessonLedger)
+    lost: dict[str, tuple[Reflection, ...]] = field(default_factory=dict)
+    unbilled: int = 0
     _started: float | None = None
     _minibatches: tuple[int, ...] = ()
 
@@ -64,6 +113,32 @@ class RunState:
     def mean_record_tokens(self) -> float | None:
         """Mean estimated tokens of a reflection, ``None`` before the first."""
         return self.record_tokens / self.records if self.records else None
+
+    def refused(self, operators: Iterable[int]) -> None:
+        """Note operators whose edit was refused before anything was bought."""
+        self.outcomes.extend(
+            OperatorOutcome(self.labels[position], self.iteration, None, accepted=False) for position in operators
+        )
+
+    def validate_child(self, identity: str, score: float) -> None:
+        """Note a candidate's validation score, and what it says about the operator that made it."""
+        if self.iteration or not self.validated:
+            # A resumed run hears of its seed again.
+            self.validated.append((self.iteration, score))
+        child = self.proposed.pop(identity, None)
+        if child is not None:
+            before = self.scores.get(child.parent)
+            lift = None if before is None else score - before
+            self.outcomes.append(OperatorOutcome(self.labels[child.operator], self.iteration, lift, accepted=True))
+        self.scores[identity] = score
+
+    def end_iteration(self) -> list[str]:
+        """Note the children that were not kept, and return their content hashes."""
+        gone = list(self.proposed)
+        for child in self.proposed.values():
+            self.outcomes.append(OperatorOutcome(self.labels[child.operator], self.iteration, None, accepted=False))
+        self.proposed.clear()
+        return gone
 
     def totals(self) -> Totals:
         """Return what the whole run has spent so far."""
@@ -95,6 +170,15 @@ class RunState:
             "records": [self.records, self.record_tokens],
             "decisions": [asdict(decision) for decision in self.decisions],
             "spent": dump_totals(self.totals()),
+            "search": {
+                "outcomes": [asdict(outcome) for outcome in self.outcomes],
+                "scores": self.scores,
+                "drawn": self.drawn.to_dict(),
+                "views": [asdict(view) for view in self.views],
+                "validated": [list(one) for one in self.validated],
+                "lessons": self.lessons.dump(),
+                "unbilled": self.unbilled,
+            },
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -105,7 +189,19 @@ class RunState:
         self.score_count, self.score_mean, self.score_m2 = int(count), float(mean), float(m2)
         self.records, self.record_tokens = (int(value) for value in data["records"])
         self.decisions = [_decision(found) for found in data.get("decisions", ())]
-        self.spent = load_totals(data.get("spent", {}))
+        known = load_totals(data.get("spent", {}))
+        self.spent = max(known, self.spent_in_all, key=lambda totals: totals.total.calls)
+        if "search" in data:
+            self._load_search(data["search"])
+
+    def _load_search(self, data: Mapping[str, Any]) -> None:
+        self.outcomes = [OperatorOutcome(**outcome) for outcome in data["outcomes"]]
+        self.scores = {str(key): float(value) for key, value in data["scores"].items()}
+        self.drawn = DiversityCounter.from_dict(data["drawn"])
+        self.views = [IterationView(**view) for view in data["views"]]
+        self.validated = [(int(iteration), float(score)) for iteration, score in data["validated"]]
+        self.lessons.load(data["lessons"])
+        self.unbilled = int(data["unbilled"])
 
 
 def _decision(data: Mapping[str, Any]) -> BatchDecision:

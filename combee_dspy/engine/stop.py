@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from combee_dspy.engine.reflection import ScanReflection
 from combee_dspy.engine.state import RunState
-from combee_dspy.stopping import RunView, StoppingRule
+from combee_dspy.stopping import RunView, StoppingRule, ask
 
 __all__ = ["Stopper"]
 
@@ -28,6 +29,8 @@ class Stopper:
         least: Rollouts of the smallest iteration that ends with a validation. A
             run with less left than that stops, once it has had one iteration:
             all it could buy is comparisons of single examples. 0 for never.
+        between: Called with the number of iterations finished before the rules are asked, while
+            nothing is in flight. What it raises ends the run.
     """
 
     def __init__(
@@ -39,7 +42,9 @@ class Stopper:
         epoch: int,
         *,
         least: int = 0,
+        between: Callable[[int], None] = lambda iteration: None,
     ) -> None:
+        self._between = between
         self._run = run
         self._epoch = epoch
         self._bought = -1
@@ -57,6 +62,7 @@ class Stopper:
             Exception: What a strategy raised in the iteration before.
         """
         self.raise_failure()
+        self._between(state.i + 1)
         bought = state.total_num_evals
         totals = self._run.totals()
         view = RunView(
@@ -65,11 +71,13 @@ class Stopper:
             seconds=totals.seconds,
             iteration=state.i + 1,
             validation_scores=tuple(state.program_full_scores_val_set),
+            gpu_seconds=totals.total.gpu_seconds,
+            validation_history=tuple(self._run.validated),
         )
         if self.reason is None and self._limit is not None and bought >= self._limit:
             self.reason = f"the budget of {self._limit} rollouts is spent ({bought} bought)"
         if self.reason is None and self._rule is not None:
-            self.reason = self._rule.check(view)
+            self.reason = ask(self._rule, view)
         if self.reason is None and self._limit is not None and view.iteration and self._limit - bought < self._least:
             self.reason = (
                 f"what is left of the budget cannot pay for another iteration: {self._limit - bought} of "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, is_retryable_lm_error
@@ -12,9 +15,12 @@ from combee_dspy.costs import role_scope
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, Role
-from combee_dspy.rollouts import ExecutorSession, current_session
+from combee_dspy.rollouts import EvaluationCache, ExecutorSession, call_fingerprint, current_session
+from combee_dspy.strategies import PredictFn
 
 __all__ = ["LMPort"]
+
+Job = TypeVar("Job")
 
 
 class LMPort:
@@ -38,6 +44,10 @@ class LMPort:
       again as it was. ``dspy.LM`` has waited and retried by itself before.
     - Any other error is final.
 
+    With a cache that has a file, an answer that a run before has paid for is
+    not bought again: the k-th identical request of this port gets the k-th
+    answer in the file. A failure is never kept.
+
     Thread-safe.
 
     Args:
@@ -45,6 +55,7 @@ class LMPort:
         lms: LM by role; a role that is missing or ``None`` uses DSPy's ``settings.lm``.
         adapter: How prompts are written and answers read.
         max_attempts: How often one input may be tried, at least 1.
+        cache: Keeps answers where it has a file. Borrowed.
 
     Raises:
         ArgumentTypeError: ``adapter`` is no ``dspy.Adapter``.
@@ -57,6 +68,7 @@ class LMPort:
         lms: Mapping[Role, dspy.BaseLM | None],
         adapter: dspy.Adapter | None = None,
         max_attempts: int = 2,
+        cache: EvaluationCache | None = None,
     ) -> None:
         if adapter is not None and not isinstance(adapter, dspy.Adapter):
             remedy = "Give an object such as dspy.JSONAdapter()."
@@ -67,6 +79,9 @@ class LMPort:
         self._lms = dict(lms)
         self._adapter = adapter
         self._max_attempts = max_attempts
+        self._cache = cache if cache is not None and cache.path is not None else None
+        self._draws: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def predict(
         self,
@@ -89,6 +104,20 @@ class LMPort:
         Raises:
             ArgumentValueError: There is no LM for this role.
         """
+        return self._predict(signature, inputs, role=role)
+
+    def at(self, temperature: float | None) -> PredictFn:
+        """Return :meth:`predict` at another temperature than the LM's own; ``None`` for the LM's own."""
+        return self.predict if temperature is None else partial(self._predict, temperature=temperature)
+
+    def _predict(
+        self,
+        signature: type[dspy.Signature],
+        inputs: Sequence[dict[str, Any]],
+        *,
+        role: Role = "proposer",
+        temperature: float | None = None,
+    ) -> tuple[dspy.Prediction | FailedCall, ...]:
         lm = self._lms.get(role) or dspy.settings.lm
         if lm is None:
             remedy = "Give the LM, or call dspy.configure(lm=dspy.LM(…)) first."
@@ -100,25 +129,47 @@ class LMPort:
         def task(values: dict[str, Any]) -> dspy.Prediction | FailedCall:
             # A trace of its own: these calls are no part of the program that may surround them.
             with dspy.context(lm=lm, adapter=adapter, trace=[]), role_scope(role):
-                return self._attempt(predictor, lm, values)
+                return self._attempt(predictor, lm, values, temperature)
 
-        return self._all_at_once(task, inputs)
+        cache = self._cache
+        if cache is None:
+            return self._all_at_once(task, inputs)
+        slots = [self._slot(call_fingerprint(signature, values, lm, adapter, temperature)) for values in inputs]
+        known = {index: answer for index, slot in enumerate(slots) if (answer := cache.answer(*slot)) is not None}
+        missing = [index for index in range(len(slots)) if index not in known]
 
-    def _attempt(self, predictor: Any, lm: Any, values: dict[str, Any]) -> dspy.Prediction | FailedCall:
-        config: dict[str, Any] = {}
+        def bought(index: int) -> dspy.Prediction | FailedCall:
+            answer = task(inputs[index])
+            if not isinstance(answer, FailedCall):
+                cache.keep_answer(*slots[index], answer, secrets_of(lm))
+            return answer
+
+        answers = {**known, **dict(zip(missing, self._all_at_once(bought, missing), strict=True))}
+        return tuple(answers[index] for index in range(len(slots)))
+
+    def _slot(self, key: str) -> tuple[str, int]:
+        with self._lock:
+            draw = self._draws[key]
+            self._draws[key] += 1
+        return key, draw
+
+    def _attempt(
+        self, predictor: Any, lm: Any, values: dict[str, Any], temperature: float | None
+    ) -> dspy.Prediction | FailedCall:
+        config: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
         for attempt in range(1, self._max_attempts + 1):
             try:
                 return predictor(**values, config=config)
             except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
                 if isinstance(error, AdapterParseError):
-                    config = _another_draw(lm, attempt)
+                    config = _another_draw(lm, attempt, config)
                 elif not is_retryable_lm_error(error):
                     return _failed(error, lm)
                 last = error
         return _failed(last, lm)
 
     def _all_at_once(
-        self, task: Callable[[dict[str, Any]], dspy.Prediction | FailedCall], inputs: Sequence[dict[str, Any]]
+        self, task: Callable[[Job], dspy.Prediction | FailedCall], inputs: Sequence[Job]
     ) -> tuple[dspy.Prediction | FailedCall, ...]:
         futures = [self._session.submit(task, values) for values in inputs]
         own: dict[int, dspy.Prediction | FailedCall] = {}
@@ -135,10 +186,10 @@ class LMPort:
                 future.cancel()
 
 
-def _another_draw(lm: Any, attempt: int) -> dict[str, Any]:
-    kwargs = getattr(lm, "kwargs", None) or {}
-    first = kwargs.get("rollout_id")
-    config: dict[str, Any] = {"rollout_id": (first if isinstance(first, int) else 0) + attempt}
+def _another_draw(lm: Any, attempt: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    kwargs = {**(getattr(lm, "kwargs", None) or {}), **config}
+    own = (getattr(lm, "kwargs", None) or {}).get("rollout_id")
+    config = {**config, "rollout_id": (own if isinstance(own, int) else 0) + attempt}
     if kwargs.get("temperature") == 0:
         config["temperature"] = 1.0
     return config

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from combee_dspy.guards import Guards
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
-__all__ = ["Operator", "OperatorInput"]
+__all__ = ["LineEvidence", "Operator", "OperatorInput"]
+
+
+@dataclass(frozen=True, slots=True)
+class LineEvidence:
+    """What rollouts have shown about one line of an instruction.
+
+    Attributes:
+        helped: Rollouts in which it was used and that succeeded.
+        harmed: Rollouts that failed because of it.
+        seen: Rollouts that ran with it in the text and were looked at for its use.
+    """
+
+    helped: int
+    harmed: int
+    seen: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +40,13 @@ class OperatorInput:
         lessons: What the aggregator returned; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
         perfect_score: The score of a success.
+        field_descriptions: The parent's description of every field by name, ``""`` where
+            there is none; empty where the signature's own are the parent's.
+        guards: What the edit must not break. Whoever asks the operator checks it
+            again, copied text included.
+        seed_instruction: The program's first instruction, whose placeholders must stay;
+            ``None`` where it is not known.
+        evidence: What earlier rollouts have shown about lines, by their text.
     """
 
     instruction: str
@@ -31,6 +55,10 @@ class OperatorInput:
     lessons: Lessons
     runs: tuple[PredictorRun, ...]
     perfect_score: float = 1.0
+    field_descriptions: Mapping[str, str] = field(default_factory=dict)
+    guards: Guards = field(default_factory=Guards)
+    seed_instruction: str | None = None
+    evidence: Mapping[str, LineEvidence] = field(default_factory=dict)
 
 
 class Operator(Strategy):
@@ -41,11 +69,16 @@ class Operator(Strategy):
             an iteration needs lessons, the scan is skipped and costs nothing.
         edits_demonstrations: Whether its edits may change demonstrations, which
             makes them a part of every candidate.
+        edits_fields: Whether its edits may change field descriptions, likewise.
+        edits_order: Whether all that its edits change is the order of lines, which then counts
+            as a difference where children are compared.
     """
 
     kind: ClassVar[str] = "operator"
     needs_lessons: ClassVar[bool] = True
     edits_demonstrations: ClassVar[bool] = False
+    edits_fields: ClassVar[bool] = False
+    edits_order: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:

@@ -8,9 +8,11 @@ from typing import ClassVar
 import dspy
 
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.operators._asking import ask
 from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._checked import checked, described, is_protected
 from combee_dspy.operators._section import read_section, write_section
-from combee_dspy.records import Edit, FailedCall, Refusal
+from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import NearDuplicates, estimate_tokens
 from combee_dspy.strategies import StrategyContext
 
@@ -41,8 +43,9 @@ class Insert(Operator):
     already keep their place; new ones follow in the aggregator's order; near
     duplicates are dropped (see :class:`combee_dspy.reflections.NearDuplicates`).
     When the section passes its budget, one call condenses it; where the answer
-    does not fit either, nothing is changed and the refusal says so. Where the
-    aggregator wrote a whole instruction, that is the edit.
+    does not fit either, nothing is changed and the refusal says so. Where the guards
+    leave less room than the budget, that room counts. Lessons with a protected rule
+    are not condensed. Where the aggregator wrote a whole instruction, that is the edit.
 
     Args:
         max_tokens: Estimated tokens that the section may take. The instruction's
@@ -68,19 +71,30 @@ class Insert(Operator):
         if not 0 < self.similarity <= 1:
             raise ArgumentValueError("similarity", self.similarity, "is not in (0, 1]", "1 drops equal lessons only.")
         if given.lessons.rewrite is not None:
-            return _changed(given.instruction, given.lessons.rewrite.strip())
+            return checked(Edit(instruction=given.lessons.rewrite.strip()), given, context)
         if not given.lessons.lessons:
             return Refusal("there are no lessons to insert")
         own, present = read_section(given.instruction)
         lessons = self._united(present, [lesson.text for lesson in given.lessons.lessons])
         if len(lessons) == len(present):
             return Refusal("every lesson is in the instruction already")
-        if _size(lessons) > self.max_tokens:
-            shorter = self._condensed(own, lessons, context)
+        room = self._room(own, given)
+        if room < 1:
+            return Refusal(f"the guards' budget of {given.guards.max_tokens:,} tokens leaves no room for a lesson")
+        if _size(lessons) > room:
+            shorter = self._condensed(own, lessons, room, given, context)
             if isinstance(shorter, Refusal):
                 return shorter
             lessons = shorter
-        return _changed(given.instruction, write_section(own, lessons))
+        return checked(Edit(instruction=write_section(own, lessons)), given, context)
+
+    def _room(self, own: str, given: OperatorInput) -> int:
+        """Return the tokens that the section may take: the budget, or what the guards leave of theirs."""
+        if given.guards.max_tokens is None:
+            return self.max_tokens
+        # The line that parts the own text from the section is nobody's: one token.
+        taken = estimate_tokens(own) + sum(map(estimate_tokens, described(given).values())) + 1
+        return min(self.max_tokens, given.guards.max_tokens - taken)
 
     def _united(self, present: Sequence[str], new: Sequence[str]) -> list[str]:
         known = NearDuplicates(self.similarity)
@@ -88,34 +102,32 @@ class Insert(Operator):
             known.add(lesson)
         return [*present, *(" ".join(lesson.split()) for lesson in new if lesson.strip() and known.add(lesson))]
 
-    def _condensed(self, own: str, lessons: Sequence[str], context: StrategyContext) -> list[str] | Refusal:
-        size = _size(lessons)
+    def _condensed(
+        self, own: str, lessons: Sequence[str], room: int, given: OperatorInput, context: StrategyContext
+    ) -> list[str] | Refusal:
+        kept = [lesson for lesson in lessons if is_protected(lesson, given, context)]
+        most = room - (_size(kept) if kept else 0)
+        asked = f"{len(lessons)} lessons take {_size(lessons):,} tokens of {room:,}"
+        if most < 1:
+            return Refusal(f"{asked} and the protected ones alone take {_size(kept):,}")
         inputs = {
-            "instruction": own,
-            "lessons": list(lessons),
-            "most_words": max(int(self.max_tokens * _WORDS_PER_TOKEN), 1),
+            "instruction": write_section(own, kept),
+            "lessons": [lesson for lesson in lessons if lesson not in kept],
+            "most_words": max(int(most * _WORDS_PER_TOKEN), 1),
         }
-        answer = context.predict(CondenseLessons, [inputs], role="proposer")[0]
-        asked = f"{len(lessons)} lessons take {size:,} tokens of {self.max_tokens:,}"
-        if isinstance(answer, FailedCall):
-            return Refusal(f"{asked} and condensing them failed: {answer.error}")
+        answer = ask(context, CondenseLessons, inputs)
+        if isinstance(answer, Refusal):
+            return Refusal(f"{asked} and condensing them failed: {answer.reason.removeprefix('the call failed: ')}")
         written = getattr(answer, "shorter_lessons", None)
         items = written if isinstance(written, (list, tuple)) else []
-        shorter = self._united([], [item for item in items if isinstance(item, str)])
-        if not shorter:
+        fresh = self._united([], [item for item in items if isinstance(item, str)])
+        if not fresh:
             return Refusal(f"{asked} and the condensed list came back empty")
-        if _size(shorter) > self.max_tokens:
+        shorter = [*kept, *fresh]
+        if _size(shorter) > room:
             return Refusal(f"{asked} and the condensed list still takes {_size(shorter):,}")
         return shorter
 
 
 def _size(lessons: Sequence[str]) -> int:
     return estimate_tokens(write_section("", lessons))
-
-
-def _changed(before: str, after: str) -> Edit | Refusal:
-    if not after.strip():
-        return Refusal("the new instruction is empty")
-    if after == before:
-        return Refusal("the instruction would not change")
-    return Edit(instruction=after)

@@ -68,27 +68,38 @@ class NearDuplicates:
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        self._exact: set[str] = set()
-        self._kept: list[tuple[frozenset[tuple[str, str]], frozenset[str]]] = []
+        self._distinct = 0
+        self._exact: dict[str, int] = {}
+        # Texts that differ in a telling word are never one, so they are not compared at all.
+        self._kept: dict[frozenset[str], list[tuple[frozenset[tuple[str, str]], int]]] = {}
 
     def add(self, text: str) -> bool:
         """Take a text in. Returns whether it was new."""
+        distinct = self._distinct
+        return self.place(text) == distinct
+
+    def place(self, text: str) -> int:
+        """Take a text in. Returns its number among the distinct texts, from 0: a repeated one has its first one's."""
         exact = normalised(text)
-        if exact in self._exact:
-            return False
-        self._exact.add(exact)
+        if exact not in self._exact:
+            self._exact[exact] = self._nearest(text, exact)
+            self._distinct = max(self._distinct, self._exact[exact] + 1)
+        return self._exact[exact]
+
+    def _nearest(self, text: str, exact: str) -> int:
         if _FORMULA.search(text):
-            return True
+            return self._distinct
         words = exact.split()
         pairs = frozenset(pairwise(["", *words, ""]))
         telling = frozenset(
             word for word in words if word in _POLAR or _PERCENT.match(word) or any(c.isdigit() for c in word)
         )
-        for other, other_telling in self._kept:
-            if telling == other_telling and len(pairs & other) >= self._threshold * len(pairs | other):
-                return False
-        self._kept.append((pairs, telling))
-        return True
+        alike = self._kept.setdefault(telling, [])
+        for other, number in alike:
+            if len(pairs & other) >= self._threshold * len(pairs | other):
+                return number
+        alike.append((pairs, self._distinct))
+        return self._distinct
 
 
 def join_texts(lists: Iterable[Iterable[str]]) -> list[str]:

@@ -20,7 +20,7 @@ from dspy.utils.exceptions import (
     is_retryable_lm_error,
 )
 
-from combee_dspy.costs import role_scope
+from combee_dspy.costs import ROLLOUT_SETTING, RolloutMeter, role_scope
 from combee_dspy.records import Rollout
 
 __all__ = ["InfrastructureFaultError", "Metric", "read_score", "run_rollout"]
@@ -78,7 +78,12 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
 
 
 def run_rollout(
-    program: dspy.Module, example: dspy.Example, example_id: str, metric: Metric, failure_score: float
+    program: dspy.Module,
+    example: dspy.Example,
+    example_id: str,
+    metric: Metric,
+    failure_score: float,
+    meter: RolloutMeter | None = None,
 ) -> Rollout:
     """Run a program on an example and score what comes out.
 
@@ -91,25 +96,32 @@ def run_rollout(
         example_id: The example's row hash.
         metric: GEPA's metric.
         failure_score: The score of a rollout that failed.
+        meter: Counts the LM calls of program and metric. Who gives it puts what it
+            counted on the rollout (:meth:`~combee_dspy.costs.RolloutMeter.stamp`) after the last attempt.
 
     Returns:
-        The scored rollout.
+        The scored rollout, its usage still unknown.
 
     Raises:
         InfrastructureFaultError: An LM call failed for a reason outside the program.
     """
+    # One context for both: entering one costs about as much as the rest of the bookkeeping.
+    with dspy.context(**{"trace": []} if meter is None else {"trace": [], ROLLOUT_SETTING: meter}):
+        return _run(program, example, example_id, metric, failure_score)
+
+
+def _run(program: dspy.Module, example: dspy.Example, example_id: str, metric: Metric, failure_score: float) -> Rollout:
     started = time.monotonic()
     prediction: Any = None
     failure: Exception | None = None
-    with dspy.context(trace=[]):
-        try:
-            with role_scope("task"):
-                prediction = program(**example.inputs())
-        except AdapterParseError as unparsed:
-            prediction = _record_unparsed(program, example, unparsed, failure_score)
-        except Exception as raised:  # noqa: BLE001 - a program may fail in any way: it is scored, and said
-            failure = raised
-        trace = tuple(dspy.settings.trace or ())
+    try:
+        with role_scope("task"):
+            prediction = program(**example.inputs())
+    except AdapterParseError as unparsed:
+        prediction = _record_unparsed(program, example, unparsed, failure_score)
+    except Exception as raised:  # noqa: BLE001 - a program may fail in any way: it is scored, and said
+        failure = raised
+    trace = tuple(dspy.settings.trace or ())
     unscored = Rollout(
         example_id,
         example,

@@ -11,7 +11,7 @@ from combee_dspy.costs import Totals
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.strategies import Strategy
 
-__all__ = ["AllOf", "AnyOf", "RunView", "StoppingRule"]
+__all__ = ["AllOf", "AnyOf", "RunView", "StoppingRule", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class RunView:
         seconds: Wall-clock seconds of the run, those of its earlier parts included.
         iteration: Iterations finished.
         validation_scores: Mean validation score of every validated candidate, in order; the seed is first.
+        gpu_seconds: GPU-seconds of the run, those of its earlier parts included; ``None`` where nobody counts them.
+        validation_history: ``(iteration, score)`` of the same candidates, in the same order: after which
+            iteration each was validated, 0 for the seed.
     """
 
     rollouts: int = 0
@@ -31,6 +34,8 @@ class RunView:
     seconds: float = 0.0
     iteration: int = 0
     validation_scores: tuple[float, ...] = ()
+    gpu_seconds: float | None = None
+    validation_history: tuple[tuple[int, float], ...] = ()
 
 
 class StoppingRule(Strategy):
@@ -39,7 +44,8 @@ class StoppingRule(Strategy):
     Rules are asked between iterations, so a run ends softly: what is in
     flight finishes and is paid. ``a | b`` stops when one of them would,
     ``a & b`` when both would. A rule holds no state: everything it decides
-    by is in the view. A rule that raises ends the run with its error.
+    by is in the view. A rule that raises, or returns something else, ends the run
+    with an error: see :func:`ask`.
     """
 
     kind: ClassVar[str] = "stopping"
@@ -50,6 +56,10 @@ class StoppingRule(Strategy):
 
     def needs_prices(self) -> bool:
         """Return whether it decides by dollars, which takes the price of every model."""
+        return False
+
+    def needs_gpu_seconds(self) -> bool:
+        """Return whether it decides by GPU-seconds, which somebody has to count."""
         return False
 
     def rollout_limit(self) -> int | None:
@@ -70,6 +80,23 @@ class StoppingRule(Strategy):
         return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
 
 
+def ask(rule: StoppingRule, view: RunView) -> str | None:
+    """Ask a rule, and refuse an answer that is neither a reason nor ``None``.
+
+    A rule that returns ``False`` or an empty text would else go on for ever or
+    stop without a reason. What it raises is passed on.
+
+    Raises:
+        ArgumentTypeError: The answer is something else.
+    """
+    # A rule of a user's own may return anything, whatever it declares.
+    answer: object = rule.check(view)
+    if answer is None or (isinstance(answer, str) and answer.strip()):
+        return answer
+    remedy = "Return a sentence that says why to stop, or None to go on."
+    raise ArgumentTypeError(f"stopping rule {rule.name!r}", answer, "returned no reason", remedy)
+
+
 class _Composed(StoppingRule):
     def __init__(self, rules: Iterable[StoppingRule]) -> None:
         self.rules = tuple(rules)
@@ -82,6 +109,9 @@ class _Composed(StoppingRule):
 
     def needs_prices(self) -> bool:
         return any(rule.needs_prices() for rule in self.rules)
+
+    def needs_gpu_seconds(self) -> bool:
+        return any(rule.needs_gpu_seconds() for rule in self.rules)
 
 
 class AnyOf(_Composed):
@@ -103,7 +133,7 @@ class AnyOf(_Composed):
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of the rules that would stop, or ``None``."""
-        reasons = [reason for rule in self.rules if (reason := rule.check(view)) is not None]
+        reasons = [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
         return "; ".join(reasons) if reasons else None
 
 
@@ -127,7 +157,7 @@ class AllOf(_Composed):
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of all rules, or ``None`` where one would go on."""
-        reasons = [reason for rule in self.rules if (reason := rule.check(view)) is not None]
+        reasons = [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
         return "; ".join(reasons) if len(reasons) == len(self.rules) else None
 
 

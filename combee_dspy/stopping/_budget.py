@@ -11,9 +11,9 @@ from combee_dspy.costs import PriceTable, unpriced_models
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.stopping._base import RunView, StoppingRule
 
-__all__ = ["Budget", "require_prices"]
+__all__ = ["Budget", "require_gpu_seconds", "require_prices"]
 
-_LIMITS = ("rollouts", "calls", "tokens", "dollars", "seconds")
+_LIMITS = ("rollouts", "calls", "tokens", "dollars", "seconds", "gpu_seconds")
 
 
 class Budget(StoppingRule):
@@ -34,6 +34,8 @@ class Budget(StoppingRule):
         tokens: Prompt and completion tokens together, all roles.
         dollars: Dollars by the ledger's price table.
         seconds: Wall-clock seconds of the run.
+        gpu_seconds: Seconds of the GPUs behind the run's models, as the run counts them. Where nobody counts
+            them, :func:`require_gpu_seconds` refuses the limit before the first call.
 
     Raises:
         ArgumentTypeError: A limit is not a number.
@@ -49,12 +51,14 @@ class Budget(StoppingRule):
         tokens: float | None = None,
         dollars: float | None = None,
         seconds: float | None = None,
+        gpu_seconds: float | None = None,
     ) -> None:
         self.rollouts = rollouts
         self.calls = calls
         self.tokens = tokens
         self.dollars = dollars
         self.seconds = seconds
+        self.gpu_seconds = gpu_seconds
         # Checked here and not in check(): by then a wrong limit would have let money go.
         for limit in _LIMITS:
             _check_limit(limit, getattr(self, limit))
@@ -64,6 +68,10 @@ class Budget(StoppingRule):
     def needs_prices(self) -> bool:
         """Return whether a limit in dollars is set."""
         return self.dollars is not None
+
+    def needs_gpu_seconds(self) -> bool:
+        """Return whether a limit in GPU-seconds is set."""
+        return self.gpu_seconds is not None
 
     def rollout_limit(self) -> int | None:
         """Return the limit in rollouts, if it has one."""
@@ -77,12 +85,15 @@ class Budget(StoppingRule):
                 f"budget.dollars cannot be kept: {total.unpriced:,} calls have no known cost "
                 f"(known: {total.known_dollars:.4f} of {self.dollars:g} dollars)"
             )
+        if self.gpu_seconds is not None and view.gpu_seconds is None:
+            return "budget.gpu_seconds cannot be kept: nobody counts the GPU-seconds of this run"
         spent = {
             "rollouts": view.rollouts,
             "calls": total.sent,
             "tokens": total.tokens,
             "dollars": total.known_dollars,
             "seconds": view.seconds,
+            "gpu_seconds": view.gpu_seconds or 0.0,
         }
         for name in _LIMITS:
             limit = getattr(self, name)
@@ -129,3 +140,18 @@ def require_prices(rule: StoppingRule | None, models: Mapping[str, str], prices:
             f"Add prices={{{example!r}: Price(prompt=…, completion=…)}}, dollars per million tokens "
             "(0 for a server of your own), or set the budget in tokens.",
         )
+
+
+def require_gpu_seconds(rule: StoppingRule | None, counted: bool) -> None:
+    """Refuse a rule that decides by GPU-seconds where nobody counts them.
+
+    Args:
+        rule: The run's stopping rule, if it has one.
+        counted: Whether the run knows of GPUs behind any of its models.
+
+    Raises:
+        ArgumentValueError: The rule needs them and nobody counts them.
+    """
+    if rule is not None and rule.needs_gpu_seconds() and not counted:
+        remedy = "Say how many GPUs serve each role, or set the budget in seconds."
+        raise ArgumentValueError("budget.gpu_seconds", None, "cannot be kept: nobody counts GPU-seconds", remedy)

@@ -7,7 +7,7 @@ from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.strategies import Strategy
-from combee_dspy.testing.checks import aggregators, controllers, executors, general, operators
+from combee_dspy.testing.checks import aggregators, controllers, embedders, executors, general, operators, stopping
 
 __all__ = ["Check", "checks_for", "parametrize_checks"]
 
@@ -19,6 +19,8 @@ _BY_KIND: dict[str, tuple[Check, ...]] = {
     "operator": operators.CHECKS,
     "controller": controllers.CHECKS,
     "executor": executors.CHECKS,
+    "embedder": embedders.CHECKS,
+    "stopping": stopping.CHECKS,
 }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from combee_dspy.events import Event
 from combee_dspy.strategies import Strategy
@@ -36,9 +37,17 @@ class Tracker(Strategy):
 
     kind: ClassVar[str] = "tracker"
 
+    def journal_folder(self) -> Path | None:
+        """Return where a run without a ``log_dir`` keeps its journal; ``None`` where this tracker needs none."""
+        return None
+
     @abstractmethod
-    def open(self) -> Hook:
+    def open(self, journal: Any = None) -> Hook:
         """Return a hook for one run. Called before the first event.
+
+        Args:
+            journal: The :class:`combee_dspy.tracking.Journal` that the run writes every event to before
+                anything follows from it; ``None`` where it writes none.
 
         Raises:
             ArgumentValueError: What it records to cannot be reached or is not installed.
@@ -61,13 +70,20 @@ class RememberingTracker(Tracker):
         self.tracker = tracker
         self.hook: Hook | None = None
 
-    def open(self) -> Hook:
+    def journal_folder(self) -> Path | None:
+        """Return the other tracker's."""
+        return self.tracker.journal_folder()
+
+    def open(self, journal: Any = None) -> Hook:
         """Return the other tracker's hook.
+
+        Args:
+            journal: See :meth:`Tracker.open`.
 
         Raises:
             ArgumentValueError: See :meth:`Tracker.open`.
         """
-        self.hook = self.tracker.open()
+        self.hook = self.tracker.open(journal)
         return self.hook
 
     @property

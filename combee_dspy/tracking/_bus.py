@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Protocol
 
 from combee_dspy.events import ErrorRaised, Event
 from combee_dspy.tracking._base import Hook
@@ -20,6 +21,18 @@ CAPACITY = 100_000
 """Events that may wait for the hooks before an emitter has to."""
 
 
+class Recorder(Protocol):
+    """Keeps events where a killed process leaves them: a :class:`combee_dspy.tracking.Journal`. Thread-safe."""
+
+    def record(self, event: Event) -> None:
+        """Keep one event. Never raises."""
+        ...
+
+    def close(self) -> None:
+        """Finish. Idempotent."""
+        ...
+
+
 class EventBus:
     """Delivers events to hooks from one thread, in the order of emission.
 
@@ -28,8 +41,12 @@ class EventBus:
     run, :meth:`emit` blocks until one has been delivered. A hook that raises
     is logged as a warning once, announced to the others as
     :class:`~combee_dspy.events.ErrorRaised`, and hears nothing more; it is
-    still closed. Without hooks no thread is started and :meth:`emit` does
-    nothing.
+    still closed. Without hooks no thread is started.
+
+    A journal hears each event before :meth:`emit` returns, in the thread that
+    emits it: whatever is done next follows from something that is recorded. It
+    is closed before the hooks are, so that a hook can wait for its end. Without
+    hooks and journal :meth:`emit` does nothing.
 
     Thread-safe. A hook may call :meth:`emit` itself: its event follows the
     one it is hearing, and never blocks.
@@ -37,9 +54,13 @@ class EventBus:
     Args:
         hooks: Who listens, in the order in which they hear each event.
         capacity: Events that may wait, at least 1.
+        journal: Hears each event first.
     """
 
-    def __init__(self, hooks: Iterable[Hook] = (), *, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self, hooks: Iterable[Hook] = (), *, capacity: int = CAPACITY, journal: Recorder | None = None
+    ) -> None:
+        self._journal = journal
         self._hooks = tuple(hooks)
         self._listening = list(self._hooks)
         self._queue: queue.Queue[Event | None] = queue.Queue(max(1, capacity))
@@ -54,6 +75,8 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Say what happened. An event that comes after :meth:`close` is ignored."""
+        if self._journal is not None:
+            self._journal.record(event)
         if not self._hooks:
             return
         if threading.current_thread() is self._thread:
@@ -77,6 +100,8 @@ class EventBus:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
+        if self._thread is None and self._journal is not None:
+            self._journal.close()
         if self._thread is not None:
             self._thread.join()
 
@@ -93,6 +118,8 @@ class EventBus:
             self._deliver(event)
             self._deliver_own()
         self._deliver_own()
+        if self._journal is not None:
+            self._journal.close()
         for hook in self._hooks:
             self._guarded(hook, None)
 
@@ -106,9 +133,12 @@ class EventBus:
             if error is None:
                 continue
             self._listening = [other for other in self._listening if other is not hook]
-            self._own.append(
-                ErrorRaised(iteration=event.iteration, where=f"hook {type(hook).__name__}", error=error, fatal=False)
+            raised = ErrorRaised(
+                iteration=event.iteration, where=f"hook {type(hook).__name__}", error=error, fatal=False
             )
+            if self._journal is not None:
+                self._journal.record(raised)
+            self._own.append(raised)
 
     def _guarded(self, hook: Hook, event: Event | None) -> str | None:
         """Call a hook, with ``None`` for its close; return its error's text."""

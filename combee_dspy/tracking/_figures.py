@@ -20,6 +20,7 @@ class Figures:
         completion_tokens: Completion tokens.
         dollars: Dollars of the calls whose cost is known.
         unpriced: Calls whose cost is not known.
+        gpu_seconds: GPU-seconds; ``None`` where no GPUs are declared.
     """
 
     calls: int = 0
@@ -28,6 +29,7 @@ class Figures:
     completion_tokens: int = 0
     dollars: float = 0.0
     unpriced: int = 0
+    gpu_seconds: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -48,6 +50,7 @@ def figures_of(costs: Mapping[str, Any]) -> dict[str, Figures]:
 def sum_of(figures: Mapping[str, Figures]) -> Figures:
     """Return the sum over all roles."""
     each = figures.values()
+    gpus = [one.gpu_seconds for one in each if one.gpu_seconds is not None]
     return Figures(
         calls=sum(one.calls for one in each),
         cached=sum(one.cached for one in each),
@@ -55,6 +58,7 @@ def sum_of(figures: Mapping[str, Figures]) -> Figures:
         completion_tokens=sum(one.completion_tokens for one in each),
         dollars=sum(one.dollars for one in each),
         unpriced=sum(one.unpriced for one in each),
+        gpu_seconds=sum(gpus) if gpus else None,
     )
 
 
@@ -69,4 +73,5 @@ def _figures(counts: Mapping[str, Any]) -> Figures:
         completion_tokens=read("completion_tokens"),
         dollars=read("known_dollars"),
         unpriced=read("unpriced"),
+        gpu_seconds=counts.get("gpu_seconds"),
     )

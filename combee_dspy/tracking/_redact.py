@@ -8,20 +8,30 @@ from typing import Any
 
 from combee_dspy.lms.redact import MASK, SECRET_NAME, mask, secret_variables, secrets_of
 
-__all__ = ["Redactor", "known_secrets"]
+__all__ = ["Redactor", "known_secrets", "lm_secrets"]
 
 
 def known_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """Return the secrets this process can see, to be kept out of what is written.
 
     Values of environment variables whose name says that they are one (see
-    :func:`combee_dspy.lms.redact.secret_variables`), and the keys of the LM
-    that DSPy is configured with.
+    :func:`combee_dspy.lms.redact.secret_variables`), and the keys that DSPy is
+    configured with: of its LMs, and under a name that says so.
     """
-    lm = getattr(getattr(sys.modules.get("dspy"), "settings", None), "lm", None)
-    # A key that is part of the model's name is a placeholder, such as a local server's.
-    keys = {key for key in secrets_of(lm) if key not in str(getattr(lm, "model", ""))}
+    settings = getattr(sys.modules.get("dspy"), "settings", None)
+    keys: set[str] = set()
+    for name, value in settings.copy().items() if settings is not None else ():
+        if isinstance(value, str) and SECRET_NAME.search(str(name)):
+            keys.add(value)
+        else:
+            keys |= lm_secrets(value)
     return secret_variables(environ) | keys
+
+
+def lm_secrets(lm: object) -> frozenset[str]:
+    """Return the keys that an LM was made with; none for what is no LM."""
+    # A key that is part of the model's name is a placeholder, such as a local server's.
+    return frozenset(key for key in secrets_of(lm) if key not in str(getattr(lm, "model", "")))
 
 
 class Redactor:

@@ -1,76 +1,182 @@
-"""Rollouts as rows of a table."""
+"""Rollouts as lines of the journal and as rows of a table."""
 
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 from combee_dspy.events import RolloutFinished
+from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._text import show
 
-__all__ = ["Row", "parquet_of", "row_of", "table_of"]
+__all__ = ["Row", "data_of", "parquet_of", "row_of", "table_of"]
 
 CELL = 2_000
 """Characters of a cell. A longer text is cut, visibly."""
 
+# Between texts that are searched for keys in one go: no part of a word, and no white space.
+_BETWEEN = "\ue0fe"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rollout, as it is logged: the columns of the table, in order."""
+    """One rollout, as it is recorded: the columns of the table, in order.
+
+    Attributes:
+        rollout_id: Unique among all runs: the run's id, the process, and a serial.
+        run_id: The run.
+        iteration: The iteration, 0 before the first.
+        purpose: ``"parent"``, ``"child"``, ``"screen"``, ``"validation"`` or ``"heldout"``.
+        split: ``"train"``, ``"validation"`` or ``"heldout"``.
+        candidate_id: The candidate's content hash.
+        parent_ids: Its parents' content hashes.
+        example_id: The example's row hash.
+        roles: Model name by role: who ran it, who judges, and who proposed it.
+        prompt_hash: Hash of all prompts that the task calls sent; empty where there were none.
+        score: The score.
+        feedback_length: Characters of the feedback, before it was cut for :attr:`feedback`.
+        calls: LM calls, errors and cache hits included; ``None``, like all of the following
+            figures of calls, where they could not be told from those of other rollouts.
+        failed_calls: Those that ended with an error.
+        cached_calls: Those that DSPy's cache answered.
+        prompt_tokens: Prompt tokens.
+        completion_tokens: Completion tokens.
+        dollars: Dollars; ``None`` where the cost of a call is not known.
+        gpu_seconds: Share of the declared GPUs; ``None`` where none are declared.
+        latency: Seconds of program and metric together.
+        queue_wait: Seconds from submission to start; ``None`` where nobody took the time.
+        cached: Whether it was taken from the run's memo: then it cost nothing.
+        error_class: Class name of its error; empty without one.
+        schedule_id: The schedule decision it ran under; empty where there was none.
+        usage: Its calls by role and model: fields of :class:`combee_dspy.records.CallUsage`.
+        error: The error's text.
+        feedback: The metric's text.
+        inputs: The example's inputs.
+        prediction: What the program returned.
+        steps: Caller, inputs and outputs of each predictor call, of a few rollouts only.
+    """
 
     rollout_id: str
+    run_id: str
     iteration: int
     purpose: str
     split: str
     candidate_id: str
+    parent_ids: tuple[str, ...]
     example_id: str
+    roles: Mapping[str, str]
+    prompt_hash: str
     score: float
+    feedback_length: int
+    calls: int | None
+    failed_calls: int | None
+    cached_calls: int | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    dollars: float | None
+    gpu_seconds: float | None
+    latency: float
+    queue_wait: float | None
+    cached: bool
+    error_class: str
+    schedule_id: str
+    usage: tuple[Mapping[str, Any], ...]
     error: str
     feedback: str
     inputs: str
     prediction: str
-    seconds: float
-    cached: bool
+    steps: tuple[tuple[str, str, str], ...] = ()
 
 
-def row_of(event: RolloutFinished, redactor: Redactor) -> Row:
-    """Return the row of one rollout, without keys and with long cells cut."""
+def data_of(
+    event: RolloutFinished,
+    redactor: Redactor,
+    *,
+    run_id: str,
+    serial: str,
+    roles: Mapping[str, str],
+    parents: Sequence[str],
+    with_steps: bool = False,
+) -> dict[str, Any]:
+    """Return a rollout as JSON data, by the columns of :class:`Row`, without keys and with long cells cut.
+
+    Args:
+        event: The rollout.
+        redactor: Takes keys out of texts.
+        run_id: The run.
+        serial: What makes the rollout's id unique in the run.
+        roles: Model name by role, as announced.
+        parents: The candidate's parents.
+        with_steps: Whether to keep what each predictor got and returned.
+    """
     rollout = event.rollout
+    error_class = _error_class(rollout)
+    texts = [
+        show(rollout.error, CELL),
+        show(rollout.feedback, CELL),
+        show(_inputs(rollout.example), CELL),
+        show(rollout.prediction, CELL),
+    ]
+    steps = rollout.trace if with_steps else ()
+    callers = rollout.callers if len(rollout.callers) == len(steps) else ("",) * len(steps)
+    for caller, (_, given, returned) in zip(callers, steps, strict=True):
+        texts += [caller, show(given, CELL), show(returned, CELL)]
+    error, feedback, inputs, prediction, *rest = _without_keys(texts, redactor)
+    usage: Sequence[CallUsage] | None = () if event.cached else rollout.usage
+    found: dict[str, Any] = {
+        "rollout_id": f"{run_id}.{serial}",
+        "run_id": run_id,
+        "iteration": event.iteration,
+        "purpose": event.purpose,
+        "split": event.split,
+        "candidate_id": event.candidate_id,
+        "parent_ids": list(parents),
+        "example_id": rollout.example_id,
+        "roles": {**roles, **{one.role: one.model for one in usage or ()}},
+        "prompt_hash": rollout.prompt_hash,
+        "score": float(rollout.score),
+        "feedback_length": len(rollout.feedback),
+        **_sums(usage),
+        "latency": float(rollout.seconds),
+        "queue_wait": rollout.queue_seconds,
+        "cached": event.cached,
+        "error_class": error_class,
+        "schedule_id": event.schedule_id,
+        "usage": [_usage(one) for one in usage or ()],
+        "error": error,
+        "feedback": feedback,
+        "inputs": inputs,
+        "prediction": prediction,
+    }
+    if rest:
+        found["steps"] = [rest[start : start + 3] for start in range(0, len(rest), 3)]
+    return found
 
-    def cell(value: Any) -> str:
-        return redactor.text(show(value, CELL))
 
-    return Row(
-        rollout_id=event.rollout_id,
-        iteration=event.iteration,
-        purpose=event.purpose,
-        split=event.split,
-        candidate_id=event.candidate_id,
-        example_id=rollout.example_id,
-        score=float(rollout.score),
-        error=cell(rollout.error),
-        feedback=cell(rollout.feedback),
-        inputs=cell(_inputs(rollout.example)),
-        prediction=cell(rollout.prediction),
-        seconds=float(rollout.seconds),
-        cached=event.cached,
-    )
+def row_of(data: Mapping[str, Any]) -> Row:
+    """Return the row that :func:`data_of` wrote. What an older journal did not know is ``None``."""
+    values = {name: data.get(name) for name in _NAMES}
+    values["parent_ids"] = tuple(data.get("parent_ids") or ())
+    values["usage"] = tuple(data.get("usage") or ())
+    values["roles"] = dict(data.get("roles") or {})
+    values["steps"] = tuple((str(one), str(two), str(three)) for one, two, three in data.get("steps") or ())
+    return Row(**values)  # type: ignore[arg-type]  # read back as written
 
 
-def table_of(rows: Sequence[Row], limit: int) -> dict[str, Any]:
+def table_of(rows: Sequence[Row], why: Sequence[str]) -> dict[str, Any]:
     """Return rows in the JSON layout that MLflow's table view reads (pandas' ``split``).
 
     Args:
         rows: The rows.
-        limit: Rows at most; of more, evenly spaced ones are taken.
+        why: Why each is shown.
     """
-    taken = rows if len(rows) <= limit else [rows[index * len(rows) // limit] for index in range(limit)]
-    columns = [field.name for field in fields(Row)]
-    return {"columns": columns, "data": [[_json(getattr(row, name)) for name in columns] for row in taken]}
+    data = [[reason, *(_json(getattr(row, name)) for name in _SHOWN)] for row, reason in zip(rows, why, strict=True)]
+    return {"columns": ["why", *_SHOWN], "data": data}
 
 
 def parquet_of(rows: Sequence[Row]) -> bytes | None:
@@ -81,10 +187,77 @@ def parquet_of(rows: Sequence[Row]) -> bytes | None:
     except ImportError:
         return None
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    schema = pa.schema([(field.name, types[str(field.type)]) for field in fields(Row)])
+    columns = [field for field in fields(Row) if field.name != "steps"]
+    # Nested values as JSON text: every reader of Parquet has strings.
+    schema = pa.schema([(field.name, types.get(str(field.type).split(" ")[0], pa.string())) for field in columns])
+    table = {field.name: [_cell(getattr(row, field.name)) for row in rows] for field in columns}
     sink = io.BytesIO()
-    parquet.write_table(pa.Table.from_pylist([asdict(row) for row in rows], schema=schema), sink, compression="zstd")
+    parquet.write_table(pa.Table.from_pydict(table, schema=schema), sink, compression="zstd")
     return sink.getvalue()
+
+
+# Made once: json.dumps makes one a call wherever a setting is not its default.
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+_NAMES = tuple(field.name for field in fields(Row))
+_SHOWN = tuple(name for name in _NAMES if name not in ("run_id", "usage", "steps"))
+
+
+def _cell(value: Any) -> Any:
+    return _ENCODER.encode(value) if isinstance(value, (tuple, Mapping)) else value
+
+
+def _json(value: Any) -> Any:
+    # JSON has no NaN: a browser would refuse the whole table.
+    return None if isinstance(value, float) and not math.isfinite(value) else _cell(value)
+
+
+def _without_keys(texts: Sequence[str], redactor: Redactor) -> list[str]:
+    # One search over all of them: most of its cost is in beginning.
+    joined = _BETWEEN.join(text.replace(_BETWEEN, "\ufffd") for text in texts)
+    return redactor.text(joined).split(_BETWEEN)
+
+
+def _error_class(rollout: Rollout) -> str:
+    if rollout.error is None:
+        # DSPy's own record of an answer that did not parse is scored, and no error of the program.
+        return "AdapterParseError" if type(rollout.prediction).__name__ == "FailedPrediction" else ""
+    name = rollout.error.partition(":")[0]
+    return name if name.isidentifier() else "Error"
+
+
+def _usage(one: CallUsage) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in _USAGE}
+
+
+_USAGE = tuple(field.name for field in fields(CallUsage))
+
+
+def _sums(usage: Sequence[CallUsage] | None) -> dict[str, Any]:
+    if usage is None:
+        return dict.fromkeys(_FIGURES)
+    dollars = [one.dollars for one in usage]
+    shares = [one.gpu_seconds for one in usage if one.gpu_seconds is not None]
+    return {
+        "calls": sum(one.calls for one in usage),
+        "failed_calls": sum(one.errors for one in usage),
+        "cached_calls": sum(one.cached for one in usage),
+        "prompt_tokens": sum(one.prompt_tokens for one in usage),
+        "completion_tokens": sum(one.completion_tokens for one in usage),
+        "dollars": None if None in dollars else sum(amount for amount in dollars if amount is not None),
+        "gpu_seconds": sum(shares) if shares else None,
+    }
+
+
+_FIGURES = (
+    "calls",
+    "failed_calls",
+    "cached_calls",
+    "prompt_tokens",
+    "completion_tokens",
+    "dollars",
+    "gpu_seconds",
+)
 
 
 def _inputs(example: Any) -> Any:
@@ -93,8 +266,3 @@ def _inputs(example: Any) -> Any:
     except (AttributeError, ValueError):
         # No dspy.Example, or one whose inputs were never marked: show all of it.
         return example
-
-
-def _json(value: Any) -> Any:
-    # JSON has no NaN: a browser would refuse the whole table.
-    return None if isinstance(value, float) and not math.isfinite(value) else value

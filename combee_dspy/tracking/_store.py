@@ -1,23 +1,23 @@
-"""One MLflow run: finding where it lives, and writing to it without ever hanging."""
+"""One MLflow run: finding or making it."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._redact import Redactor
 
-__all__ = ["Outbox", "Place", "connect"]
+__all__ = ["PLACE", "Place", "connect", "load_place", "read_json", "save_place", "write_json"]
+
+PLACE = "mlflow.json"
+"""Where a journal says which MLflow run it goes to."""
 
 _logger = logging.getLogger(__name__)
 
@@ -29,7 +29,6 @@ _ENVIRONMENT = {
 }
 _JOINED = "combee.joined"
 _PARENT = "mlflow.parentRunId"
-_PAUSE = 30.0
 _CHATTY = ("alembic", "mlflow.store.db.utils")
 
 
@@ -54,9 +53,18 @@ class Place:
     joined: bool = False
     params: frozenset[str] = frozenset()
     described: bool = False
+    named: bool = False
 
 
-def connect(experiment: str, tracking_uri: str | None, run_name: str | None) -> Place:
+def connect(
+    experiment: str,
+    tracking_uri: str | None,
+    run_name: str | None,
+    *,
+    nested: bool = False,
+    known: str | None = None,
+    join: bool = True,
+) -> Place:
     """Find or make the run, and prove that the store takes writes.
 
     The store is ``tracking_uri``; else the one the user has set for MLflow
@@ -65,6 +73,14 @@ def connect(experiment: str, tracking_uri: str | None, run_name: str | None) -> 
     beside it. A run that is active in the calling thread is joined where no
     other store is asked for; if an earlier compile has joined it already, a
     run nested in it is made.
+
+    Args:
+        experiment: The experiment's name.
+        tracking_uri: The store, if one is asked for.
+        run_name: The run's name, if it is given one.
+        nested: Whether to make a nested run inside an active one instead of joining it.
+        known: Id of the run that this journal went to before; it is taken up again where the store has it.
+        join: Whether an active run counts.
 
     Raises:
         ArgumentValueError: MLflow is not installed, or the store cannot be used.
@@ -84,15 +100,16 @@ def connect(experiment: str, tracking_uri: str | None, run_name: str | None) -> 
     uri = tracking_uri
     try:
         with _quiet():
-            active = mlflow.active_run()
+            active = mlflow.active_run() if join else None
             if active is not None and (uri is None or uri == mlflow.get_tracking_uri()):
-                return _join(mlflow, active.info.run_id, run_name)
+                return _join(mlflow, active.info.run_id, run_name, nested)
             artifacts = None
             if uri is None and mlflow.is_tracking_uri_set():
                 uri = mlflow.get_tracking_uri()
             elif uri is None:
                 uri, artifacts = _default_store()
-            return _create(mlflow, uri, artifacts, experiment, run_name)
+            found = None if known is None else _again(mlflow, uri, known)
+            return found or _create(mlflow, uri, artifacts, experiment, run_name)
     except (MlflowException, OSError) as error:
         shown = Redactor().text(str(uri))
         raise ArgumentValueError(
@@ -109,17 +126,30 @@ def _default_store() -> tuple[str, str]:
     return f"sqlite:///{folder / 'mlflow.db'}", (folder / "artifacts").as_uri()
 
 
-def _join(mlflow: Any, run_id: str, run_name: str | None) -> Place:
+def _again(mlflow: Any, uri: str, run_id: str) -> Place | None:
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    try:
+        run = client.get_run(run_id)
+    except mlflow.exceptions.MlflowException as error:
+        # Not there, or not answering; in the second case making a run says so.
+        _logger.debug("run %s not found: %s", run_id, error)
+        return None
+    if run.info.lifecycle_stage != "active":
+        return None
+    return Place(client, uri, run_id, run.info.experiment_id)
+
+
+def _join(mlflow: Any, run_id: str, run_name: str | None, nested: bool) -> Place:
     uri = mlflow.get_tracking_uri()
     client = mlflow.MlflowClient(tracking_uri=uri)
     run = client.get_run(run_id)
     experiment_id = run.info.experiment_id
-    if _JOINED in run.data.tags:
-        nested = client.create_run(experiment_id, run_name=run_name, tags={_PARENT: run_id})
-        return Place(client, uri, nested.info.run_id, experiment_id)
+    if nested or _JOINED in run.data.tags:
+        made = client.create_run(experiment_id, run_name=run_name, tags={_PARENT: run_id})
+        return Place(client, uri, made.info.run_id, experiment_id, named=run_name is not None)
     client.set_tag(run_id, _JOINED, "true")
     described = bool(run.data.tags.get("mlflow.note.content"))
-    return Place(client, uri, run_id, experiment_id, True, frozenset(run.data.params), described)
+    return Place(client, uri, run_id, experiment_id, True, frozenset(run.data.params), described, named=True)
 
 
 def _create(mlflow: Any, uri: str, artifacts: str | None, experiment: str, run_name: str | None) -> Place:
@@ -137,7 +167,7 @@ def _create(mlflow: Any, uri: str, artifacts: str | None, experiment: str, run_n
             "experiment", experiment, "is deleted in this MLflow store", "Restore it, or choose another name."
         )
     run = client.create_run(found.experiment_id, run_name=run_name)
-    return Place(client, uri, run.info.run_id, found.experiment_id)
+    return Place(client, uri, run.info.run_id, found.experiment_id, named=run_name is not None)
 
 
 @contextmanager
@@ -155,97 +185,43 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-class Outbox:
-    """Writes that MLflow has not taken yet, in order.
-
-    A write that fails stays and is tried again with the next flush, not
-    sooner than 30 s later, so that a dead server costs little. A write
-    that MLflow refuses for good is reported and left out. Not thread-safe.
+def save_place(folder: Path, place: Place, options: Mapping[str, Any]) -> None:
+    """Note beside a journal where it goes, for whoever completes it later. User and password are left out.
 
     Args:
+        folder: The journal's.
         place: The run.
-        clock: Monotonic seconds.
+        options: What else decides what is written, as JSON data.
     """
-
-    def __init__(self, place: Place, clock: Callable[[], float] = time.monotonic) -> None:
-        self.place = place
-        self._clock = clock
-        self._waiting: deque[Callable[[], object]] = deque()
-        self._not_before = -float("inf")
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, write: Callable[[], object]) -> None:
-        """Add a write. Doing it twice must be the same as doing it once."""
-        self._waiting.append(write)
-
-    def flush(self, *, last: bool = False) -> None:
-        """Write what is waiting.
-
-        Args:
-            last: No flush follows: try even if the server failed a moment ago.
-        """
-        from mlflow.exceptions import MlflowException
-
-        if not last and self._clock() < self._not_before:
-            return
-        while self._waiting:
-            try:
-                self._waiting[0]()
-            except (MlflowException, OSError) as error:
-                if not _for_good(error):
-                    self._not_before = self._clock() + _PAUSE
-                    _logger.warning("MLflow does not answer, %d writes wait: %s", len(self._waiting), _said(error))
-                    return
-                _logger.warning("MLflow refused a write, which is left out: %s", _said(error))
-            self._waiting.popleft()
-
-    def batch(self, *, metrics: Mapping[str, float] | None = None, step: int = 0, **tables: Mapping[str, str]) -> None:
-        """Add metrics of one step, and ``params`` and ``tags``, in batches of the size MLflow takes."""
-        from mlflow.entities import Metric, Param, RunTag
-
-        # The time is taken once, so that a write which is tried again adds no second point.
-        now = int(time.time() * 1000)
-        points = [Metric(name, value, now, step) for name, value in (metrics or {}).items()]
-        params = [Param(name, value) for name, value in tables.get("params", {}).items()]
-        tags = [RunTag(name, value) for name, value in tables.get("tags", {}).items()]
-        client, run_id = self.place.client, self.place.run_id
-        for start in range(0, max(len(points), len(params), len(tags)), 100):
-            part = slice(start, start + 100)
-            self.add(partial(client.log_batch, run_id, metrics=points[part], params=params[part], tags=tags[part]))
-
-    def text(self, text: str, path: str) -> None:
-        """Add a text artifact."""
-        client, run_id = self.place.client, self.place.run_id
-        self.add(lambda: client.log_text(run_id, text, path))
-
-    def data(self, data: Any, path: str) -> None:
-        """Add a JSON artifact."""
-        self.text(json.dumps(data, ensure_ascii=False, default=str), path)
-
-    def binary(self, content: bytes, path: str) -> None:
-        """Add a binary artifact; ``path`` has a folder."""
-        client, run_id = self.place.client, self.place.run_id
-
-        def write() -> None:
-            import tempfile
-
-            folder, _, name = path.rpartition("/")
-            with tempfile.TemporaryDirectory() as temporary:
-                file = Path(temporary, name)
-                file.write_bytes(content)
-                client.log_artifact(run_id, str(file), folder or None)
-
-        self.add(write)
+    data = {
+        "uri": Redactor().text(place.uri),
+        "run_id": place.run_id,
+        "experiment_id": place.experiment_id,
+        "joined": place.joined,
+        "params": sorted(place.params),
+        "described": place.described,
+        "named": place.named,
+        "options": dict(options),
+    }
+    write_json(folder / PLACE, data)
 
 
-def _for_good(error: Exception) -> bool:
-    """Whether MLflow understood a write and refused it."""
-    code = getattr(error, "get_http_status_code", None)
-    status = int(code()) if callable(code) else 500
-    return 400 <= status < 500 and status not in (401, 403, 408, 429)
+def load_place(folder: Path) -> dict[str, Any] | None:
+    """Return what :func:`save_place` noted; ``None`` where it noted nothing that can be read."""
+    return read_json(folder / PLACE)
 
 
-def _said(error: Exception) -> str:
-    return Redactor().text(str(error))[:300]
+def write_json(file: Path, data: Mapping[str, Any]) -> None:
+    """Write a small file in one step that is never half done."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+    partial.replace(file)
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    """Return what :func:`write_json` wrote; ``None`` where there is nothing that can be read."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from combee_dspy import events
 from combee_dspy.tracking._figures import figures_of, sum_of
-from combee_dspy.tracking._redact import Redactor
+from combee_dspy.tracking._rows import Row
 from combee_dspy.tracking._text import cut, one_line
 from combee_dspy.tracking.slug import METRIC_PART, shorten, to_slug
 
@@ -30,13 +30,12 @@ def _part(name: str) -> str:
     return shorten(to_slug(name, METRIC_PART), _PART)
 
 
-def params_of(event: events.RunStarted, redactor: Redactor, versions: Mapping[str, str]) -> dict[str, str]:
+def params_of(event: events.RunStarted, versions: Mapping[str, str]) -> dict[str, str]:
     """Return what was decided before the run, as MLflow parameters in groups.
 
     Args:
-        event: The run's beginning.
-        redactor: Takes keys out of values.
-        versions: Version by distribution.
+        event: The run's beginning, without keys.
+        versions: Parameters that are not the run's own: versions and hashes.
     """
     groups: Mapping[str, Mapping[str, Any]] = {
         "run": {"name": event.name, "seed": event.seed, "components": sorted(event.components)},
@@ -44,15 +43,13 @@ def params_of(event: events.RunStarted, redactor: Redactor, versions: Mapping[st
         "model": event.models,
         "size": event.sizes,
         "digest": event.digests,
-        "version": versions,
     }
     params: dict[str, str] = {}
     for group, values in groups.items():
         for name, value in values.items():
-            plain = redactor.data(value)
-            text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             params[f"{group}/{_part(name)}"] = cut(text, MAX_PARAM)
-    return params
+    return {**versions, **params}
 
 
 @dataclass
@@ -61,6 +58,7 @@ class _Step:
 
     scores: dict[str, list[float]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
 
@@ -69,8 +67,11 @@ class _Step:
 
     def metrics(self) -> dict[str, float]:
         found = {name: sum(scores) / len(scores) for name, scores in self.scores.items()}
-        if self.seconds:
-            found["latency/rollout_mean"] = sum(self.seconds) / len(self.seconds)
+        for name, times in (("rollout", sorted(self.seconds)), ("queue", sorted(self.waits))):
+            if times:
+                found[f"latency/{name}_mean"] = sum(times) / len(times)
+                found[f"latency/{name}_p50"] = times[len(times) // 2]
+                found[f"latency/{name}_max"] = times[-1]
         found.update(self.counts)
         found.update(self.values)
         return {name: value for name, value in found.items() if math.isfinite(value)}
@@ -111,6 +112,8 @@ class Summary:
     @hear.register
     def _(self, event: events.RunStarted) -> None:
         self.started = event
+        # A run that is taken up again is not over any more.
+        self.finished = None
 
     @hear.register
     def _(self, event: events.BatchPlanned) -> None:
@@ -122,15 +125,18 @@ class Summary:
             self._open.values["batch/plateau"] = decision.fit.plateau
             self._open.values["batch/exponent"] = decision.fit.exponent
 
-    @hear.register
-    def _(self, event: events.RolloutFinished) -> None:
-        if event.purpose in _PURPOSES:
-            self._open.scores.setdefault(_PURPOSES[event.purpose], []).append(event.rollout.score)
-        self._open.count("rollouts/cached" if event.cached else "rollouts/run")
-        if event.rollout.error is not None:
-            self._open.count("rollouts/errors")
-        if not event.cached:
-            self._open.seconds.append(event.rollout.seconds)
+    def hear_row(self, row: Row) -> None:
+        """Take one rollout into account."""
+        step = self._open
+        if row.purpose in _PURPOSES:
+            step.scores.setdefault(_PURPOSES[row.purpose], []).append(row.score)
+        step.count("rollouts/cached" if row.cached else "rollouts/run")
+        if row.error_class:
+            step.count("rollouts/errors")
+        if not row.cached:
+            step.seconds.append(row.latency)
+            if row.queue_wait is not None:
+                step.waits.append(row.queue_wait)
 
     @hear.register
     def _(self, event: events.ReflectionTrimmed) -> None:
@@ -146,6 +152,43 @@ class Summary:
         self._open.count("scan/nodes", len(event.nodes))
         self._open.count("scan/failed_nodes", sum(node.failed is not None for node in event.nodes))
         self._open.count("scan/seconds", event.seconds)
+
+    @hear.register
+    def _(self, event: events.RetentionMeasured) -> None:
+        if event.reflections:
+            covered = sum(one.covered for one in event.reflections) / len(event.reflections)
+            self._open.scores.setdefault("retention/covered", []).append(covered)
+            self._open.count("retention/lost", sum(not one.covered for one in event.reflections))
+        self._open.count("retention/rescued", len(event.rescued))
+        for level, tokens in enumerate(event.tokens_per_level, start=1):
+            self._open.count(f"retention/tokens_level_{level}", tokens)
+
+    @hear.register
+    def _(self, event: events.DiversityMeasured) -> None:
+        values = {
+            "diversity/front_similarity": event.front_similarity,
+            "diversity/refused": event.refused,
+            "diversity/repeated": event.repeated,
+            "diversity/distinct": event.distinct,
+            "diversity/temperature": event.temperature,
+        }
+        self._open.values.update({name: value for name, value in values.items() if value is not None})
+
+    @hear.register
+    def _(self, event: events.Restarted) -> None:
+        self._open.count("diversity/restarts")
+
+    @hear.register
+    def _(self, event: events.OperatorsWeighted) -> None:
+        self._open.values.update({f"operators/{_part(name)}": weight for name, weight in event.weights.items()})
+
+    @hear.register
+    def _(self, event: events.CandidateScreened) -> None:
+        self._open.count("candidates/screened_out", not event.passed)
+
+    @hear.register
+    def _(self, event: events.CalibrationFinished) -> None:
+        self._open.values[f"calibration/{_part(event.subject)}"] = event.correlation
 
     @hear.register
     def _(self, event: events.CandidateProposed) -> None:
@@ -215,10 +258,15 @@ class Summary:
         for role, figure in figures.items():
             values[f"tokens/{_part(role)}"] = figure.tokens
             values[f"calls/{_part(role)}"] = figure.calls
+            values[f"cost/{_part(role)}_dollars"] = figure.dollars
+            if figure.gpu_seconds is not None:
+                values[f"cost/{_part(role)}_gpu_seconds"] = figure.gpu_seconds
         if figures:
             total = sum_of(figures)
             values["cost/dollars"] = total.dollars
             values["cost/unpriced_calls"] = total.unpriced
+            if total.gpu_seconds is not None:
+                values["cost/gpu_seconds"] = total.gpu_seconds
 
     @property
     def status(self) -> str:

@@ -50,7 +50,7 @@ def show(value: Any, limit: int) -> str:
     if isinstance(value, str):
         return cut(value, limit)
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_plain)
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):
         text = _str(value)
     return cut(text, limit)
@@ -60,6 +60,9 @@ def _plain(value: Any) -> Any:
     to_dict = getattr(value, "toDict", None)
     # DSPy's examples and predictions name their fields this way.
     return to_dict() if callable(to_dict) else _str(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 
 def _str(value: Any) -> str:

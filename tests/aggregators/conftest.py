@@ -47,10 +47,13 @@ def _reflections(n: int) -> list[Reflection]:
 
 def _learner(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """Write one lesson per record, and merge lists without loss."""
-    if name == "LearnFromExamples":
-        return {"lessons": [f"Remember {record['Feedback']}." for record in values["examples_with_feedback"]]}
-    assert name == "MergeLessons"
-    return {"lessons": list(dict.fromkeys(lesson for lessons in values["lesson_lists"] for lesson in lessons))}
+    if "examples_with_feedback" in values:
+        field = {"AddLessons": "additions", "SummarizeExamples": "key_points"}.get(name, "lessons")
+        return {field: [f"Remember {record['Feedback']}." for record in values["examples_with_feedback"]]}
+    if name == "ShortenLessons":
+        return {"lessons": [lesson.removeprefix("Please remember that ") for lesson in values["long_lessons"]]}
+    lists = values["lesson_lists"] if name == "MergeLessons" else values["summaries"]
+    return {"lessons": list(dict.fromkeys(lesson for lessons in lists for lesson in lessons))}
 
 
 @pytest.fixture
@@ -67,3 +70,9 @@ def learner() -> Script:
 @pytest.fixture
 def reflections() -> Callable[[int], list[Reflection]]:
     return _reflections
+
+
+@pytest.fixture
+def facts() -> Callable[[Any], set[int]]:
+    """The facts that lessons written by the learner remember."""
+    return lambda lessons: {int(x.text.removeprefix("Remember fact ").rstrip(".")) for x in lessons.lessons}

@@ -6,7 +6,7 @@ import dspy
 import pytest
 
 from combee_dspy.aggregators import ParallelScan
-from combee_dspy.events import ErrorRaised, ReflectionTrimmed, ScanFinished, ScanStarted
+from combee_dspy.events import ErrorRaised, NodeFinished, ReflectionTrimmed, ScanFinished, ScanStarted
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Lessons, Reflection
 
@@ -24,7 +24,9 @@ def test_every_reflection_is_learned_from_in_one_batch_a_level(
     context, predict, events = context_of(learner)
     lessons = ParallelScan(max_call_tokens=10**7, **WIDE).aggregate(reflections(n), context)
     assert facts(lessons) == set(range(n))
-    started, finished = events
+    started, *told, finished = events
+    assert [event.output for event in told if isinstance(event, NodeFinished)] == list(lessons.nodes)
+    assert len(told) == len(lessons.nodes)
     assert isinstance(started, ScanStarted)
     assert isinstance(finished, ScanFinished)
     assert [len(batch) for _, batch in predict.batches] == list(started.levels)

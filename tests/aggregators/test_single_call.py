@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from combee_dspy.aggregators import SingleCall
-from combee_dspy.events import ReflectionTrimmed, ScanFinished, ScanStarted
+from combee_dspy.events import NodeFinished, ReflectionTrimmed, ScanFinished, ScanStarted
 from combee_dspy.records import FailedCall, Lessons, Reflection
 
 
@@ -18,7 +18,7 @@ def test_one_call_sees_everything_and_writes_the_instruction(context_of: Any, re
     assert name == "RewriteInstruction"
     assert values["current_instruction"] == "Answer."
     assert len(values["examples_with_feedback"]) == 40
-    assert [type(event) for event in events] == [ScanStarted, ScanFinished]
+    assert [type(event) for event in events] == [ScanStarted, NodeFinished, ScanFinished]
 
 
 @pytest.mark.parametrize("answer", [FailedCall("E: x"), {"new_instruction": " "}, {"new_instruction": None}, {"x": 1}])
@@ -41,3 +41,9 @@ def test_a_token_limit_trims_with_events(context_of: Any) -> None:
     SingleCall(max_call_tokens=3_000).aggregate(given, context)
     assert [event.action for event in events if isinstance(event, ReflectionTrimmed)] == ["trimmed"] * 4
     assert len(predict.batches[0][1][0]["examples_with_feedback"]) == 4
+
+
+def test_what_the_text_must_respect_is_said_to_the_call_that_writes_it(context_of: Any, reflections: Any) -> None:
+    context, predict, _ = context_of(lambda name, values: {"new_instruction": "x"}, notes="At most 90 tokens.")
+    SingleCall().aggregate(reflections(4), context)
+    assert predict.batches[0][1][0]["constraints"] == "At most 90 tokens."

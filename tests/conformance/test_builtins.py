@@ -11,9 +11,15 @@ from combee_dspy.testing import checks_for
 
 # Parameters for what cannot be built without, and further settings worth checking.
 SETTINGS = {
+    ("aggregator", "top-k"): [{}, {"k": 4, "mode": "diverse"}],
+    ("aggregator", "union"): [{}, {"sharding": "topic", "fan_in": 5, "max_tokens": 1}],
     ("controller", "static"): [{"size": 8, "reason": "as in the tests"}],
     ("controller", "power-law"): [{}, {"tau": 2.5, "profile": 4, "min_size": 1}],
+    ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
+    ("embedder", "dspy"): [{"model": "combee_dspy.diversity:character_ngrams"}],
     ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}],
+    ("stopping", "target"): [{"score": 0.9}],
+    ("stopping", "patience"): [{"iterations": 3, "min_delta": 0.01}],
     ("stopping", "any-of"): [{"rules": (Budget(rollouts=60), Budget(seconds=9.0))}],
     ("stopping", "all-of"): [{"rules": (Budget(rollouts=60), Budget(seconds=9.0))}],
 }

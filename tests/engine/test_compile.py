@@ -92,7 +92,11 @@ def test_no_rollout_is_bought_twice(world: Any) -> None:
     hook = Recorder()
     train = world.examples(12)
     _combee(world, hooks=[hook], operators=["insert"], seed=2).compile(world.student(), trainset=train)
-    bought = [(event.candidate_id, event.rollout.example_id) for event in hook.of(RolloutFinished) if not event.cached]
+    bought = [
+        (event.candidate_id, event.rollout.example_id, event.replicate)
+        for event in hook.of(RolloutFinished)
+        if not event.cached
+    ]
     assert len(bought) == len(set(bought)) == len(world.task_lm.requests)
     assert any(event.cached for event in hook.of(RolloutFinished))
 

@@ -55,3 +55,12 @@ def test_threshold_one_drops_equal_lessons_only() -> None:
 
 def test_joining_keeps_first_wordings_in_order() -> None:
     assert join_texts([["B.", "A"], ["a", "C"], ["b"]]) == ["B.", "A", "C"]
+
+
+def test_a_repeated_text_has_the_number_of_its_first_one() -> None:
+    known = NearDuplicates(0.8)
+    words = "give the growth rate as a percentage with two decimals and no sign when a rate is asked for"
+    texts = [words, "Divide a / b.", f"{words} here", words.upper(), "Divide b / a.", "divide a / b"]
+    assert [known.place(text) for text in texts] == [0, 1, 0, 0, 2, 1]
+    assert not known.add(words)
+    assert known.add("Something else.")

@@ -72,6 +72,21 @@ WRONG = [
         "check_returns_an_edit_or_a_refusal",
         "edits_demonstrations",
     ),
+    (
+        returns(lambda g, c: Edit(field_descriptions={"question": "a", "answer": "b"})),
+        "check_returns_an_edit_or_a_refusal",
+        "edits_fields",
+    ),
+    (
+        returns(lambda g, c: Edit(field_descriptions={"answer": "b"}), edits_fields=True),
+        "check_returns_an_edit_or_a_refusal",
+        "['question']",
+    ),
+    (
+        returns(lambda g, c: Edit(field_descriptions={"answer": 3}), edits_fields=True),
+        "check_returns_an_edit_or_a_refusal",
+        "texts by field name",
+    ),
     (returns(lambda g, c: Edit("x")), "check_refuses_without_what_it_needs", "needs_lessons"),
     (returns(mutate), "check_leaves_its_inputs_alone", "was changed"),
     (returns(mutate_signature), "check_leaves_its_inputs_alone", "was changed"),

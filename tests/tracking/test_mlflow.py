@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import subprocess
@@ -17,7 +16,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.registry import Spec
 from combee_dspy.tracking import EventBus, MLflowTracker, prompt_name
 from combee_dspy.tracking._mlflow import MLflowHook
-from combee_dspy.tracking._store import Outbox, Place
+from combee_dspy.tracking._store import Place
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -53,7 +52,8 @@ def done(store: Store, story: Story, tmp_path_factory: pytest.TempPathFactory) -
                 bus.emit(event)
             leak = f"401 {KEYS['OPENAI_API_KEY']} and {KEYS['SOME_TOKEN']}"
             bus.emit(events.ErrorRaised(where="lm", error=leak, fatal=False))
-        assert not list(Path.cwd().iterdir()), "MLflow wrote beside its store"
+        assert [path.name for path in Path.cwd().iterdir()] == ["combee_runs"], "MLflow wrote beside its store"
+        assert [path.name for path in Path("combee_runs").iterdir()] == ["journals"]
     return hook
 
 
@@ -76,28 +76,44 @@ def test_params_and_name_and_status(done: MLflowHook, client: Any) -> None:
 def test_metrics_have_one_value_a_step(done: MLflowHook, client: Any) -> None:
     names = client.get_run(done.run_id).data.metrics
     history = {name: [(m.step, m.value) for m in client.get_metric_history(done.run_id, name)] for name in names}
-    assert history["val/best"] == [(0, pytest.approx(1 / 3)), (1, 0.6), (2, 0.7), (3, 0.7)]
-    assert history["tokens/task"] == [(1, 1050), (2, 2100), (3, 3150)]
+    assert history["val/best"] == [(0, pytest.approx(1 / 3)), (1, 0.6), (2, 0.7)]
+    assert history["tokens/task"] == [(1, 1050), (2, 2100)]
     assert history["batch/size"] == [(1, 4), (2, 4)]
-    assert history["heldout/after"] == [(3, 0.8)]
+    assert history["heldout/after"] == [(2, 0.8)]
     for name, points in history.items():
         assert len({step for step, _ in points}) == len(points), name
 
 
-def test_the_table_opens_and_holds_every_rollout(done: MLflowHook, client: Any, tmp_path: Path) -> None:
+def test_the_table_of_telling_rollouts_opens(done: MLflowHook, client: Any, tmp_path: Path) -> None:
     tags = client.get_run(done.run_id).data.tags
-    assert json.loads(tags["mlflow.loggedArtifacts"]) == [{"path": "rollouts.json", "type": "table"}]
-    frame = client._read_from_file(client.download_artifacts(done.run_id, "rollouts.json", str(tmp_path)))
-    assert len(frame) == 30
-    assert frame["rollout_id"].is_unique
-    assert set(frame["purpose"]) == {"parent", "child", "validation", "heldout"}
+    assert json.loads(tags["mlflow.loggedArtifacts"]) == [{"path": "telling_rollouts.json", "type": "table"}]
+    frame = client._read_from_file(client.download_artifacts(done.run_id, "telling_rollouts.json", str(tmp_path)))
+    assert {"worst", "best", "error"} <= set(frame["why"])
+    assert set(frame[frame["why"] == "error"]["error_class"]) == {"ValueError"}
+    assert tags["combee.rollouts"] == "30"
+
+
+def test_telling_rollouts_have_traces(done: MLflowHook, client: Any) -> None:
+    traces = client.search_traces(locations=[done.place.experiment_id], run_id=done.run_id, max_results=100)
+    assert 3 <= len(traces) <= 20
+    ids = {trace.info.tags["combee.rollout_id"] for trace in traces}
+    assert len(ids) == len(traces)
+    assert all(name.startswith(done.journal.run_id) for name in ids)
+    assert {trace.data.spans[0].inputs["question"] for trace in traces} <= {f"question {index}" for index in range(5)}
+
+
+def test_splits_are_datasets_with_our_own_hash(done: MLflowHook, client: Any) -> None:
+    (found,) = client.get_run(done.run_id).inputs.dataset_inputs
+    assert found.dataset.name == "train"
+    assert json.loads(found.dataset.profile) == {"num_rows": 24, "sha256": "a" * 64}
 
 
 def test_the_parquet_parts_hold_every_rollout_once(done: MLflowHook, client: Any, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     folder = Path(client.download_artifacts(done.run_id, "rollouts", str(tmp_path)))
     parts = sorted(folder.iterdir())
-    assert [part.name for part in parts] == [f"part-{number:04d}.parquet" for number in (1, 2, 3, 4)]
+    assert len(parts) == 4
+    assert all(parquet.ParquetFile(part).metadata.row_group(0).column(0).compression == "ZSTD" for part in parts)
     ids = [name for part in parts for name in parquet.read_table(part)["rollout_id"].to_pylist()]
     assert len(ids) == len(set(ids)) == 30
 
@@ -132,8 +148,9 @@ def test_decisions_and_errors_are_kept(done: MLflowHook, client: Any, tmp_path: 
 
 def test_no_key_is_in_any_file_of_the_store(done: MLflowHook, store: Store) -> None:
     secrets = [*KEYS.values(), "sk-abcdefghijklmnop1234", "hush-hush"]
-    files = [path for path in store[1].rglob("*") if path.is_file()]
+    files = [path for folder in (store[1], done.journal.folder) for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 10
+    assert done.journal.file in files
     for path in files:
         content = path.read_bytes()
         assert not [secret for secret in secrets if secret.encode() in content], path
@@ -220,71 +237,13 @@ def test_the_default_store_is_a_file_under_the_working_directory(
 
     monkeypatch.setattr(_store, "_create", record)
     assert not mlflow.is_tracking_uri_set(), "another test left a tracking URI behind"
-    MLflowTracker().open()
+    _store.connect("room", None, None)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store[0])
-    MLflowTracker().open()
+    _store.connect("room", None, None)
     assert made == [
         (f"sqlite:///{tmp_path}/combee_runs/mlflow.db", (tmp_path / "combee_runs" / "artifacts").as_uri()),
         (store[0], None),
     ]
-
-
-class Client:
-    """An MLflow client whose server answers only while it is up."""
-
-    def __init__(self) -> None:
-        self.up = True
-        self.calls: list[str] = []
-
-    def log_text(self, run_id: str, text: str, path: str) -> None:
-        if not self.up:
-            raise OSError("connection refused")
-        if path == "refused":
-            raise mlflow.exceptions.MlflowException("bad name", error_code=1000)
-        self.calls.append(path)
-
-
-def test_writes_wait_for_a_server_that_is_down_and_keep_their_order(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0.0]
-    client = Client()
-    outbox = Outbox(Place(client, "http://x", "run", "1"), clock=lambda: now[0])
-    client.up = False
-    outbox.text("", "a")
-    with caplog.at_level(logging.WARNING):
-        outbox.flush()
-        outbox.text("", "b")
-        client.up = True
-        # Too early: a dead server must not be asked after every iteration.
-        now[0] = 29.0
-        outbox.flush()
-        assert client.calls == []
-        now[0] = 31.0
-        outbox.flush()
-    assert client.calls == ["a", "b"]
-    assert caplog.text.count("does not answer") == 1
-
-
-def test_the_last_flush_tries_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    client = Client()
-    outbox = Outbox(Place(client, "http://x", "run", "1"), clock=lambda: 0.0)
-    client.up = False
-    outbox.text("", "a")
-    outbox.flush()
-    client.up = True
-    outbox.flush(last=True)
-    assert client.calls == ["a"]
-
-
-def test_a_write_that_mlflow_refuses_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    client = Client()
-    outbox = Outbox(Place(client, "http://x", "run", "1"))
-    for path in ("a", "refused", "b"):
-        outbox.text("", path)
-    with caplog.at_level(logging.WARNING):
-        outbox.flush()
-    assert client.calls == ["a", "b"]
-    assert len(outbox) == 0
-    assert "refused a write" in caplog.text
 
 
 def test_a_tracker_is_plain_data() -> None:

@@ -8,10 +8,15 @@ import pytest
 from combee_dspy import events
 from combee_dspy.records import Rollout
 from combee_dspy.tracking._redact import Redactor
-from combee_dspy.tracking._rows import CELL, parquet_of, row_of, table_of
+from combee_dspy.tracking._rows import CELL, Row, data_of, parquet_of, row_of, table_of
 from combee_dspy.tracking._summary import MAX_PARAM, Summary, params_of
 
 Story = Callable[[], list[events.Event]]
+
+
+def _as_row(event: events.RolloutFinished, redactor: Redactor | None = None) -> Row:
+    data = data_of(event, redactor or Redactor(), run_id="run", serial=event.rollout_id, roles={}, parents=())
+    return row_of(json.loads(json.dumps(data)))
 
 
 def _steps(story: Story) -> tuple[Summary, dict[int, dict[str, float]]]:
@@ -19,6 +24,8 @@ def _steps(story: Story) -> tuple[Summary, dict[int, dict[str, float]]]:
     for event in story():
         if isinstance(event, events.IterationStarted) and summary.step == 0:
             steps[0] = summary.take(0)
+        if isinstance(event, events.RolloutFinished):
+            summary.hear_row(_as_row(event))
         summary.hear(event)
         if isinstance(event, events.IterationFinished):
             steps[event.iteration] = summary.take(event.iteration)
@@ -34,6 +41,8 @@ def test_each_iteration_has_its_own_figures(story: Story) -> None:
         "rollouts/run": 3,
         "rollouts/bought": 3,
         "latency/rollout_mean": 0.5,
+        "latency/rollout_p50": 0.5,
+        "latency/rollout_max": 0.5,
         "val/seed": pytest.approx(1 / 3),
         "val/best": pytest.approx(1 / 3),
     }
@@ -96,7 +105,7 @@ def test_a_run_that_was_cut_off_is_killed_and_one_with_a_fatal_error_failed(stor
     assert "Failed: OSError: disk" in summary.description()
 
 
-def test_params_hold_what_was_decided_without_keys_and_cut_at_the_limit(story: Story) -> None:
+def test_params_hold_what_was_decided_and_are_cut_at_the_limit(story: Story) -> None:
     started = story()[0]
     assert isinstance(started, events.RunStarted)
     long = events.RunStarted(
@@ -108,9 +117,8 @@ def test_params_hold_what_was_decided_without_keys_and_cut_at_the_limit(story: S
         models={"task [a]": "m"},
         components={"p": ""},
     )
-    params = params_of(long, Redactor(), {"dspy": "3.4.1"})
-    spec = json.loads(params["strategy/aggregator"])
-    assert spec["params"] == {"api_key": "[redacted]", "copies": 2}
+    params = params_of(long, {"version/dspy": "3.4.1"})
+    assert json.loads(params["strategy/aggregator"])["name"] == "parallel-scan"
     assert len(params["run/name"]) == MAX_PARAM
     assert params["run/name"].endswith("[cut, 7000 characters]")
     assert params["model/task-20--5b-a-5d-"] == "m"
@@ -131,36 +139,38 @@ def _row(
 
 
 def test_a_row_shows_inputs_without_the_answer_and_no_key(make_rollout: Callable[..., Rollout]) -> None:
-    row = row_of(_row(make_rollout, 3, 0.0, "AuthError: sk-abcdefghijklmnop1234"), Redactor({"EPS"}))
+    row = _as_row(_row(make_rollout, 3, 0.0, "AuthError: sk-abcdefghijklmnop1234"))
     assert json.loads(row.inputs) == {"question": "question 3"}
     assert row.error == "AuthError: [redacted]"
     assert row.prediction == ""
-    assert (row.rollout_id, row.score, row.purpose) == ("r3", 0.0, "parent")
+    assert (row.rollout_id, row.score, row.purpose) == ("run.r3", 0.0, "parent")
+    assert (row.error_class, row.feedback_length) == ("AuthError", len("wrong formula"))
+    # Nobody counted its calls: that is unknown, not zero.
+    assert (row.calls, row.prompt_tokens, row.gpu_seconds, row.queue_wait) == (None, None, None, None)
 
 
 def test_a_long_cell_is_cut_visibly(make_rollout: Callable[..., Rollout]) -> None:
-    row = row_of(_row(make_rollout, 1, 1.0, "x" * 5000), Redactor())
+    row = _as_row(_row(make_rollout, 1, 1.0, "x" * 5000))
     assert len(row.error) == CELL
     assert row.error.endswith("[cut, 5000 characters]")
 
 
-def test_the_table_is_plain_json_of_at_most_so_many_rows(make_rollout: Callable[..., Rollout]) -> None:
-    rows = [row_of(_row(make_rollout, index, float("nan") if index == 0 else 1.0), Redactor()) for index in range(10)]
-    table = table_of(rows, 4)
-    assert [line[0] for line in table["data"]] == ["r0", "r2", "r5", "r7"]
+def test_the_table_is_plain_json(make_rollout: Callable[..., Rollout]) -> None:
+    rows = [_as_row(_row(make_rollout, index, float("nan") if index == 0 else 1.0)) for index in range(2)]
+    table = table_of(rows, ["worst", "best"])
+    assert [line[:2] for line in table["data"]] == [["worst", "run.r0"], ["best", "run.r1"]]
     assert json.loads(json.dumps(table, allow_nan=False))["data"][0][table["columns"].index("score")] is None
-    assert len(table_of(rows, 10)["data"]) == 10
 
 
 def test_parquet_reads_back_as_written(make_rollout: Callable[..., Rollout]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     import io
 
-    rows = [row_of(_row(make_rollout, index, 0.25, "bad \ud800 text"), Redactor()) for index in range(3)]
+    rows = [_as_row(_row(make_rollout, index, 0.25, "bad \ud800 text")) for index in range(3)]
     content = parquet_of(rows)
     assert content is not None
     back = parquet.read_table(io.BytesIO(content)).to_pylist()
-    assert [line["rollout_id"] for line in back] == ["r0", "r1", "r2"]
+    assert [line["rollout_id"] for line in back] == ["run.r0", "run.r1", "run.r2"]
     assert back[0]["score"] == 0.25
     assert back[0]["error"] == "bad \ufffd text"
     assert back[0]["cached"] is False

@@ -17,7 +17,7 @@ class Notes(Tracker):
     def __init__(self, *hooks: Hook) -> None:
         self.hooks = list(hooks)
 
-    def open(self) -> Hook:
+    def open(self, journal: object = None) -> Hook:
         if not self.hooks:
             raise ArgumentValueError("tracker", "notes", "has no paper", "Buy some.")
         return self.hooks.pop(0)

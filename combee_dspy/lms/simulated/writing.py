@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 from combee_dspy.lms.simulated.capacity import CapacityModel
+from combee_dspy.lms.simulated.editing import EDITING_FIELDS, Editor
 from combee_dspy.lms.simulated.filling import REASONING, filler, lesson_value, render
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion
 from combee_dspy.lms.simulated.matching import QuestionIndex, Scan
@@ -21,6 +23,8 @@ _HEADER = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
 _FENCE = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 _LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNORECASE)
 _CHARS = {"characters": 1, "tokens": 4}
+# A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons, most_words, …
+_MOST = re.compile(r"^\[\[ ## most_(\w+) ## \]\]\s*(\d{1,9})\s*$", re.MULTILINE)
 
 
 class Writer:
@@ -32,7 +36,9 @@ class Writer:
     once. A field whose name contains "instruction" is a rewrite: it starts
     with the current instruction's first paragraph that is not a lesson, and
     the current lessons are written before the new ones. Whatever the law cut
-    is made up for with a platitude, as overloaded models do.
+    is made up for with a platitude, as overloaded models do. A stated limit is
+    kept by leaving out what comes last: on the length of a text, and on the
+    items of a list or their words where an input field ``most_…`` states one.
 
     Args:
         index: Finds questions and keys.
@@ -55,6 +61,7 @@ class Writer:
         self._lessons = lessons
         self._capacity = capacity
         self._seed = seed
+        self._editor = Editor(lambda text: [key for _, key in index.scan(text).keys], capacity, seed)
 
     def write(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> str:
         """Return the answer to a writing request.
@@ -71,20 +78,22 @@ class Writer:
         items = list(chain.from_iterable(self._items(self._index.scan(text)) for text in (*earlier, rest)))
         attended = self._capacity.attend(items, self._seed, *place)
         old = tuple(dict.fromkeys(key for _, key in self._index.scan(current).keys))
-        limit = _limit(user)
+        limit, most = _limit(user), {name: int(number) for name, number in _MOST.findall(user)}
         overloaded = self._capacity.crowded(len(items))
         if shape.style is Style.FENCED:
             return f"```\n{self._rewrite(current, old, attended, overloaded, limit, place)}\n```"
-        values = {}
+        values: dict[str, Any] = {}
         for field in shape.fields:
             if field.is_text and "instruction" in field.name.lower():
                 values[field.name] = self._rewrite(current, old, attended, overloaded, limit, place)
+            elif field.is_list and field.name in EDITING_FIELDS:
+                values[field.name] = self._editor.answer(field.name, user, most, place)
             elif field.is_text and field.name in ("reasoning", "rationale"):
                 values[field.name] = REASONING
             elif field.is_text or field.is_list:
                 keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
                 short = overloaded or len(keys) < len(set(attended))
-                lines = [self._lessons[key] for key in keys] + [PLATITUDE] * short
+                lines = _within([self._lessons[key] for key in keys] + [PLATITUDE] * short, most)
                 values[field.name] = lesson_value(field, _text("", lines, limit), lines)
             else:
                 values[field.name] = filler(field)
@@ -140,6 +149,15 @@ def _split(user: str, style: Style) -> tuple[str, str]:
 def _limit(user: str) -> int | None:
     found = _LIMIT.search(user)
     return int(found[1].replace(",", "") or 0) * _CHARS[found[2].lower()] if found else None
+
+
+def _within(lines: Sequence[str], most: Mapping[str, int]) -> list[str]:
+    """Return the first lines, as many as the stated limits on words and on items allow."""
+    words = most.get("words")
+    kept = list(lines[: min((number for unit, number in most.items() if unit != "words"), default=None)])
+    while words is not None and kept and sum(len(line.split()) for line in kept) > words:
+        kept.pop()
+    return kept
 
 
 def _text(head: str, lines: Iterable[str], limit: int | None) -> str:

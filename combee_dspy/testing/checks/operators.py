@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from combee_dspy.operators import Operator, OperatorInput
@@ -21,7 +23,13 @@ def _cases() -> dict[str, OperatorInput]:
         "lessons and rollouts": operator_input(lessons=5, runs=9),
         "demonstrations already there": operator_input(lessons=2, runs=9, demonstrations=4),
         "200 lessons and 200 rollouts": operator_input(lessons=200, runs=200),
+        "an instruction with lessons": replace(operator_input(lessons=2, runs=9), instruction=_LEARNED),
+        "an instruction with an example": replace(operator_input(lessons=1, runs=3), instruction=_WITH_EXAMPLE),
     }
+
+
+_LEARNED = "Answer the question.\n\nLessons learned:\n- Carry the tens.\n- Write the answer in digits.\n- Check it."
+_WITH_EXAMPLE = "Answer the question.\nQuestion: What is 2 plus 2?\nAnswer: 4"
 
 
 def check_returns_an_edit_or_a_refusal(strategy: Operator) -> None:
@@ -43,7 +51,7 @@ def _check_result(strategy: Operator, case: str, result: Any) -> None:
         isinstance(result, (Edit, Refusal)),
         "an `Edit` or a `Refusal`",
         f"given {case} it returned {type(result).__name__}",
-        "return Edit(instruction=…), Edit(demonstrations=(…)) or Refusal(reason)",
+        "return Edit(instruction=…), Edit(demonstrations=(…)), Edit(field_descriptions={…}) or Refusal(reason)",
     )
     if isinstance(result, Refusal):
         expect(
@@ -58,7 +66,7 @@ def _check_result(strategy: Operator, case: str, result: Any) -> None:
 
 def _check_edit(strategy: Operator, case: str, edit: Edit) -> None:
     expect(
-        edit.instruction is not None or edit.demonstrations is not None,
+        edit.instruction is not None or edit.demonstrations is not None or edit.field_descriptions is not None,
         "an edit that changes something",
         f"given {case}: an `Edit` of nothing",
         "return Refusal(reason) instead",
@@ -81,6 +89,32 @@ def _check_edit(strategy: Operator, case: str, edit: Edit) -> None:
         "no change of demonstrations unless the class says so",
         f"given {case}: {len(shown or ())} demonstrations, and edits_demonstrations is False",
         "write `edits_demonstrations: ClassVar[bool] = True` in the class body",
+    )
+    _check_fields(strategy, case, edit.field_descriptions)
+
+
+def _check_fields(strategy: Operator, case: str, described: Any) -> None:
+    if described is None:
+        return
+    expect(
+        isinstance(described, Mapping)
+        and all(isinstance(name, str) and isinstance(text, str) for name, text in described.items()),
+        "field descriptions as texts by field name",
+        f"given {case}: {described!r:.200}",
+        "return a dict from names to texts",
+    )
+    known = set(operator_input().signature.fields)
+    expect(
+        set(described) == known,
+        "a description of every field, unchanged ones included, and of no other",
+        f"given {case}: {sorted(set(described) ^ known)!r:.200}",
+        "start from field_descriptions(given.signature) and given.field_descriptions",
+    )
+    expect(
+        strategy.edits_fields,
+        "no change of field descriptions unless the class says so",
+        f"given {case}: they are in the edit, and edits_fields is False",
+        "write `edits_fields: ClassVar[bool] = True` in the class body",
     )
 
 

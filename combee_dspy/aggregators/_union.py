@@ -1,0 +1,229 @@
+"""Shards return deltas and code joins them: a reduce that costs no call and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, get_args
+
+from combee_dspy.aggregators._base import Aggregator
+from combee_dspy.aggregators._joining import joined_near, traced
+from combee_dspy.aggregators._plan import plan_scan
+from combee_dspy.aggregators._prompts import AddLessons, ShortenLessons
+from combee_dspy.aggregators._reading import (
+    Held,
+    Question,
+    call_room,
+    check_call_tokens,
+    check_least,
+    fitted,
+    outputs,
+    read_level,
+    read_texts,
+    token_budget,
+)
+from combee_dspy.aggregators._telling import ScanTeller
+from combee_dspy.aggregators._topics import topic_groups
+from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.shuffle import PLACEMENTS, Placement
+from combee_dspy.strategies import StrategyContext
+
+__all__ = ["Sharding", "Union"]
+
+Sharding = Literal["shuffle", "topic"]
+SHARDINGS: tuple[str, ...] = get_args(Sharding)
+
+_ADD = Question(AddLessons, "most_lessons", "additions")
+# 0.75 words a token is the common rule for English; the rest is room for an LM that counts roughly.
+_WORDS_PER_TOKEN = 0.65
+
+
+class Union(Aggregator):
+    """Reads shards of reflections in parallel; each returns lines to add, and code joins the lines.
+
+    The shards are those of :class:`combee_dspy.aggregators.ParallelScan`. Their
+    lists are joined in node order; near-duplicates become one lesson with the
+    sources of all its wordings and the longest of them. No call merges, so no
+    merge can lose a lesson. Only a joined list that passes ``max_tokens`` is
+    given to an LM to shorten; an answer that fails, is empty or still does not
+    fit is dropped with an event, and everything is kept: what the text may
+    take is the operator's to enforce.
+
+    Its nodes are the shards at level 1 and the joined list at level 2; where it
+    was shortened, the short list follows at level 3 (in parts, joined at level
+    4, where it takes several calls).
+
+    Args:
+        copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
+        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
+        fan_in: The most reflections one call may take. 32, as for the parallel scan.
+        max_call_tokens: Estimated tokens one call may take, the prompt included.
+        max_lessons: The most lines a shard may return.
+        window: How many shards a copy may travel, or ``None`` for no bound. For shuffled shards.
+        max_tokens: Estimated tokens of the joined list from which an LM shortens it. 8,000, about
+            two hundred lessons, is a third of a call: below that a reader is not crowded by it.
+        similarity: Jaccard similarity of word pairs from which two lessons count
+            as one, in (0, 1]. 0.8 lets one word in about seventeen differ.
+        sharding: ``"shuffle"``, or ``"topic"``: reflections that are alike share a
+            shard, so one call sees all that is known about a mistake. Copies are
+            then divided by different cuts, each copy into shards of its own.
+    """
+
+    name: ClassVar[str] = "union"
+
+    def __init__(  # noqa: PLR0913 - flat names are what a run's file holds; each has a default
+        self,
+        copies: int = 2,
+        placement: Placement = "distinct",
+        fan_in: int = 32,
+        max_call_tokens: int = 24_000,
+        max_lessons: int = 32,
+        window: int | None = None,
+        max_tokens: int = 8_000,
+        similarity: float = 0.8,
+        sharding: Sharding = "shuffle",
+    ) -> None:
+        self.copies = copies
+        self.placement: Placement = placement
+        self.fan_in = fan_in
+        self.max_call_tokens = max_call_tokens
+        self.max_lessons = max_lessons
+        self.window = window
+        self.max_tokens = max_tokens
+        self.similarity = similarity
+        self.sharding: Sharding = sharding
+
+    def validate(self) -> None:
+        """Check the parameters, before anything is spent.
+
+        Raises:
+            ArgumentValueError: A parameter is out of its range.
+        """
+        check_least(self, {"copies": 1, "fan_in": 2, "max_lessons": 1, "max_tokens": 1})
+        if self.window is not None:
+            check_least(self, {"window": 1})
+        for name, known in (("placement", PLACEMENTS), ("sharding", SHARDINGS)):
+            if getattr(self, name) not in known:
+                raise ArgumentValueError(name, getattr(self, name), "is unknown", f"Give {' or '.join(known)}.")
+        if not 0 < self.similarity <= 1:
+            raise ArgumentValueError("similarity", self.similarity, "is not in (0, 1]", "1 joins equal lessons only.")
+        check_call_tokens(self.max_call_tokens)
+
+    def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
+        """Return all lessons that any shard found, with the output of every node.
+
+        Raises:
+            ArgumentValueError: A parameter of this strategy is out of range.
+        """
+        self.validate()
+        if not reflections:
+            return Lessons(context.component)
+        told = ScanTeller(context, self.name)
+        room = call_room(self.max_call_tokens, context)
+        items = fitted(reflections, room, context)
+        shards = self._shards(items, room, context)
+        told.started(len(reflections), (len(shards), 0))
+        read = read_level(told, [[items[position] for position in shard] for shard in shards], _ADD, self.max_lessons)
+        lessons = joined_near((held.lessons for held in read), self.similarity)
+        levels = [read, [_node(2, 0, lessons, _below(read))]]
+        told.level_done(held.output for held in levels[-1])
+        if _size(lessons) > self.max_tokens:
+            levels += self._shortened(lessons, room, told, _below(read))
+        nodes, lessons = outputs(levels), levels[-1][0].lessons
+        told.finished(nodes, lessons)
+        return Lessons(context.component, lessons=lessons, nodes=nodes)
+
+    def _shards(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> list[tuple[int, ...]]:
+        budget = token_budget(items, room)
+        plan = plan_scan(
+            len(items),
+            self.copies,
+            self.fan_in,
+            context.stream("shuffle"),
+            self.placement,
+            window=self.window,
+            budget=budget,
+        )
+        shards = [node.sources for node in plan.levels[0]]
+        if self.sharding == "shuffle":
+            return shards
+
+        def fits(members: Sequence[int]) -> bool:
+            return len(members) <= self.fan_in and sum(budget.tokens[member] for member in members) <= room
+
+        vectors, each = reflection_vectors(items), -(-len(shards) // plan.copies)
+        dealt = (topic_groups(vectors, each, context.stream("topic", copy), fits) for copy in range(plan.copies))
+        return [group for groups in dealt for group in groups]
+
+    def _shortened(
+        self, lessons: tuple[Lesson, ...], room: int, told: ScanTeller, sources: tuple[int, ...]
+    ) -> list[list[Held]]:
+        """Return the levels that shorten a list: one node, or parts of similar lessons and their join."""
+        parts = _parts(lessons, room, told.context)
+        total = _size(lessons)
+        shares = [max(self.max_tokens * _size(part) // total, 1) for part in parts]
+        inputs: list[dict[str, Any]] = [
+            {
+                "current_instruction": told.context.text,
+                "long_lessons": [lesson.text for lesson in part],
+                "most_words": max(int(share * _WORDS_PER_TOKEN), 1),
+            }
+            for part, share in zip(parts, shares, strict=True)
+        ]
+        answers = told.context.predict(ShortenLessons, inputs, role="proposer")
+        level: list[Held] = []
+        for node, (part, share, answer) in enumerate(zip(parts, shares, answers, strict=True)):
+            texts, failed = read_texts(told, (3, node), answer, "lessons", len(part))
+            within = _united(part) if len(parts) > 1 else sources
+            short = joined_near([traced(texts, [part], within)], self.similarity)
+            failed = failed or _misfit(short, share)
+            if failed:
+                told.note(3, node, f"{failed}: {len(part)} lessons stay as they are")
+            level.append(_node(3, node, part if failed else short, within, failed))
+        told.level_done(held.output for held in level)
+        if len(level) == 1:
+            return [level]
+        root = _node(4, 0, joined_near((held.lessons for held in level), self.similarity), sources)
+        told.level_done((root.output,))
+        return [level, [root]]
+
+
+def _parts(lessons: tuple[Lesson, ...], room: int, context: StrategyContext) -> list[tuple[Lesson, ...]]:
+    """Return lists that each fit a call: all of them, or groups of similar ones."""
+    if _size(lessons) <= room:
+        return [lessons]
+    vectors = text_vectors([lesson.text for lesson in lessons])
+
+    def fits(members: Sequence[int]) -> bool:
+        return _size([lessons[member] for member in members]) <= room
+
+    groups = topic_groups(vectors, -(-_size(lessons) // room), context.stream("shorten"), fits)
+    # In the order of the lessons that they begin with, so that a join keeps nearly the order that was.
+    return [tuple(lessons[member] for member in group) for group in sorted(groups)]
+
+
+def _misfit(lessons: Sequence[Lesson], share: int) -> str | None:
+    if not lessons:
+        return "EmptyAnswer: the shortened list holds no lessons"
+    size = _size(lessons)
+    return f"OverBudget: the shortened list takes {size:,} tokens of {share:,}" if size > share else None
+
+
+def _node(
+    level: int, node: int, lessons: tuple[Lesson, ...], sources: tuple[int, ...], failed: str | None = None
+) -> Held:
+    return Held(NodeOutput(level, node, sources, tuple(lesson.text for lesson in lessons), failed), lessons)
+
+
+def _below(read: Sequence[Held]) -> tuple[int, ...]:
+    return tuple(sorted({source for held in read for source in held.output.sources}))
+
+
+def _united(lessons: Sequence[Lesson]) -> tuple[int, ...]:
+    return tuple(sorted({source for lesson in lessons for source in lesson.sources}))
+
+
+def _size(lessons: Sequence[Lesson]) -> int:
+    return sum(estimate_tokens(lesson.text) for lesson in lessons)

@@ -1,0 +1,51 @@
+"""The candidate that a run returns: the best on validation, its rivals drawn again first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from combee_dspy.engine.candidates import Candidate
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.stopping import Finalist, Selection, finalists, select
+
+__all__ = ["choose"]
+
+
+def choose(
+    result: Any,
+    count: int,
+    *,
+    seed: int,
+    draw: Callable[[Sequence[Candidate]], Sequence[Sequence[float]]] | None,
+) -> Selection:
+    """Choose among a run's candidates.
+
+    A validation score from a LM that samples is one draw, and the best of many
+    is partly luck. So the finalists are drawn again, and the mean of both draws
+    decides. Candidates that were not validated on every example cannot be
+    compared and are left out, unless none was.
+
+    Args:
+        result: gepa's result.
+        count: How many finalists there are at most.
+        seed: The run's seed.
+        draw: Scores candidates on the whole validation set once more; ``None`` where
+            that would tell nothing, or nothing is left to pay for it.
+    """
+    scores: list[dict[Any, float]] = [dict(found) for found in result.val_subscores]
+    widest = max(len(found) for found in scores)
+    pool = [index for index, found in enumerate(scores) if len(found) == widest]
+    means = [sum(scores[index].values()) / widest for index in pool]
+    tokens = [sum(map(estimate_tokens, result.candidates[index].values())) for index in pool]
+    chosen = [pool[position] for position in finalists(means, count if draw is not None else 1, tokens)]
+    order = sorted(scores[pool[0]])
+    first = [tuple(scores[index][key] for key in order) for index in chosen]
+    again: Sequence[Sequence[float]] = ()
+    if draw is not None and len(chosen) > 1:
+        again = draw([dict(result.candidates[index]) for index in chosen])
+    made = [
+        Finalist(index, (first[place], tuple(again[place])) if again else (first[place],), tokens[pool.index(index)])
+        for place, index in enumerate(chosen)
+    ]
+    return select(made, looks=len(scores), seed=seed)

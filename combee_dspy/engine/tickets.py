@@ -1,0 +1,83 @@
+"""Rollouts that were asked for, and telling an outage from a wrong answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+
+from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import InfrastructureFaultError
+
+__all__ = ["ATTEMPTS", "Pending", "Ticket", "check_service", "give_up", "result_of"]
+
+ATTEMPTS = 3
+
+# Fewer unexplained failures than this in one call may be a matter of the examples.
+_WIDESPREAD = 3
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A rollout that was asked for.
+
+    Attributes:
+        future: The rollout.
+        bought: Whether this call buys it: it is this call's to cancel.
+        new: Whether it is new to this run.
+        again: Asks for it once more, for where whoever was buying it gave up.
+    """
+
+    future: Future[Rollout]
+    bought: bool
+    new: bool
+    again: Callable[[], tuple[Future[Rollout], bool]]
+
+
+Pending = Sequence[Ticket]
+
+
+def result_of(ticket: Ticket) -> Rollout:
+    """Return the rollout, once it is there.
+
+    Raises:
+        InfrastructureFaultError: This call was buying it, and the service failed.
+        CancelledError: This call was buying it, and it was cancelled.
+    """
+    while True:
+        try:
+            return ticket.future.result()
+        except (CancelledError, InfrastructureFaultError):
+            if ticket.bought:
+                raise
+            # Another run was buying it, and stopped or failed: that says nothing about this one.
+            ticket.future, ticket.bought = ticket.again()
+
+
+def give_up(pending: Sequence[Pending], fault: InfrastructureFaultError) -> InfrastructureError:
+    """Cancel what has not started, and return the error to raise."""
+    futures = [ticket.future for batch in pending for ticket in batch if ticket.bought]
+    for future in futures:
+        future.cancel()
+    # What is still running is not waited for: it would only be counted.
+    ended = [future for future in futures if future.done() and not future.cancelled()]
+    failed = sum(1 for future in ended if future.exception() is not None)
+    return InfrastructureError(failed, ATTEMPTS if fault.retryable else 1, str(fault))
+
+
+def check_service(done: Sequence[Sequence[Rollout]], pending: Sequence[Pending]) -> None:
+    """Tell a service that is down from examples that it cannot answer.
+
+    Raises:
+        InfrastructureError: Half or more of the rollouts that were bought failed for no known reason.
+    """
+    bought = [
+        rollout
+        for one, tickets in zip(done, pending, strict=True)
+        for rollout, ticket in zip(one, tickets, strict=True)
+        if ticket.bought
+    ]
+    failed = [rollout for rollout in bought if rollout.failed_in == "service"]
+    if len(failed) >= max(_WIDESPREAD, len(bought) / 2):
+        raise InfrastructureError(len(failed), ATTEMPTS, failed[-1].error or "")

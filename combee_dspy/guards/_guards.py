@@ -1,0 +1,166 @@
+"""The guards a user sets, checked against the program, and what a proposer is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.guards._placeholders import own_description, placeholders
+from combee_dspy.reflections import estimate_tokens
+
+__all__ = ["Guards", "guard_notes", "text_tokens", "validate_against"]
+
+_COPIED_WORDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What no edit may break. Pure values; safe to share.
+
+    Attributes:
+        max_tokens: Estimated tokens that a component's instruction and field
+            descriptions may take together, the seed's own text included; ``None``
+            for no budget.
+        keep: Protected rules. Each stays verbatim in every text whose seed, or
+            whose parent, has it. A mapping from component to rules says where each
+            belongs.
+        max_copied_words: The longest run of words that an instruction or a field
+            description may share with a training example; a longer one is a copy.
+            12 makes a run of 13 words a copy, the length by which GPT-3's authors
+            told test examples seen in training from chance (arXiv 2005.14165,
+            appendix C). ``None`` allows copies.
+
+    Raises:
+        ArgumentTypeError: An attribute has another type.
+        ArgumentValueError: A budget is below 1, or a rule is empty.
+    """
+
+    max_tokens: int | None = None
+    keep: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    max_copied_words: int | None = _COPIED_WORDS
+
+    def __post_init__(self) -> None:
+        _check_limit("max_tokens", self.max_tokens)
+        _check_limit("max_copied_words", self.max_copied_words)
+        kept: tuple[str, ...] | dict[str, tuple[str, ...]]
+        if isinstance(self.keep, Mapping):
+            kept = {str(component): _rules(rules) for component, rules in self.keep.items()}
+        else:
+            kept = _rules(self.keep)
+        # A copy of its own: a list that the user changes later must not change what is protected.
+        object.__setattr__(self, "keep", kept)
+
+    def rules(self, component: str) -> tuple[str, ...]:
+        """Return the rules that may apply to a component, each once."""
+        found = self.keep.get(component, ()) if isinstance(self.keep, Mapping) else self.keep
+        return tuple(dict.fromkeys(found))
+
+    def rules_in(self, component: str, *texts: str) -> tuple[str, ...]:
+        """Return a component's rules that one of the texts has."""
+        return tuple(rule for rule in self.rules(component) if any(rule in text for text in texts))
+
+
+def _check_limit(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(name, value, "is no whole number", "Give a whole number from 1, or None.")
+    if value < 1:
+        raise ArgumentValueError(name, value, "is below 1", "Give a whole number from 1, or None.")
+
+
+def _rules(rules: Any) -> tuple[str, ...]:
+    if isinstance(rules, str) or not isinstance(rules, Sequence):
+        raise ArgumentTypeError("keep", rules, "is no list of rules", 'Give a list: keep=["Answer in English."].')
+    for rule in rules:
+        if not isinstance(rule, str):
+            raise ArgumentTypeError("keep", rule, "holds a rule that is no text", "Give each rule as it stands.")
+        if not rule.strip():
+            raise ArgumentValueError("keep", rule, "holds an empty rule", "Leave it out: every text contains it.")
+    return tuple(rules)
+
+
+def text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
+    """Return the estimated tokens that count against a component's budget."""
+    shown = (own_description(name, text) for name, text in descriptions.items())
+    return estimate_tokens(instruction) + sum(estimate_tokens(text) for text in shown)
+
+
+def validate_against(
+    guards: Guards,
+    seed_components: Mapping[str, str],
+    seed_fields: Mapping[str, Mapping[str, str]] | None = None,
+) -> None:
+    """Check guards against the program they are meant for, before anything is spent.
+
+    Args:
+        guards: The guards.
+        seed_components: The seed's instruction by component. Code is left out.
+        seed_fields: The seed's field descriptions by component, where there are any.
+
+    Raises:
+        ArgumentValueError: A protected rule is in none of the seed's texts, or not in the component
+            that it names; or a component's own text already passes the budget.
+    """
+    described = seed_fields or {}
+    texts = {name: [text, *described.get(name, {}).values()] for name, text in seed_components.items()}
+    if isinstance(guards.keep, Mapping):
+        for component, rules in guards.keep.items():
+            if component not in texts:
+                remedy = f"Components: {', '.join(texts) or 'none'}."
+                raise ArgumentValueError("keep", component, "names no component of the program", remedy)
+            _check_present(rules, texts[component], f"the text of {component!r}")
+    else:
+        _check_present(guards.keep, [text for found in texts.values() for text in found], "any text of the program")
+    if guards.max_tokens is None:
+        return
+    for component, text in seed_components.items():
+        tokens = text_tokens(text, described.get(component, {}))
+        if tokens > guards.max_tokens:
+            problem = f"is less than the {tokens:,} estimated tokens that {component!r} starts with"
+            raise ArgumentValueError("max_tokens", guards.max_tokens, problem, "Raise it, or shorten the program.")
+
+
+def _check_present(rules: Sequence[str], texts: Sequence[str], where: str) -> None:
+    for rule in rules:
+        if not any(rule in text for text in texts):
+            remedy = "Write it into the program's instruction word for word, or leave it out of keep."
+            raise ArgumentValueError("keep", rule, f"is a rule that is not in {where}", remedy)
+
+
+def guard_notes(
+    guards: Guards, component: str, text: str, descriptions: Mapping[str, str] | None = None, seed: str | None = None
+) -> str:
+    """Return what a proposer must know of the guards before it writes; empty where nothing binds it.
+
+    Args:
+        guards: The guards.
+        component: Which component is about to be edited.
+        text: Its current instruction.
+        descriptions: Its current field descriptions, which share the budget.
+        seed: The seed's instruction, whose placeholders must stay; the current one where it is not known.
+    """
+    notes: list[str] = []
+    if guards.max_tokens is not None:
+        now = text_tokens(text, descriptions or {})
+        notes.append(
+            f"- The whole text may take at most {guards.max_tokens:,} tokens (about {_words(guards.max_tokens):,} "
+            f"words); it takes {now:,} now. A longer text is thrown away."
+        )
+    kept = guards.rules_in(component, text, *([seed] if seed else ()))
+    if kept:
+        notes.append("- These rules stay in the text word for word:")
+        notes.extend(f"  {rule}" for rule in kept)
+    names = placeholders(text if seed is None else seed)
+    if names:
+        notes.append(f"- These placeholders stay in the text exactly as they are: {' '.join(names)}")
+    if guards.max_copied_words is not None and notes:
+        # Alone it is not worth a longer prompt: the default guards leave every prompt as it is.
+        notes.append(f"- No more than {guards.max_copied_words} words in a row may be copied from an example.")
+    return "\n".join(notes)
+
+
+def _words(tokens: int) -> int:
+    return max(1, tokens * 3 // 4)

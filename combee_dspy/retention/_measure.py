@@ -1,0 +1,259 @@
+"""Which reflections a scan's result still covers, and at which node the others were lost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import Lessons, NodeOutput, Reflection, Retained
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.retention._law import RetentionSample
+from combee_dspy.retention._similar import Matrix, Similarity, gram_similarity
+from combee_dspy.retention._teaching import feedback_of, record_text, result_lines, teaches
+from combee_dspy.retention._tree import children_of, levels_of
+
+__all__ = [
+    "DEFAULT_THRESHOLD",
+    "lost_once",
+    "measure_retention",
+    "node_samples",
+    "tokens_per_level",
+    "with_rescued",
+]
+
+DEFAULT_THRESHOLD = 0.5
+"""Similarity at which a line covers a text, for :func:`gram_similarity`. Another measure needs another one."""
+
+_SHARE = 0.8
+
+UNREAD = (0, 0)
+"""``lost_at`` of a reflection that no node read: it was lost before the first call."""
+
+
+def measure_retention(
+    reflections: Sequence[Reflection],
+    lessons: Lessons,
+    *,
+    similarity: Similarity = gram_similarity,
+    threshold: float = DEFAULT_THRESHOLD,
+) -> tuple[Retained, ...]:
+    """Say of every reflection how well the result covers it and, where it does not, where it was lost.
+
+    What a reflection teaches is read from two places: the text of its
+    feedback, and of each level-1 node that read it the line that stands most
+    fully in its record, if that share reaches ``threshold`` and is at least
+    0.8 of what the line shares with any other record of the shard. Coverage is
+    the highest similarity of any of these texts to any line of the result.
+
+    What the measure cannot see: a lesson that the feedback only implies, and
+    one that a node tells in quite other words. A reflection whose feedback is
+    a mere verdict has ``measurable=False``; its coverage is still computed,
+    from the level-1 line closest to it, and says little.
+
+    Works with any aggregator: a node's place in the tree is read from its
+    level and sources. Without nodes, everything that is not covered was lost
+    at node (1, 0), the one call that read all of it.
+
+    Args:
+        reflections: What was aggregated. Parts of one record, which share an index, count as one.
+        lessons: The result, with its nodes.
+        similarity: How well lines cover texts.
+        threshold: Similarity from which a line covers a text, above 0 and at most 1.
+
+    Returns:
+        One record per index, ascending.
+
+    Raises:
+        ArgumentValueError: ``threshold`` is outside (0, 1].
+    """
+    view = _View.of(reflections, lessons, similarity, threshold)
+    final = result_lines(lessons)
+    kept: list[Retained] = []
+    for index, feedback in view.feedback.items():
+        coverage = view.coverage(index, final)
+        covered = coverage >= threshold
+        lost_at = None if covered else view.last_seen(index)
+        kept.append(Retained(index, coverage, covered, lost_at, measurable=teaches(feedback)))
+    return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Similarities of everything to every line, looked up by text."""
+
+    feedback: Mapping[int, str]
+    taught: Mapping[int, frozenset[int]]
+    rows: Matrix
+    column: Mapping[str, int]
+    nodes: tuple[NodeOutput, ...]
+    threshold: float
+
+    @classmethod
+    def of(cls, reflections: Sequence[Reflection], lessons: Lessons, similarity: Similarity, threshold: float) -> _View:
+        if not 0 < threshold <= 1:
+            raise ArgumentValueError("threshold", threshold, "is outside (0, 1]", "0.5 is the default.")
+        texts, feedback = _by_index(reflections)
+        lines = dict.fromkeys(line for node in lessons.nodes for line in node.lessons)
+        lines.update(dict.fromkeys(result_lines(lessons)))
+        column = {line: number for number, line in enumerate(lines)}
+        every = (*feedback.values(), *lines)
+        rows = similarity(every, tuple(lines)) if lines else np.zeros((len(every), 0))
+        # The other way round: a line is short, and what counts is how much of it comes from the record.
+        origin = similarity(tuple(lines), tuple(texts.values())) if lines else np.zeros((0, len(texts)))
+        position = {index: number for number, index in enumerate(feedback)}
+        taught = {index: {number} for index, number in position.items()}
+        for node in lessons.nodes:
+            readers = [position[index] for index in node.sources if index in position]
+            if node.level != 1 or not node.lessons or not readers:
+                continue
+            near = origin[np.ix_([column[line] for line in node.lessons], readers)]
+            # A line belongs to the reflections that it is about as close to as to its closest one.
+            own = np.where(near >= _SHARE * near.max(axis=1, keepdims=True), near, 0.0)
+            for index, best, value in zip(
+                (index for index in node.sources if index in position), own.argmax(axis=0), own.max(axis=0), strict=True
+            ):
+                if value >= threshold:
+                    taught[index].add(len(feedback) + column[node.lessons[best]])
+        return cls(feedback, {k: frozenset(v) for k, v in taught.items()}, rows, column, lessons.nodes, threshold)
+
+    def coverage(self, index: int, lines: Collection[str]) -> float:
+        if not lines:
+            return 0.0
+        columns = [self.column[line] for line in lines]
+        return float(self.rows[np.ix_(sorted(self.taught[index]), columns)].max())
+
+    def covers(self, node: NodeOutput, index: int) -> bool:
+        return self.coverage(index, node.lessons) >= self.threshold
+
+    def last_seen(self, index: int) -> tuple[int, int]:
+        way = sorted((node for node in self.nodes if index in node.sources), key=lambda node: (node.level, -node.node))
+        if not way:
+            return UNREAD if self.nodes else (1, 0)
+        seen = [node for node in way if self.covers(node, index)]
+        first = min(way, key=lambda node: (node.level, node.node))
+        last = seen[-1] if seen else first
+        return (last.level, last.node)
+
+
+def _by_index(reflections: Sequence[Reflection]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return record text and feedback by index, ascending, parts of one record together."""
+    texts: dict[int, str] = {}
+    feedback: dict[int, str] = {}
+    for reflection in sorted(reflections, key=lambda one: (one.index, one.part)):
+        own = feedback_of(reflection)
+        before = feedback.get(reflection.index, "")
+        # A short feedback stands in every part.
+        feedback[reflection.index] = before if own in before else f"{before} {own}".strip()
+        texts[reflection.index] = f"{texts.get(reflection.index, '')} {record_text(reflection)}".strip()
+    return texts, feedback
+
+
+def tokens_per_level(nodes: Sequence[NodeOutput]) -> tuple[int, ...]:
+    """Return the estimated tokens of all lessons of each level, lowest first."""
+    return tuple(sum(estimate_tokens(line) for node in level for line in node.lessons) for level in levels_of(nodes))
+
+
+def lost_once(retained: Sequence[Retained], offered_before: Collection[int] = ()) -> tuple[int, ...]:
+    """Return the reflections that deserve a second chance: lost, measurable, and not offered again before.
+
+    Args:
+        retained: What became of each.
+        offered_before: Indices, in this scan, of those that were already on their second chance.
+
+    Returns:
+        Indices, ascending. Whatever is lost twice is let go.
+    """
+    before = frozenset(offered_before)
+    lost = (one.index for one in retained if one.measurable and not one.covered)
+    return tuple(sorted(index for index in lost if index not in before))
+
+
+def with_rescued(
+    reflections: Sequence[Reflection], rescued: Sequence[Reflection]
+) -> tuple[tuple[Reflection, ...], tuple[int, ...]]:
+    """Append what was lost in an earlier scan to the reflections of the next.
+
+    A rescued reflection whose example is in the new minibatch anyway is left
+    out: its fresh record comes from the present candidate. Fresh records keep
+    their indices; the others get the next free ones.
+
+    Args:
+        reflections: Of the next scan.
+        rescued: From an earlier one, as :func:`lost_once` chose them.
+
+    Returns:
+        All reflections, and the new indices of those that are on their second chance.
+    """
+    present = {reflection.example_id for reflection in reflections if reflection.example_id is not None}
+    start = max((reflection.index for reflection in reflections), default=-1) + 1
+    fresh: dict[int, int] = {}
+    added: list[Reflection] = []
+    for reflection in rescued:
+        if reflection.example_id in present:
+            continue
+        index = fresh.setdefault(reflection.index, start + len(fresh))
+        added.append(replace(reflection, index=index))
+    return (*reflections, *added), tuple(fresh.values())
+
+
+def node_samples(
+    reflections: Sequence[Reflection],
+    lessons: Lessons,
+    *,
+    similarity: Similarity = gram_similarity,
+    threshold: float = DEFAULT_THRESHOLD,
+) -> tuple[tuple[RetentionSample, ...], tuple[RetentionSample, ...]]:
+    """Read from an ordinary scan how much its calls kept, for :func:`fit_retention`.
+
+    A level-1 call over m reflections is one sample: how many of the measurable
+    ones its lessons cover. So is a merge: of the reflections that at least one
+    of its lists covers, grouped by how many lists do, how many its own lessons
+    cover. Failed nodes and nodes with a single child made no call that counts.
+
+    Args:
+        reflections: What was aggregated.
+        lessons: The result, with its nodes.
+        similarity: As for :func:`measure_retention`.
+        threshold: As for :func:`measure_retention`.
+
+    Returns:
+        The samples of calls that read, and of calls that merge.
+
+    Raises:
+        ArgumentValueError: ``threshold`` is outside (0, 1].
+    """
+    view = _View.of(reflections, lessons, similarity, threshold)
+    useful = {index for index, feedback in view.feedback.items() if teaches(feedback)}
+    levels = levels_of(lessons.nodes)
+    reads: list[RetentionSample] = []
+    merges: list[RetentionSample] = []
+    for node in levels[0] if levels else ():
+        own = useful.intersection(node.sources)
+        if node.failed is None and own:
+            kept = sum(view.covers(node, index) for index in own)
+            reads.append(RetentionSample(len(node.sources), kept, len(own)))
+    for lower, upper in pairwise(levels):
+        for node, positions in zip(upper, children_of(lower, upper), strict=True):
+            if node.failed is None and len(positions) > 1:
+                merges += _merge_samples(view, node, [lower[position] for position in positions], useful)
+    return tuple(reads), tuple(merges)
+
+
+def _merge_samples(
+    view: _View, node: NodeOutput, children: Sequence[NodeOutput], useful: Collection[int]
+) -> list[RetentionSample]:
+    lines = sum(len(child.lessons) for child in children)
+    by_copies: dict[int, list[bool]] = {}
+    for index in sorted(useful):
+        copies = sum(index in child.sources and view.covers(child, index) for child in children)
+        if copies:
+            by_copies.setdefault(copies, []).append(view.covers(node, index))
+    distinct = max(1, len({line for child in children for line in child.lessons}))
+    return [
+        RetentionSample(distinct, sum(kept), len(kept), copies=copies, lines=lines)
+        for copies, kept in sorted(by_copies.items())
+    ]

@@ -1,0 +1,322 @@
+"""The journal: every rollout and every event of a run, on this machine, before anything follows from it.
+
+A folder holds one file per process that ran the run, ``journal-0001.jsonl`` and
+so on, with one JSON object a line: ``kind`` says what it is, ``at`` is seconds
+since 1970. The first line of a file is of kind ``journal``, a rollout is of
+kind ``rollout`` with the fields of :class:`combee_dspy.tracking.Row`, every
+other event has its class name and its fields under ``data``, and the last line
+of a process that ended in order is of kind ``end``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from combee_dspy import events
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.tracking._codec import encode
+from combee_dspy.tracking._provenance import provenance
+from combee_dspy.tracking._redact import Redactor
+from combee_dspy.tracking._rows import data_of
+
+__all__ = [
+    "FORMAT",
+    "JOURNAL_FOLDER",
+    "Entry",
+    "Journal",
+    "Tail",
+    "entries_of",
+    "files_of",
+    "find_journal",
+    "new_folder",
+    "read_at",
+]
+
+_logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the layout. A reader refuses a newer one."""
+
+JOURNAL_FOLDER = "journal"
+"""Where a journal lies in a ``log_dir``."""
+
+STEPS = 200
+"""Rollouts of a process whose predictor calls are kept for traces: errors, and the first two of each kind."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
+_EACH_KIND = 2
+_PATTERN = "journal-*.jsonl"
+
+# What a run cannot do without after a power cut is on the disk before it goes on.
+_SYNCED = (events.RunStarted, events.IterationFinished, events.RunFinished)
+
+
+class Journal:
+    """Writes what one process of a run does. Thread-safe.
+
+    A line reaches the operating system before :meth:`record` returns, so it
+    outlives the process; it reaches the disk at the end of each iteration. A
+    full disk is reported once and does not stop the run; the lines that did
+    not fit are lost, and said to be.
+
+    Args:
+        folder: Where the files lie; made where it is missing. A folder with a
+            journal is continued in a new file, under the run's old id.
+        secrets: Keys to keep out of what is written, beside those that the process is known to have.
+        clock: Seconds since 1970.
+
+    Raises:
+        ArgumentValueError: The folder cannot be written to.
+
+    Attributes:
+        folder: As given.
+        run_id: The run's id: when it began, and eight random digits.
+        file: The file of this process.
+    """
+
+    def __init__(self, folder: Path, *, secrets: Iterable[str] = (), clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._secrets = frozenset(secrets)
+        self._redactor = Redactor(self._secrets)
+        self._lock = threading.Lock()
+        self._roles: Mapping[str, str] = {}
+        self._parents: dict[str, tuple[str, ...]] = {}
+        self._schedule = ""
+        self._seen: dict[tuple[int, str], int] = {}
+        self._steps = 0
+        self._lost = 0
+        self._torn = False
+        self._closed = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.run_id = _run_id(folder, clock())
+            self.file, self._process, self._descriptor = _open_next(folder)
+        except OSError as error:
+            remedy = "Give a log_dir, or a tracker's spool, on a disk that can be written. Nothing was spent."
+            raise ArgumentValueError("journal", str(folder), f"cannot be written: {error}", remedy) from error
+        self._put({"kind": "journal", "format": FORMAT, "run_id": self.run_id, "process": self._process})
+        self._put({"kind": "provenance", "data": provenance()})
+
+    def record(self, event: events.Event) -> None:
+        """Write one event. Never raises for what the event holds, or for a disk that is full."""
+        with self._lock:
+            if self._closed:
+                return
+            self._hear(event)
+            line = self._line(event)
+            self._put(line)
+            if isinstance(event, _SYNCED):
+                self._sync()
+
+    def keep_out(self, secrets: Iterable[str]) -> None:
+        """Keep further keys out of what is written from now on."""
+        with self._lock:
+            if not self._secrets.issuperset(secrets := frozenset(secrets)):
+                self._secrets |= secrets
+                self._redactor = Redactor(self._secrets)
+
+    def close(self) -> None:
+        """Say that this process has ended in order, and close the file. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._put({"kind": "end", "lost": self._lost})
+            self._sync()
+            self._closed = True
+            os.close(self._descriptor)
+            if self._lost:
+                _logger.warning("The journal %s lacks %d lines that could not be written.", self.file, self._lost)
+
+    def _hear(self, event: events.Event) -> None:
+        if isinstance(event, events.RunStarted):
+            self._roles = {role: self._redactor.text(str(model)) for role, model in event.models.items()}
+        elif isinstance(event, events.CandidateProposed):
+            self._parents[event.candidate_id] = (event.parent_id,)
+        elif isinstance(event, events.ScheduleDecided):
+            self._schedule = event.schedule_id
+
+    def _line(self, event: events.Event) -> dict[str, Any]:
+        if not isinstance(event, events.RolloutFinished):
+            return {"kind": type(event).__name__, "data": encode(event, self._redactor)}
+        data = data_of(
+            event,
+            self._redactor,
+            run_id=self.run_id,
+            serial=f"{self._process}.{event.rollout_id}",
+            roles=self._roles,
+            parents=self._parents.get(event.candidate_id, ()),
+            with_steps=self._wants_steps(event),
+        )
+        data["schedule_id"] = data["schedule_id"] or self._schedule
+        return {"kind": "rollout", **data}
+
+    def _wants_steps(self, event: events.RolloutFinished) -> bool:
+        place = (event.iteration, event.purpose)
+        count = self._seen[place] = self._seen.get(place, 0) + 1
+        wanted = bool(event.rollout.trace) and self._steps < STEPS
+        if wanted and (event.rollout.error is not None or count <= _EACH_KIND):
+            self._steps += 1
+            return True
+        return False
+
+    def _put(self, line: dict[str, Any]) -> None:
+        line["at"] = round(self._clock(), 3)
+        content = _ENCODER.encode(line).encode("utf-8", "replace") + b"\n"
+        if self._torn:
+            # The rest of a line that did not fit must not run into this one.
+            content = b"\n" + content
+        try:
+            written = os.write(self._descriptor, content)
+        except OSError as error:
+            self._miss(str(error))
+            return
+        self._torn = written < len(content)
+        if self._torn:
+            self._miss(f"only {written} of {len(content)} bytes fitted")
+
+    def _miss(self, reason: str) -> None:
+        if not self._lost:
+            _logger.warning("The journal %s cannot be written, and the run goes on: %s", self.file, reason)
+        self._lost += 1
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            _logger.debug("fsync of %s: %s", self.file, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a journal.
+
+    Attributes:
+        file: The file's name.
+        number: The line's number in its file, from 1.
+        offset: Where it begins, in bytes.
+        data: What it says.
+    """
+
+    file: str
+    number: int
+    offset: int
+    data: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """What it is."""
+        return str(self.data.get("kind", ""))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Return a journal's files in the order in which the run's processes wrote them."""
+    return sorted(folder.glob(_PATTERN), key=lambda path: (len(path.name), path.name))
+
+
+def find_journal(folder: Path) -> Path:
+    """Return the folder that holds a journal: the one given, or ``journal`` in it.
+
+    Raises:
+        ArgumentValueError: Neither does.
+    """
+    for place in (folder, folder / JOURNAL_FOLDER):
+        if files_of(place):
+            return place
+    remedy = "Give the run's log_dir, or the folder that the warning at the run's end named."
+    raise ArgumentValueError("path", str(folder), "holds no journal of a run", remedy)
+
+
+def entries_of(folder: Path) -> Iterator[Entry]:
+    """Return every whole line of a journal, in order. A line that a killed process left unfinished is passed over."""
+    for file in files_of(folder):
+        yield from Tail(file).read(final=True)
+
+
+class Tail:
+    """Reads a file's lines as they come. Not thread-safe.
+
+    Args:
+        file: The file; it may still grow.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._offset = 0
+        self._number = 0
+
+    def read(self, *, final: bool = False) -> Iterator[Entry]:
+        """Return the lines since the last call.
+
+        Args:
+            final: Whether nobody writes any more. Else a last line without its end is left for the next call.
+
+        Raises:
+            ArgumentValueError: The file has a newer layout than this version knows.
+        """
+        with self.file.open("rb") as stream:
+            stream.seek(self._offset)
+            for line in stream:
+                if not line.endswith(b"\n") and not final:
+                    return
+                offset = self._offset
+                self._offset += len(line)
+                self._number += 1
+                data = _parsed(line)
+                if data is not None:
+                    yield Entry(self.file.name, self._number, offset, data)
+
+
+def read_at(folder: Path, file: str, offset: int) -> Mapping[str, Any] | None:
+    """Return what the line at a place says; ``None`` where it says nothing."""
+    with (folder / file).open("rb") as stream:
+        stream.seek(offset)
+        return _parsed(stream.readline())
+
+
+def _parsed(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    if data.get("kind") == "journal" and int(data.get("format") or 0) > FORMAT:
+        remedy = "Read it with the version of combee-dspy that wrote it, or a newer one."
+        raise ArgumentValueError("path", data.get("format"), "is a journal's layout that is not known here", remedy)
+    return data
+
+
+def new_folder(spool: Path) -> Path:
+    """Return a folder for a new run's journal under ``spool``. Nothing is made yet."""
+    return spool / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+
+
+def _run_id(folder: Path, now: float) -> str:
+    for file in files_of(folder):
+        for entry in Tail(file).read(final=True):
+            if entry.kind == "journal" and isinstance(entry.data.get("run_id"), str):
+                return str(entry.data["run_id"])
+            break
+    # Not from the run's seed: two runs with one seed are two runs.
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(4)}"
+
+
+def _open_next(folder: Path) -> tuple[Path, int, int]:
+    number = len(files_of(folder)) + 1
+    while True:
+        file = folder / f"journal-{number:04d}.jsonl"
+        try:
+            return file, number, os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except FileExistsError:
+            # Another process was quicker.
+            number += 1

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import dspy
+import pytest
+
+from combee_dspy.costs import Counts, Totals
+from combee_dspy.evaluation import (
+    CalibratedMetric,
+    Calibration,
+    CappedMetric,
+    CostCeiling,
+    Judge,
+    check_roles,
+    check_roles_heard,
+    same_model,
+)
+from combee_dspy.exceptions import ArgumentValueError
+
+STRONG = dspy.LM("openai/gpt-5", api_key="k")
+SAME = dspy.LM("openrouter/openai/GPT-5", api_key="k", temperature=1.0)
+OTHER = dspy.LM("openai/gpt-5-mini", api_key="k")
+
+
+def code(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    return 1.0
+
+
+def test_one_model_by_any_provider_and_setting_is_one_model() -> None:
+    assert same_model(STRONG, SAME)
+    assert same_model(STRONG, STRONG.copy(temperature=0.3))
+    assert same_model("gpt-5", STRONG)
+    assert not same_model(STRONG, OTHER)
+    assert not same_model(None, None)
+    assert not same_model(None, STRONG)
+
+
+def wrapped(judge):
+    return [
+        judge,
+        CalibratedMetric(judge, Calibration(code)),
+        CappedMetric(judge, CostCeiling(code, tokens=1)),
+        CappedMetric(code, CostCeiling(judge, tokens=1)),
+    ]
+
+
+@pytest.mark.parametrize("form", range(4))
+def test_a_judge_that_proposes_is_refused_without_a_calibration(form: int) -> None:
+    with pytest.raises(ArgumentValueError, match="own examiner") as caught:
+        check_roles(wrapped(Judge("Right?", lm=SAME))[form], STRONG)
+    assert caught.value.argument == "metric"
+    check_roles(wrapped(Judge("Right?", lm=SAME))[form], STRONG, calibration=Calibration(code))
+    check_roles(wrapped(Judge("Right?", lm=OTHER))[form], STRONG)
+
+
+def test_a_judge_without_an_lm_uses_dspys() -> None:
+    with pytest.raises(ArgumentValueError):
+        check_roles(Judge("Right?"), STRONG, default=SAME)
+    with pytest.raises(ArgumentValueError):
+        check_roles(Judge("Right?"), None, default=SAME)
+    check_roles(Judge("Right?"), STRONG, default=OTHER)
+    check_roles(Judge("Right?"), STRONG)
+
+
+def test_a_program_that_judges_is_seen() -> None:
+    program = dspy.ChainOfThought("question, answer -> score: float")
+    with pytest.raises(ArgumentValueError):
+        check_roles(program, STRONG, default=SAME)
+    program.set_lm(OTHER)
+    check_roles(program, STRONG, default=SAME)
+
+
+def test_a_reference_that_proposes_calibrates_nothing() -> None:
+    with pytest.raises(ArgumentValueError) as caught:
+        check_roles(Judge("Right?", lm=OTHER), STRONG, calibration=Calibration(Judge("Right?", lm=SAME)))
+    assert caught.value.argument == "calibration"
+
+
+def test_code_is_no_judge_until_it_is_heard() -> None:
+    check_roles(code, STRONG)
+    heard = Totals(by_model={("evaluator", "openai/gpt-5-mini"): Counts(), ("proposer", "openai/gpt-5"): Counts()})
+    check_roles_heard(heard, STRONG)
+    with pytest.raises(ArgumentValueError, match="has called the model that proposes"):
+        check_roles_heard(Totals(by_model={("evaluator", "openai/gpt-5"): Counts(calls=1)}), STRONG)

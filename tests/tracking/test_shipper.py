@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from combee_dspy import events
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.tracking import EventBus, Journal
+from combee_dspy.tracking._fold import Target
+from combee_dspy.tracking._mlflow import MLflowHook, MLflowTracker
+from combee_dspy.tracking._replay import replay
+from combee_dspy.tracking._shipper import Shipper, ShipperThread, sole_shipper
+from combee_dspy.tracking._store import Place
+
+mlflow = pytest.importorskip("mlflow")
+
+Story = Callable[[], list[events.Event]]
+
+
+class Killed(BaseException):
+    """What a SIGKILL is to a thread: nothing after it is done."""
+
+
+class Server:
+    """MLflow as the writer uses it: it keeps what it took, adds a point for every metric it is given, and may fail.
+
+    ``before`` fails before a call takes effect, ``after`` after it: then it was taken and nobody knows.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[tuple[str, int, float]] = []
+        self.params: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
+        self.files: dict[str, bytes] = {}
+        self.versions: list[tuple[str, str, dict[str, str]]] = []
+        self.status = ""
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self, f"take_{name}")
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            self.before()
+            result = call(*args, **kwargs)
+            self.after()
+            return result
+
+        return guarded
+
+    def take_log_batch(self, run_id: str, metrics: Any, params: Any, tags: Any) -> None:
+        self.points += [(metric.key, metric.step, metric.value) for metric in metrics]
+        for param in params:
+            assert self.params.get(param.key, param.value) == param.value, "MLflow refuses another value"
+            self.params[param.key] = param.value
+        self.tags.update({tag.key: tag.value for tag in tags})
+
+    def take_get_metric_history(self, run_id: str, name: str) -> list[Any]:
+        return [SimpleNamespace(step=step) for key, step, _ in self.points if key == name]
+
+    def take_log_text(self, run_id: str, text: str, path: str) -> None:
+        self.files[path] = text.encode()
+
+    def take_log_artifact(self, run_id: str, path: str, folder: str | None) -> None:
+        self.files[f"{folder}/{Path(path).name}"] = Path(path).read_bytes()
+
+    def take_update_run(self, run_id: str, **changes: Any) -> None:
+        self.status = changes.get("status", self.status)
+
+    def take_set_terminated(self, run_id: str, status: str, end_time: int) -> None:
+        self.status = status
+
+    def take_set_tag(self, run_id: str, name: str, value: str) -> None:
+        self.tags[name] = value
+
+    def take_log_inputs(self, run_id: str, datasets: Any) -> None:
+        pass
+
+    def take_register_prompt(self, name: str, text: str, tags: dict[str, str]) -> Any:
+        self.versions.append((name, text, tags))
+        return SimpleNamespace(version=len(self.versions))
+
+    def take_search_prompt_versions(self, name: str, max_results: int) -> list[Any]:
+        return [
+            SimpleNamespace(version=number, tags=tags)
+            for number, (found, _, tags) in enumerate(self.versions, start=1)
+            if found == name
+        ]
+
+
+def _shipper(folder: Path, server: Server, own: Path | None = None) -> Shipper:
+    return Shipper(folder, Place(server, "http://x", "run", "1"), Target(traces=0), "room", own)
+
+
+def _journal(folder: Path, story: list[events.Event]) -> Journal:
+    journal = Journal(folder)
+    for event in story:
+        journal.record(event)
+    journal.close()
+    return journal
+
+
+def _params(server: Server) -> dict[str, str]:
+    return {name: value for name, value in server.params.items() if not name.startswith(("digest/", "version/"))}
+
+
+def _check(server: Server, truth: Server) -> None:
+    steps = Counter((name, step) for name, step, _ in server.points)
+    assert max(steps.values()) == 1
+    assert sorted(server.points) == sorted(truth.points)
+    assert server.files.keys() == truth.files.keys()
+    assert _params(server) == _params(truth)
+    assert server.status == truth.status
+    assert len(server.versions) == len(truth.versions)
+
+
+def _rollouts(server: Server) -> list[str]:
+    import io
+
+    from pyarrow import parquet
+
+    parts = [content for path, content in server.files.items() if path.endswith(".parquet")]
+    return [name for part in parts for name in parquet.read_table(io.BytesIO(part))["rollout_id"].to_pylist()]
+
+
+@pytest.fixture
+def truth(tmp_path: Path, story: Story) -> Server:
+    server = Server()
+    _journal(tmp_path / "truth", story())
+    assert _shipper(tmp_path / "truth", server).finish()
+    return server
+
+
+def test_a_second_replay_changes_nothing(tmp_path: Path, story: Story, truth: Server) -> None:
+    again = _shipper(tmp_path / "truth", truth)
+    points = list(truth.points)
+    assert again.finish()
+    assert again.moved == 0
+    assert truth.points == points
+    assert again.rollouts == len(_rollouts(truth)) == 30
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_anywhere_and_with_a_server_that_fails_anywhere_it_arrives_once(
+    tmp_path: Path, story: Story, truth: Server, seed: int
+) -> None:
+    stream, server = random.Random(seed), Server()
+    journal = _journal(tmp_path / "run", story())
+
+    first, calls = stream.randrange(2, 60), [0]
+
+    def strike() -> None:
+        draw = stream.random()
+        calls[0] += 1
+        if calls[0] == first or draw < 0.005:
+            raise Killed
+        if draw < 0.03:
+            raise OSError("connection refused")
+
+    server.before = server.after = strike
+    kills = 0
+    for _ in range(200):
+        shipper = _shipper(tmp_path / "run", server)
+        try:
+            while not shipper.finish():
+                pass
+        except Killed:
+            kills += 1
+            continue
+        break
+    else:
+        pytest.fail("it never got through")
+    assert kills > 0
+    server.before = server.after = lambda: None
+    _check(server, truth)
+    ids = _rollouts(server)
+    assert len(ids) == len(set(ids)) == 30
+    assert all(name.startswith(journal.run_id) for name in ids)
+
+
+def test_a_killed_run_is_complete_as_far_as_it_got_and_goes_on_when_resumed(tmp_path: Path, story: Story) -> None:
+    events_of_run = story()
+    middle = next(index for index, one in enumerate(events_of_run) if one.iteration == 2) + 6
+    server = Server()
+    killed = Journal(tmp_path / "run")
+    for event in events_of_run[:middle]:
+        killed.record(event)
+    # No end is written: this process was killed in its second iteration.
+    assert _shipper(tmp_path / "run", server).finish()
+    assert server.status == "KILLED"
+    assert {step for _, step, _ in server.points} == {0, 1}
+    assert len(_rollouts(server)) == killed_count(events_of_run[:middle])
+    resumed = [events_of_run[0], *(one for one in events_of_run if one.iteration == 2)]
+    _journal(tmp_path / "run", resumed)
+    assert _shipper(tmp_path / "run", server).finish()
+    assert server.status == "FINISHED"
+    assert max(Counter((name, step) for name, step, _ in server.points).values()) == 1
+    assert {step for _, step, _ in server.points} == {0, 1, 2}
+    ids = _rollouts(server)
+    assert len(ids) == len(set(ids)) == killed_count(events_of_run[:middle]) + killed_count(resumed)
+
+
+def killed_count(heard: list[events.Event]) -> int:
+    return sum(isinstance(event, events.RolloutFinished) for event in heard)
+
+
+def test_a_write_that_mlflow_refuses_is_left_out_and_said(
+    tmp_path: Path, story: Story, truth: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server()
+    _journal(tmp_path / "run", story())
+    shipper = _shipper(tmp_path / "run", server)
+    refused = iter([True])
+
+    def refuse() -> None:
+        if next(refused, False):
+            raise mlflow.exceptions.MlflowException("bad name", error_code=1000)
+
+    server.before = refuse
+    with caplog.at_level(logging.WARNING):
+        assert shipper.finish()
+    assert shipper.left_out == 1
+    assert "refused Batch, which is left out" in caplog.text
+    assert sorted(server.points) == sorted(truth.points)
+
+
+def test_a_dead_server_holds_up_nothing_and_the_command_is_named(
+    tmp_path: Path, story: Story, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from combee_dspy.tracking import _mlflow
+
+    monkeypatch.setattr(_mlflow, "_PATIENCE", 0.2)
+    server = Server()
+
+    def dead() -> None:
+        raise OSError("connection refused")
+
+    server.before = dead
+    tracker = MLflowTracker(spool=str(tmp_path / "spool"))
+    hook = MLflowHook(tracker, Place(server, "http://x", "run", "1"))
+    with caplog.at_level(logging.WARNING), EventBus([hook]) as bus:
+        for event in story():
+            bus.emit(event)
+    assert not hook.shipper.complete
+    assert f"`combee track replay {hook.journal.folder}`" in caplog.text
+    assert caplog.text.count("MLflow does not answer") == 1
+
+
+def test_a_server_that_answers_again_gets_all(tmp_path: Path, story: Story, truth: Server) -> None:
+    server = Server()
+    fails = iter([True] * 3)
+
+    def flaky() -> None:
+        if next(fails, False):
+            raise OSError("connection refused")
+
+    server.before = flaky
+    journal = _journal(tmp_path / "run", story())
+    thread = ShipperThread(_shipper(tmp_path / "run", server, journal.file))
+    assert thread.close(patience=30.0, longest=60.0)
+    _check(server, truth)
+
+
+def test_two_shippers_of_one_journal_are_refused(tmp_path: Path, story: Story) -> None:
+    pytest.importorskip("fcntl")
+    _journal(tmp_path, story()[:3])
+    with sole_shipper(tmp_path), pytest.raises(ArgumentValueError, match="another process"):
+        replay(tmp_path, "sqlite:///unused.db")
+
+
+def test_a_journal_without_a_store_asks_for_one(tmp_path: Path, story: Story) -> None:
+    _journal(tmp_path, story()[:3])
+    with pytest.raises(ArgumentValueError, match="was not recorded in MLflow"):
+        replay(tmp_path)
+
+
+def test_a_journal_that_was_never_recorded_gets_a_run_of_its_own(
+    tmp_path: Path, story: Story, store: tuple[str, Path], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log_dir = tmp_path / "log"
+    _journal(log_dir / "journal", story())
+    client.create_experiment("later", artifact_location=(store[1] / "artifacts").as_uri())
+    first = replay(log_dir, store[0], "later")
+    run = client.get_run(first.run_id)
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "formula-mini/route 24-3-5 seed 7")
+    assert run.data.metrics["val/best"] == 0.7
+    second = replay(log_dir)
+    assert (second.run_id, second.writes, second.rollouts) == (first.run_id, 0, 30)
+    for name in client.get_run(first.run_id).data.metrics:
+        steps = [point.step for point in client.get_metric_history(first.run_id, name)]
+        assert len(set(steps)) == len(steps)
