@@ -152,13 +152,14 @@ def check_student(student: Any, has_code: bool) -> None:
         raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
 
 
-def check_splits(trainset: object, valset: object, heldout: object) -> Splits:
+def check_splits(trainset: object, valset: object, heldout: object, anchors: object = ()) -> Splits:
     """Check the data of a run and pin it by row hashes.
 
     Args:
         trainset: Examples to learn from.
         valset: Examples to compare candidates on; ``None`` or empty takes the trainset, as GEPA does.
         heldout: Examples for the final figure; ``None`` for none.
+        anchors: Examples that are learned from beside the trainset.
 
     Raises:
         ArgumentTypeError: A split is no sequence of ``dspy.Example``.
@@ -170,6 +171,7 @@ def check_splits(trainset: object, valset: object, heldout: object) -> Splits:
         raise ArgumentValueError("trainset", trainset, "is empty", "Give at least one example to learn from.")
     validation = _examples("valset", valset) if valset is not None else ()
     held = _examples("heldout", heldout) if heldout is not None else ()
+    anchored = {row_hash(row) for row in _examples("anchors", anchors)}
     warnings = []
     if not validation:
         validation = train
@@ -188,6 +190,9 @@ def check_splits(trainset: object, valset: object, heldout: object) -> Splits:
         overlap = len(set(hashes["heldout"]) & set(hashes[other]))
         if overlap:
             raise SplitOverlapError("heldout", {"train": "trainset", "validation": "valset"}[other], overlap)
+    learned = len(set(hashes["heldout"]) & anchored)
+    if learned:
+        raise SplitOverlapError("heldout", "anchors", learned)
     if not held:
         warnings.append("No held-out set was given: this run supports no claim.")
     digests = {name: digest_of(rows) for name, rows in hashes.items() if rows}

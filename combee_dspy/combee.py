@@ -245,6 +245,7 @@ class Combee(Teleprompter):
             and controller is None
             and instruction_proposer is None
         )
+        self._check_bound()
         self.controller: BatchController = self._resolve_controller(controller)
         self.executor: Executor = resolve("executor", executor)  # type: ignore[assignment]  # checked by kind
         self.tracker = self._resolve_tracker(tracker)
@@ -359,6 +360,16 @@ class Combee(Teleprompter):
             raise ArgumentValueError("fallback", self.fallback, "is no fallback", "Give 'best-node', or leave it out.")
         if self.track_best_outputs and not self.track_stats:
             raise ArgumentValueError("track_best_outputs", True, "needs track_stats", "Set track_stats=True as well.")
+
+    def _check_bound(self) -> None:
+        """Refuse arguments that would be ignored in silence beside others."""
+        if self.anchors and (self.like_gepa or "batch_sampler" in self.gepa_kwargs):
+            whose = "dspy.GEPA's own minibatches" if self.like_gepa else "a batch_sampler of your own"
+            remedy = "Leave one of the two out."
+            raise ArgumentValueError("anchors", len(self.anchors), f"cannot be put into {whose}", remedy)
+        if self.guards != Guards() and "reflection_strategy" in self.gepa_kwargs:
+            remedy = "Check its texts yourself, or leave one of the two out."
+            raise ArgumentValueError("guards", self.guards, "cannot bind a reflection_strategy of your own", remedy)
 
     def _resolve_operators(self, value: Sequence[str | Operator | Spec] | None) -> tuple[Operator, ...]:
         if isinstance(value, (str, Operator, Spec)):

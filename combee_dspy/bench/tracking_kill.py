@@ -27,6 +27,7 @@ from combee_dspy.exceptions import ServiceError
 from combee_dspy.records import Rollout
 from combee_dspy.streams import derive
 from combee_dspy.tracking import EventBus, Journal, MLflowTracker, entries_of, replay
+from combee_dspy.tracking._store import client_of
 
 __all__ = ["Server", "Struck", "strike"]
 
@@ -126,8 +127,8 @@ def strike(times: int, folder: Path, server: Server, *, gone: float = 60.0, seed
         gone: Seconds for which the server does not answer.
         seed: Seed of the moments.
     """
-    import mlflow  # noqa: F401 - imported before the forks, so that each does not pay for it
-
+    # MLflow is imported before the forks, so that each does not pay for it.
+    client_of(server.uri)
     for number in range(times):
         stream = derive(seed, "strike", number)
         yield _one(folder / f"run-{number:02d}", server, gone, stream)
@@ -199,11 +200,10 @@ def _write(folder: Path, uri: str) -> dict[str, int]:
 
 
 def _count(folder: Path) -> dict[str, int]:
-    from mlflow import MlflowClient
     from pyarrow import parquet
 
     known = json.loads((folder / "mlflow.json").read_text(encoding="utf-8"))
-    client, run_id = MlflowClient(known["uri"]), known["run_id"]
+    client, run_id = client_of(known["uri"]), known["run_id"]
     ids: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         for part in client.list_artifacts(run_id, "rollouts"):
@@ -236,17 +236,16 @@ def _fork(work: Callable[[], dict[str, int]]) -> tuple[int, int]:
     if child:
         os.close(writer)
         return child, reader
-    code = 1
     try:
         os.close(reader)
         _OUT.append(writer)
         _say(work())
-        code = 0
-    except Exception as error:  # noqa: BLE001 - said on standard error, and by the exit code
+    except Exception as error:  # noqa: BLE001 - said on standard error; the parent reads nothing, and says so
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
     finally:
-        # Never back into the parent's code.
-        os._exit(code)
+        # Never back into the parent's code, and none of what it would do at its own end.
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a process outlived its SIGKILL")
 
 
 def _read(reader: int) -> dict[str, int]:

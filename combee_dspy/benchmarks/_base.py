@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from combee_dspy.benchmarks._card import Availability, Card
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.strategies import Strategy
 
@@ -124,9 +125,17 @@ class BaseBenchmark(Strategy):
     """Reads one benchmark.
 
     The constructor only stores its parameters; reading happens in :meth:`load`.
+
+    Attributes:
+        card: What is known without reading a row. Set by each class.
     """
 
     kind: ClassVar[str] = "benchmark"
+    card: ClassVar[Card | None] = None
+
+    def availability(self) -> Availability:
+        """Tell whether the rows can be read here without a network. Reads none of them, and never raises."""
+        return Availability(None, "the benchmark does not say")
 
     @abstractmethod
     def load(self) -> Benchmark:

@@ -20,7 +20,7 @@ from combee_dspy.hashing import row_hash
 if TYPE_CHECKING:
     import dspy
 
-__all__ = ["Row", "build_splits", "check_pins", "is_hub_id", "is_url", "read_hub", "read_json"]
+__all__ = ["Row", "build_splits", "check_pins", "is_hub_id", "is_url", "read_hub", "read_json", "sliced", "stream_json"]
 
 Row = dict[str, Any]
 SPLITS = ("train", "validation", "heldout")
@@ -74,7 +74,52 @@ def read_hub(benchmark: str, hub_id: str, revision: str, split: str) -> list[Row
     return _load(benchmark, f"{hub_id}@{revision}:{split}", hub_id, revision=revision, split=split)
 
 
+def stream_json(benchmark: str, source: str) -> Iterator[Row]:
+    """Yield the rows of a JSON Lines file one by one, without holding all of them.
+
+    Args:
+        benchmark: The benchmark's name, for errors.
+        source: A local file, an HTTP address, or a member of an archive as fsspec writes it
+            (``zip://train.jsonl::rows.zip``).
+
+    Raises:
+        DataSourceError: It cannot be read.
+    """
+    if "http://" in source or "https://" in source or "hf://" in source:
+        yield from _rows(benchmark, source, "json", data_files=source, split="train")
+        return
+    with tempfile.TemporaryDirectory(prefix="combee-rows-") as cache:
+        member, chained, archive = source.partition("::")
+        escaped = f"{member}::{archive}" if chained else glob.escape(source)
+        with _offline_and_quiet():
+            rows = _rows(benchmark, source, "json", data_files=escaped, split="train", cache_dir=cache)
+            first = next(rows, None)
+        if first is not None:
+            yield first
+        yield from rows
+
+
+def sliced(rows: Sequence[Row], size: int | None) -> list[Row]:
+    """Return some of the rows, in their order: those whose hashes come first.
+
+    Which rows are chosen depends on the rows alone, and a smaller slice is part of a larger one.
+
+    Args:
+        rows: Raw rows.
+        size: How many; ``None`` or more than there are is all of them.
+    """
+    if size is None or size >= len(rows):
+        return list(rows)
+    order = sorted(range(len(rows)), key=lambda place: (row_hash(rows[place]), place))
+    kept = set(order[:size])
+    return [row for place, row in enumerate(rows) if place in kept]
+
+
 def _load(benchmark: str, source: str, builder: str, **options: Any) -> list[Row]:
+    return list(_rows(benchmark, source, builder, **options))
+
+
+def _rows(benchmark: str, source: str, builder: str, **options: Any) -> Iterator[Row]:
     try:
         import datasets
     except ImportError as error:
@@ -82,13 +127,27 @@ def _load(benchmark: str, source: str, builder: str, **options: Any) -> list[Row
         raise DataSourceError(benchmark, source, "the package datasets is not installed", remedy) from error
     try:
         loaded = datasets.load_dataset(builder, **options)
-        return [dict(row) for row in loaded]
+        named = _label_names(getattr(loaded, "features", None) or {})
+        for row in loaded:
+            yield {name: named[name](value) if name in named else value for name, value in dict(row).items()}
     except Exception as error:
         # Readers raise what they like, StopIteration for an empty file included: one error names the source.
         cause = error.__cause__ or error
         reason = f"{type(cause).__name__}: {cause}"
         remedy = "Check that the source exists, can be reached, and holds one JSON object a line."
         raise DataSourceError(benchmark, source, reason, remedy) from error
+
+
+def _label_names(features: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
+    """Return what turns label numbers into names, by column: the hub's own conversions hold numbers."""
+    import datasets
+
+    named: dict[str, Callable[[Any], Any]] = {}
+    for name, kind in features.items():
+        inner = getattr(kind, "feature", kind)
+        if isinstance(inner, datasets.ClassLabel):
+            named[name] = inner.int2str
+    return named
 
 
 @contextmanager

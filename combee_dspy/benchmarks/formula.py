@@ -7,7 +7,6 @@ caller names the source, and nothing stands in for it when it is absent.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -17,10 +16,12 @@ from typing import ClassVar
 import dspy
 
 from combee_dspy.benchmarks._base import BaseBenchmark, Benchmark
-from combee_dspy.benchmarks._source import Row, build_splits, check_pins, is_hub_id, is_url, read_hub, read_json
+from combee_dspy.benchmarks._card import Availability, Card, Source
+from combee_dspy.benchmarks._places import FILES, Known, Layout, Place, locate, read_whole
+from combee_dspy.benchmarks._source import Row, build_splits, check_pins
+from combee_dspy.benchmarks._wanted import available, cut, wanted_rows
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
-from combee_dspy.exceptions import ArgumentValueError, DataSourceError
-from combee_dspy.hashing import canonical_json, row_hash
+from combee_dspy.exceptions import DataSourceError
 
 __all__ = ["KNOWN_NOISE", "PINS", "Formula"]
 
@@ -45,11 +46,11 @@ _LICENCE = "OpenMDW-1.0 (FinLoRA); MIT (XBRL-Agent)"
 _CITATION = "XBRL-Agent; FinLoRA; ACE (Agentic Context Engineering), whose Formula task and scoring these are."
 _HOW = (
     "Give path= a directory with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: "
-    '{"context": "…", "target": "2.0"}. One .jsonl file, an HTTP address or a hub id with revision= work too. '
-    f"Origin: {_ORIGIN}."
+    '{"context": "…", "target": "2.0"}. FinLoRA\'s data folder, one .jsonl file, an HTTP address or a hub id with '
+    f"revision= work too. Origin: {_ORIGIN}."
 )
-_FILES = {"train": "train", "validation": "validation", "heldout": "test"}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_KNOWN = Known("formula", _HOW, {"train": "train/formula_train.jsonl", "heldout": "test/formula_test.jsonl"})
+_ASKED = re.compile(r"Use formula .+? to answer this question:\s*(.+?)\s*with a numerical answer\b.*\Z", re.DOTALL)
 
 
 class Formula(BaseBenchmark):
@@ -62,30 +63,60 @@ class Formula(BaseBenchmark):
     Args:
         path: A directory or HTTP address holding ``train.jsonl``,
             ``validation.jsonl`` and ``test.jsonl``; one ``.jsonl`` file or
-            address, cut 60/20/20 by row hash; or a hub id ``owner/name`` with
-            these three splits. ``test`` becomes held-out.
+            address, cut 60/20/20 by row hash; FinLoRA's ``data`` folder, whose
+            training rows are cut 75/25; or a hub id ``owner/name`` with the
+            three splits. ``test`` becomes held-out.
         revision: The 40-digit commit to read; required for a hub id, and only there.
+        layout: How rows lie at ``path``, for an address whose ending does not tell.
         formula_text: ``True`` gives the whole context, with the formula and
             its explanation. ``False``, as in ACE, gives the question alone. ACE
             appends the answer format to each question; here it is the
             description of the signature's ``answer`` field.
+        train: Rows to learn from, those whose hashes come first. ``None``: all.
+        validation: … to select on.
+        heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and the notes say so.
         pin: Split name to required digest. :data:`PINS` has those of this project's figures.
     """
 
     name: ClassVar[str] = "formula"
+    card: ClassVar[Card | None] = Card(
+        task="Numerical reasoning over 50 finance formulas: one question, one number.",
+        licence=_LICENCE,
+        citation=_CITATION,
+        size="500 train, 164 validation, 136 held-out (ACE's split); about 0.4 MB",
+        sources=(
+            Source("path", "DIR/{train,validation,test}.jsonl", note="ACE's split"),
+            Source("path", "FinLoRA/data", note="train/ and test/formula_*.jsonl"),
+            Source("url", "https://…", note="the folder or file of the same form"),
+            Source("hub", "owner/name", note="with revision=; no public one is known"),
+        ),
+        scoring="prediction and target, commas removed, equal as floats; a tolerant score beside it",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - flat, so that each fits one line of a YAML file
         self,
         path: str | Path | None = None,
         *,
         revision: str | None = None,
+        layout: Layout | None = None,
         formula_text: bool = False,
+        train: int | None = None,
+        validation: int | None = None,
+        heldout: int | None = None,
         pin: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self.revision = revision
+        self.layout = layout
         self.formula_text = formula_text
+        self.train = train
+        self.validation = validation
+        self.heldout = heldout
         self.pin = pin
+
+    def availability(self) -> Availability:
+        """Tell whether the rows are on this machine."""
+        return available(_KNOWN, self.path, self.revision, self.layout)
 
     def load(self) -> Benchmark:
         """Read the rows and return the benchmark.
@@ -93,18 +124,20 @@ class Formula(BaseBenchmark):
         Raises:
             DataSourceError: No path is given, the rows cannot be read or are
                 not Formula's, or differ from ``pin``.
-            ArgumentValueError: A hub id comes without a commit.
+            ArgumentValueError: A hub id comes without a commit, or a number of rows is none.
         """
         if self.path is None:
             reason = "Formula is on no hub and is not bundled, and no path is given"
             raise DataSourceError(self.name, "no path", reason, _HOW)
         source = str(self.path)
-        rows, how = self._rows(source)
+        place = locate(_KNOWN, self.path, self.revision, self.layout)
+        rows, how = self._rows(place)
         for split, items in rows.items():
             if not items:
                 raise DataSourceError(self.name, source, f"the {split} split is empty", _HOW)
             for number, row in enumerate(items, 1):
-                self._check(row, f"{source}, {_FILES[split]} row {number}")
+                self._check(row, f"{source}, {FILES[split]} row {number}")
+        rows, said = wanted_rows(rows, {name: getattr(self, name) for name in FILES})
         splits, notes = build_splits(rows, self._example)
         check_pins(self.name, source, splits, self.pin)
         return Benchmark(
@@ -121,26 +154,19 @@ class Formula(BaseBenchmark):
             metric=exact_metric,
             tolerant_metric=tolerant_metric,
             known_noise=KNOWN_NOISE,
-            notes=notes,
+            notes=(*said, *notes),
         )
 
-    def _rows(self, source: str) -> tuple[dict[str, list[Row]], str]:
-        single = source.endswith((".jsonl", ".json"))
-        if is_url(source) or Path(source).exists():
-            if self.revision is not None:
-                remedy = "A revision belongs to a hub id; leave it out, or pin the rows with pin=."
-                raise ArgumentValueError("revision", self.revision, f"cannot be used with {source}", remedy)
-            if single:
-                return _cut(read_json(self.name, source)), f"{source}, cut 60/20/20 by row hash"
-            base = source.rstrip("/")
-            return {split: read_json(self.name, f"{base}/{file}.jsonl") for split, file in _FILES.items()}, source
-        if single or not is_hub_id(source):
-            raise DataSourceError(self.name, source, "there is no such file or directory", _HOW)
-        if self.revision is None or not _COMMIT.fullmatch(self.revision):
-            remedy = "Give the 40-digit commit of the data set: a branch moves, and results with it."
-            raise ArgumentValueError("revision", self.revision, f"does not pin the hub id {source}", remedy)
-        rows = {split: read_hub(self.name, source, self.revision, file) for split, file in _FILES.items()}
-        return rows, f"hub {source}@{self.revision}"
+    def _rows(self, place: Place) -> tuple[dict[str, list[Row]], str]:
+        found = read_whole(_KNOWN, place)
+        if place.layout == "single":
+            return cut(self.name, found["all"], {"train": 0.6, "validation": 0.8, "heldout": 1.0}), (
+                f"{place.said}, cut 60/20/20 by row hash"
+            )
+        if place.layout == "finlora":
+            learned = cut(self.name, found["train"], {"train": 0.75, "validation": 1.0})
+            return {**learned, "heldout": found["heldout"]}, f"{place.said}, its training rows cut 75/25 by row hash"
+        return found, place.said
 
     def _check(self, row: Row, where: str) -> None:
         context, target = row.get("context"), row.get("target")
@@ -166,23 +192,19 @@ def _program() -> dspy.Module:
 def _question(context: str) -> str | None:
     """Return the question without the formula, its explanation and its own quotes; ``None`` if it is not there."""
     rest = context
+    asked = _ASKED.match(context)
+    if asked:
+        return _unquoted(asked[1])
     for mark in ("Formula:", "Explanation:", "Question:"):
         _, found, rest = rest.partition(mark)
         if not found:
             return None
     question, found, tail = rest.rpartition("Answer:")
-    if not found or tail.strip():
-        return None
+    return _unquoted(question) if found and not tail.strip() else None
+
+
+def _unquoted(question: str) -> str | None:
     question = question.strip().removesuffix(".").strip()
     if len(question) > 1 and question[0] in '"“' and question[-1] in '"”':
         question = question[1:-1].strip()
     return question or None
-
-
-def _cut(rows: list[Row]) -> dict[str, list[Row]]:
-    """Cut one file's rows 60/20/20. A row's place depends on its own hash alone, so equal rows stay together."""
-    parts: dict[str, list[Row]] = {split: [] for split in _FILES}
-    for row in rows:
-        place = int(hashlib.sha256(canonical_json(["formula", row_hash(row)]).encode()).hexdigest()[:8], 16) / 2**32
-        parts["train" if place < 0.6 else "validation" if place < 0.8 else "heldout"].append(row)
-    return parts

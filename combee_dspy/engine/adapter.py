@@ -16,10 +16,10 @@ from combee_dspy.engine.evaluator import Evaluated, Evaluator
 from combee_dspy.engine.feedback import CrashedPrediction, as_evaluator
 from combee_dspy.engine.flex import flex_rollouts
 from combee_dspy.engine.state import RunState
-from combee_dspy.events import CandidateProposed, ErrorRaised
+from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.operators import decode_demonstrations, decode_fields
-from combee_dspy.records import Rollout
+from combee_dspy.operators import decode_demonstrations, decode_fields, describe_fields
+from combee_dspy.records import Refusal, Rollout
 
 __all__ = ["CombeeAdapter", "ReflectiveDataset"]
 
@@ -72,6 +72,7 @@ class CombeeAdapter(DspyBridge):
             # DSPy's own evaluation calls program and metric from one place: the metric names its own role.
             self.metric_fn = as_evaluator(kwargs["metric_fn"])
         self._evaluator: Evaluator | None = None
+        self._guard: Callable[[str, str, Candidate], Refusal | None] = lambda component, text, candidate: None
         self._warned: set[str] = set()
         self._last_dataset: tuple[object, list[str], ReflectiveDataset] | None = None
 
@@ -79,6 +80,10 @@ class CombeeAdapter(DspyBridge):
         """Set the evaluator, which needs :meth:`build_program` of this very object, and who sees every rollout."""
         self._evaluator = evaluator
         self._observe = observe
+
+    def bind(self, guard: Callable[[str, str, Candidate], Refusal | None]) -> None:
+        """Set what judges the texts of a proposer that DSPy calls: component, text and parent to a refusal."""
+        self._guard = guard
 
     def build_program(self, candidate: Candidate) -> dspy.Module:
         """Return a fresh program with the candidate's texts and demonstrations. The student is not changed."""
@@ -90,9 +95,9 @@ class CombeeAdapter(DspyBridge):
                     dspy.Example(**demo.inputs, **demo.outputs).with_inputs(*demo.inputs)
                     for demo in decode_demonstrations(encoded)
                 ]
-            for field, description in decode_fields(candidate.get(fields_key(name), "")).items():
-                # DSPy writes "${name}" where a field has no description; saying so again changes nothing.
-                predictor.signature = predictor.signature.with_updated_fields(field, desc=description)
+            described = decode_fields(candidate.get(fields_key(name), ""))
+            if described:
+                predictor.signature = describe_fields(predictor.signature, described)
         return program
 
     def evaluate(
@@ -184,6 +189,7 @@ class CombeeAdapter(DspyBridge):
         except Exception as error:
             self._tell("proposer", error)
             raise
+        texts = self._allowed(candidate, texts)
         if texts and self._evaluator is not None:
             self._evaluator.emit(
                 CandidateProposed(
@@ -195,6 +201,24 @@ class CombeeAdapter(DspyBridge):
                 )
             )
         return texts
+
+    def _allowed(self, candidate: Candidate, texts: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts that break no guard, and tell of the others."""
+        allowed: dict[str, str] = {}
+        for component, text in texts.items():
+            refusal = self._guard(component, text, candidate)
+            if refusal is None:
+                allowed[component] = text
+            elif self._evaluator is not None:
+                self._evaluator.emit(
+                    CandidateRefused(
+                        iteration=self.run_state.iteration,
+                        parent_id=candidate_id(candidate),
+                        operator="instruction_proposer",
+                        reason=refusal.reason,
+                    )
+                )
+        return allowed
 
     def get_adapter_state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""

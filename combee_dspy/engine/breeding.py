@@ -62,7 +62,7 @@ class TextGuard(Protocol):
         parent: Mapping[str, str],
         siblings: Sequence[Mapping[str, str]],
         *,
-        order_counts: bool = False,
+        near_parent: bool = False,
     ) -> Refusal | None:
         """Return why the child is refused, or ``None``."""
         ...
@@ -173,8 +173,8 @@ class Breeder:
                 return
 
     def _judged(self, child: Child, texts: Mapping[str, str], siblings: Sequence[Mapping[str, str]]) -> Refusal | None:
-        order = self._operators[child.operator].edits_order
-        return self._text_guard({**child.parent, **texts}, child.parent, siblings, order_counts=order)
+        near = self._operators[child.operator].near_parent
+        return self._text_guard({**child.parent, **texts}, child.parent, siblings, near_parent=near)
 
     def apply(self, operator: int, scanned: Mapping[str, Scanned], child: Child, attempt: int = 0) -> dict[str, str]:
         """Return one operator's edit of a child's parent as texts; what was refused is noted in the child."""

@@ -27,7 +27,7 @@ class Guarding:
         settings: The run's settings.
         seed: The seed candidate.
         code: Components that are source code, which the guards do not read.
-        train: Training examples, which no text may copy.
+        train: Examples that minibatches are drawn from, anchors included: no text may copy them.
         state: The run's state.
 
     Attributes:
@@ -70,20 +70,37 @@ class Guarding:
         )
         return check(self.guards, judged, self._copies)
 
+    def proposed(self, component: str, text: str, candidate: Mapping[str, str]) -> Refusal | None:
+        """Return why a text that no operator of ours wrote may not stand in a candidate, or ``None``."""
+        if component not in self.seed:
+            return None
+        judged = GuardInput(
+            component=component,
+            parent=candidate[component],
+            edit=Edit(instruction=text),
+            seed=self.seed[component],
+            parent_fields=decode_fields(candidate.get(fields_key(component), "")),
+            seed_fields=self._fields.get(component, {}),
+        )
+        return check(self.guards, judged, self._copies)
+
     def text(
         self,
         candidate: Mapping[str, str],
         parent: Mapping[str, str],
         siblings: Sequence[Mapping[str, str]],
         *,
-        order_counts: bool = False,
+        near_parent: bool = False,
     ) -> Refusal | None:
         """Return why a child is refused beside the front, its parent and its siblings, or ``None``; and count it."""
         text = candidate_text(candidate)
         if self._similar is not None:
-            others = [candidate_text(one) for one in (*self._state.front, parent, *siblings)]
+            compared = dict.fromkeys(candidate_text(one) for one in (*self._state.front, parent, *siblings))
+            if near_parent:
+                # An edit that says the same in other words is like its parent on purpose.
+                compared.pop(candidate_text(parent))
             refused = self._state.drawn.refused_texts
-            refusal = self._similar.judge(text, list(dict.fromkeys(others)), refused, order_counts=order_counts)
+            refusal = self._similar.judge(text, list(compared), refused, order_counts=near_parent)
             if refusal is not None:
                 self._state.drawn = self._state.drawn.after_refusal(text, refusal)
                 return refusal

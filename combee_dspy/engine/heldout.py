@@ -50,7 +50,9 @@ class HeldoutSet:
         self._context = ReadContext(scorer_fingerprint(scorer), settings.seed, run, models)
         self._digest = splits.digests.get("heldout", "")
         book = ReceiptBook.at(settings.receipts, settings.log_dir)
-        train, validation = ([row_hash(row) for row in rows] for rows in (splits.train, splits.validation))
+        train = [row_hash(row) for row in splits.train]
+        # Anchors are learned from too: no later run of the study may hold them out.
+        validation = [row_hash(row) for row in (*splits.validation, *settings.anchors)]
         self.contract: HeldoutContract | None = None
         if splits.heldout:
             self.contract = HeldoutContract.pin(

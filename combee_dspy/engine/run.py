@@ -49,6 +49,7 @@ from combee_dspy.engine.stop import Stopper
 from combee_dspy.engine.views import ViewMaker
 from combee_dspy.evaluation import Receipt
 from combee_dspy.events import RunFinished, RunStarted
+from combee_dspy.guards import Guards
 from combee_dspy.hashing import row_hash
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import repeats_itself
@@ -72,7 +73,7 @@ def search(
     """Run the whole search (see :meth:`combee_dspy.Combee.compile`)."""
     code = flex_sources(student) if isinstance(student, dspy.Module) else {}
     check_student(student, bool(code))
-    splits = check_splits(trainset, valset, heldout)
+    splits = check_splits(trainset, valset, heldout, settings.anchors)
     selector = component_selector(settings.component_selector)
     for warning in splits.warnings if valset is not None or heldout is not None else splits.warnings[:1]:
         logger.warning(warning)
@@ -146,7 +147,10 @@ class _Run:
         self.adapter.attach(self.evaluator, self.judging.observe)
         self.listener = Listener(self.adapter, self.state, services.bus.emit, self.costs)
         self.state.labels = tuple(labels_of(settings.operators))
-        self.guarding = Guarding(settings, seed, self.adapter.flex_components, splits.train, self.state)
+        self.guarding = Guarding(settings, seed, self.adapter.flex_components, self.train, self.state)
+        if not settings.like_gepa or settings.guards != Guards():
+            # Parity sends and keeps what dspy.GEPA does, unless the user has set guards.
+            self.adapter.bind(self.guarding.proposed)
         self.reflection = ScanReflection(
             self.adapter, settings, self.guarding, services.port.at, services.bus.emit, self.state
         )
@@ -280,6 +284,9 @@ class _Run:
                 extra.pop("acceptance_criterion", "strict_improvement"), self.anchors
             )
             # A merge is compared on validation examples alone: nothing would ask the anchors.
+            arguments["use_merge"] = False
+        if settings.guards.max_tokens is not None and any(operator.edits_fields for operator in settings.operators):
+            # A merge may join one candidate's instruction with another's descriptions: nobody would ask the budget.
             arguments["use_merge"] = False
         if settings.like_gepa:
             arguments["reflection_minibatch_size"] = settings.reflection_minibatch_size

@@ -9,7 +9,14 @@ from typing import Any
 import dspy
 
 from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key
-from combee_dspy.operators import NotJSON, Operator, demonstration_of, encode_demonstrations, encode_fields
+from combee_dspy.operators import (
+    NotJSON,
+    Operator,
+    demonstration_of,
+    encode_demonstrations,
+    encode_fields,
+    field_descriptions,
+)
 from combee_dspy.records import Demonstration, PredictorRun
 
 __all__ = ["seed_candidate"]
@@ -39,12 +46,7 @@ def seed_candidate(student: dspy.Module, code: Mapping[str, str], operators: Seq
                 seed[demonstrations_key(name)] = encode_demonstrations(present)
     if any(operator.edits_fields for operator in operators):
         for name, predictor in predictors:
-            seed[fields_key(name)] = encode_fields(
-                {
-                    field: str((info.json_schema_extra or {}).get("desc", ""))
-                    for field, info in predictor.signature.fields.items()
-                }
-            )
+            seed[fields_key(name)] = encode_fields(field_descriptions(predictor.signature))
     return seed
 
 

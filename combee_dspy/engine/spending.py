@@ -53,7 +53,7 @@ def _merge(before: Mapping[Key, Counts], now: Mapping[Key, Counts]) -> dict[Key,
 
 
 def _add(one: Counts, other: Counts) -> Counts:
-    joined = {}
+    joined: dict[str, Any] = {}
     for name in (each.name for each in fields(Counts)):
         pair = getattr(one, name), getattr(other, name)
         known = [value for value in pair if value is not None]

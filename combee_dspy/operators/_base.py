@@ -36,7 +36,8 @@ class OperatorInput:
     Attributes:
         instruction: The parent's instruction.
         demonstrations: The parent's demonstrations.
-        signature: The predictor's ``dspy.Signature`` class, for field names and types.
+        signature: The predictor's ``dspy.Signature`` class, for field names and types; ``None`` where the
+            host knows texts alone.
         lessons: What the aggregator returned; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
         perfect_score: The score of a success.
@@ -70,15 +71,15 @@ class Operator(Strategy):
         edits_demonstrations: Whether its edits may change demonstrations, which
             makes them a part of every candidate.
         edits_fields: Whether its edits may change field descriptions, likewise.
-        edits_order: Whether all that its edits change is the order of lines, which then counts
-            as a difference where children are compared.
+        near_parent: Whether its edits say what the parent says, in other words or in another
+            order. Such a child is not compared with its own parent, and order counts as a difference.
     """
 
     kind: ClassVar[str] = "operator"
     needs_lessons: ClassVar[bool] = True
     edits_demonstrations: ClassVar[bool] = False
     edits_fields: ClassVar[bool] = False
-    edits_order: ClassVar[bool] = False
+    near_parent: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:

@@ -15,7 +15,8 @@ __all__ = ["checked", "described", "is_protected", "required_text"]
 def described(given: OperatorInput) -> dict[str, str]:
     """Return the parent's field descriptions: its own, or its signature's where it has none."""
     own = {name: own_description(name, text) for name, text in given.field_descriptions.items()}
-    return {**field_descriptions(given.signature), **own}
+    # A host other than Combee may know texts alone.
+    return {**(field_descriptions(given.signature) if given.signature is not None else {}), **own}
 
 
 def required_text(given: OperatorInput) -> str:

@@ -48,7 +48,7 @@ class Reorder(Operator):
     """
 
     name: ClassVar[str] = "reorder"
-    edits_order: ClassVar[bool] = True
+    near_parent: ClassVar[bool] = True
     needs_lessons: ClassVar[bool] = False
 
     def __init__(self, max_tokens: int = 4_000) -> None:

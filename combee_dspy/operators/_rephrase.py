@@ -61,6 +61,7 @@ class Rephrase(Operator):
 
     name: ClassVar[str] = "rephrase"
     needs_lessons: ClassVar[bool] = False
+    near_parent: ClassVar[bool] = True
 
     def __init__(self, max_growth: float = 1.5, manners: Sequence[str] = MANNERS) -> None:
         self.max_growth = max_growth

@@ -22,10 +22,12 @@ class ScriptedRequest:
         system: The system message.
         messages: ``(role, text)`` of the other messages, in order. Parts that are
             no text stand as ``<kind>``.
+        temperature: What the request asks for; ``None`` for the service's own.
     """
 
     system: str
     messages: tuple[tuple[str, str], ...]
+    temperature: float | None = None
 
     @property
     def last(self) -> str:
@@ -56,7 +58,8 @@ class _Engine:
         self.requests: list[ScriptedRequest] = []
 
     def complete(self, request: Request) -> Response:
-        seen = ScriptedRequest(_text(request.system), tuple((m.role, _text(m.parts)) for m in request.messages))
+        messages = tuple((m.role, _text(m.parts)) for m in request.messages)
+        seen = ScriptedRequest(_text(request.system), messages, request.config.temperature)
         with self._lock:
             self.requests.append(seen)
         answer = self._answer(seen)

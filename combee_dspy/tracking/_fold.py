@@ -15,7 +15,7 @@ from combee_dspy.tracking._journal import Entry, read_at
 from combee_dspy.tracking._rows import Row, row_of, table_of
 from combee_dspy.tracking._summary import MAX_TAG, Summary, params_of
 from combee_dspy.tracking._text import cut
-from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, Report, Status, Text, TraceOf, Write
+from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, Report, Status, Text, Traces, Write
 from combee_dspy.tracking.report import Collector, Seen
 from combee_dspy.tracking.slug import PROMPT_NAME, shorten, to_slug
 
@@ -76,7 +76,7 @@ class Fold:
         self._target = target
         self._summary = Summary()
         self._report = Collector()
-        self._rows: list[Row] = []
+        self._rows: list[Mapping[str, Any]] = []
         self._places: dict[str, tuple[str, int]] = {}
         self._parents: dict[str, str] = {}
         self._params = set(target.params)
@@ -139,25 +139,25 @@ class Fold:
         return int(self._at * 1000)
 
     def _rollout(self, entry: Entry) -> list[Write]:
-        row = row_of(entry.data)
-        self._rows.append(row)
+        # As it was read: making a record of each would cost more than all else that is done with it here.
+        data = entry.data
+        self._rows.append(data)
         self.rollouts += 1
-        self._places[row.rollout_id] = (entry.file, entry.offset)
-        self._summary.hear_row(row)
+        self._places[data["rollout_id"]] = (entry.file, entry.offset)
+        self._summary.hear_rollout(data)
         self._report.rollout(
             Seen(
-                iteration=row.iteration,
-                rollout_id=row.rollout_id,
-                candidate_id=row.candidate_id,
-                example_id=row.example_id,
-                split=row.split,
-                purpose=row.purpose,
-                score=row.score,
-                cached=row.cached,
-                error=row.error,
-                texts=lambda: (row.inputs, row.prediction, row.feedback),
-            ),
-            self._at,
+                iteration=data["iteration"],
+                rollout_id=data["rollout_id"],
+                candidate_id=data["candidate_id"],
+                example_id=data["example_id"],
+                split=data["split"],
+                purpose=data["purpose"],
+                score=data["score"],
+                cached=data["cached"],
+                error=data["error"],
+                texts=lambda: (data["inputs"], data["prediction"], data["feedback"]),
+            )
         )
         return self._part() if len(self._rows) >= MAX_ROWS else []
 
@@ -238,7 +238,7 @@ class Fold:
         if not self._rows:
             return []
         rows, self._rows = tuple(self._rows), []
-        first, last = (row.rollout_id.removeprefix(f"{row.run_id}.").replace(".", "-") for row in (rows[0], rows[-1]))
+        first, last = (_serial(row) for row in (rows[0], rows[-1]))
         # Named by what it holds: written again, it takes its own place.
         return [Part(f"rollouts/part-{first}-to-{last.rpartition('-')[2]}.parquet", rows)]
 
@@ -254,11 +254,16 @@ class Fold:
         # What makes the run page show the file as a table.
         tags = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
         table = table_of([row for row, _, _ in shown], [why for _, why, _ in shown])
-        traced = {row.rollout_id: TraceOf(row, why, ended) for row, why, ended in shown}
-        return [_json(TABLE, table), Batch(self._now, tags=tags), *list(traced.values())[: self._target.traces]]
+        traced = list({row.rollout_id: (row, why, ended) for row, why, ended in shown}.values())[: self._target.traces]
+        traces = [Traces(tuple(traced))] if traced else []
+        return [_json(TABLE, table), Batch(self._now, tags=tags), *traces]
 
     def _note(self) -> dict[str, str]:
         return {} if self._target.described else {"mlflow.note.content": self._summary.description()}
+
+
+def _serial(row: Mapping[str, Any]) -> str:
+    return str(row["rollout_id"]).removeprefix(f"{row['run_id']}.").replace(".", "-")
 
 
 def _texts(texts: Mapping[str, str], folder: str) -> list[Write]:

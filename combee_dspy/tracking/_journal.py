@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._codec import encode
@@ -171,7 +173,7 @@ class Journal:
 
     def _put(self, line: dict[str, Any]) -> None:
         line["at"] = round(self._clock(), 3)
-        content = _ENCODER.encode(line).encode("utf-8", "replace") + b"\n"
+        content = _line_of(line) + b"\n"
         if self._torn:
             # The rest of a line that did not fit must not run into this one.
             content = b"\n" + content
@@ -283,11 +285,25 @@ def read_at(folder: Path, file: str, offset: int) -> Mapping[str, Any] | None:
         return _parsed(stream.readline())
 
 
+def _line_of(data: Mapping[str, Any]) -> bytes:
+    if data["kind"] == "rollout":
+        try:
+            # Five times as fast. It writes null where a number is none, which no field of a rollout may be.
+            return orjson.dumps(data, default=str)
+        except TypeError:
+            _logger.debug("a rollout holds what orjson does not write")
+    return _ENCODER.encode(data).encode("utf-8", "replace")
+
+
 def _parsed(line: bytes) -> Mapping[str, Any] | None:
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+        data = orjson.loads(line)
+    except ValueError:
+        # NaN is JSON to Python's own reader and writer only.
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
     if not isinstance(data, dict):
         return None
     if data.get("kind") == "journal" and int(data.get("format") or 0) > FORMAT:

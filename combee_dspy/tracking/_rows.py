@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+import orjson
 
 from combee_dspy.events import RolloutFinished
 from combee_dspy.records import CallUsage, Rollout
@@ -179,8 +180,12 @@ def table_of(rows: Sequence[Row], why: Sequence[str]) -> dict[str, Any]:
     return {"columns": ["why", *_SHOWN], "data": data}
 
 
-def parquet_of(rows: Sequence[Row]) -> bytes | None:
-    """Return rows as a zstd Parquet file; ``None`` where pyarrow is not installed."""
+def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
+    """Return rows as a zstd Parquet file; ``None`` where pyarrow is not installed.
+
+    Args:
+        rows: Rows, or what :func:`data_of` wrote of them.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -190,21 +195,22 @@ def parquet_of(rows: Sequence[Row]) -> bytes | None:
     columns = [field for field in fields(Row) if field.name != "steps"]
     # Nested values as JSON text: every reader of Parquet has strings.
     schema = pa.schema([(field.name, types.get(str(field.type).split(" ")[0], pa.string())) for field in columns])
-    table = {field.name: [_cell(getattr(row, field.name)) for row in rows] for field in columns}
+    table = {field.name: [_cell(_value(row, field.name)) for row in rows] for field in columns}
     sink = io.BytesIO()
     parquet.write_table(pa.Table.from_pydict(table, schema=schema), sink, compression="zstd")
     return sink.getvalue()
 
 
-# Made once: json.dumps makes one a call wherever a setting is not its default.
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
-
 _NAMES = tuple(field.name for field in fields(Row))
 _SHOWN = tuple(name for name in _NAMES if name not in ("run_id", "usage", "steps"))
 
 
+def _value(row: Row | Mapping[str, Any], name: str) -> Any:
+    return row.get(name) if isinstance(row, dict) else getattr(row, name)
+
+
 def _cell(value: Any) -> Any:
-    return _ENCODER.encode(value) if isinstance(value, (tuple, Mapping)) else value
+    return orjson.dumps(value).decode() if isinstance(value, (tuple, list, dict)) else value
 
 
 def _json(value: Any) -> Any:
@@ -236,17 +242,19 @@ _USAGE = tuple(field.name for field in fields(CallUsage))
 def _sums(usage: Sequence[CallUsage] | None) -> dict[str, Any]:
     if usage is None:
         return dict.fromkeys(_FIGURES)
-    dollars = [one.dollars for one in usage]
-    shares = [one.gpu_seconds for one in usage if one.gpu_seconds is not None]
-    return {
-        "calls": sum(one.calls for one in usage),
-        "failed_calls": sum(one.errors for one in usage),
-        "cached_calls": sum(one.cached for one in usage),
-        "prompt_tokens": sum(one.prompt_tokens for one in usage),
-        "completion_tokens": sum(one.completion_tokens for one in usage),
-        "dollars": None if None in dollars else sum(amount for amount in dollars if amount is not None),
-        "gpu_seconds": sum(shares) if shares else None,
-    }
+    calls = failed = cached = prompt = completion = 0
+    dollars: float | None = 0.0
+    gpu_seconds: float | None = None
+    for one in usage:
+        calls += one.calls
+        failed += one.errors
+        cached += one.cached
+        prompt += one.prompt_tokens
+        completion += one.completion_tokens
+        dollars = None if dollars is None or one.dollars is None else dollars + one.dollars
+        if one.gpu_seconds is not None:
+            gpu_seconds = (gpu_seconds or 0.0) + one.gpu_seconds
+    return dict(zip(_FIGURES, (calls, failed, cached, prompt, completion, dollars, gpu_seconds), strict=True))
 
 
 _FIGURES = (

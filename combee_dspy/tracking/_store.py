@@ -14,7 +14,7 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._redact import Redactor
 
-__all__ = ["PLACE", "Place", "connect", "load_place", "read_json", "save_place", "write_json"]
+__all__ = ["PLACE", "Place", "client_of", "connect", "load_place", "read_json", "save_place", "write_json"]
 
 PLACE = "mlflow.json"
 """Where a journal says which MLflow run it goes to."""
@@ -118,6 +118,15 @@ def connect(
             f"cannot be written to: {Redactor().text(str(error))[:300]}",
             "Start the server or correct the address (MLFLOW_TRACKING_URI), or pass tracker=None. Nothing was spent.",
         ) from error
+
+
+def client_of(uri: str) -> Any:
+    """Return an ``MlflowClient`` of a store. Nothing is asked of it yet."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
 
 
 def _default_store() -> tuple[str, str]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from combee_dspy import events
 from combee_dspy.tracking._figures import figures_of, sum_of
-from combee_dspy.tracking._rows import Row
 from combee_dspy.tracking._text import cut, one_line
 from combee_dspy.tracking.slug import METRIC_PART, shorten, to_slug
 
@@ -125,18 +124,22 @@ class Summary:
             self._open.values["batch/plateau"] = decision.fit.plateau
             self._open.values["batch/exponent"] = decision.fit.exponent
 
-    def hear_row(self, row: Row) -> None:
-        """Take one rollout into account."""
+    def hear_rollout(self, data: Mapping[str, Any]) -> None:
+        """Take one rollout into account.
+
+        Args:
+            data: Its line in the journal, by the names of :class:`combee_dspy.tracking.Row`.
+        """
         step = self._open
-        if row.purpose in _PURPOSES:
-            step.scores.setdefault(_PURPOSES[row.purpose], []).append(row.score)
-        step.count("rollouts/cached" if row.cached else "rollouts/run")
-        if row.error_class:
+        if data["purpose"] in _PURPOSES:
+            step.scores.setdefault(_PURPOSES[data["purpose"]], []).append(data["score"])
+        step.count("rollouts/cached" if data["cached"] else "rollouts/run")
+        if data["error_class"]:
             step.count("rollouts/errors")
-        if not row.cached:
-            step.seconds.append(row.latency)
-            if row.queue_wait is not None:
-                step.waits.append(row.queue_wait)
+        if not data["cached"]:
+            step.seconds.append(data["latency"])
+            if data["queue_wait"] is not None:
+                step.waits.append(data["queue_wait"])
 
     @hear.register
     def _(self, event: events.ReflectionTrimmed) -> None:

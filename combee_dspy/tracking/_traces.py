@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from combee_dspy.tracking._rows import Row
 from combee_dspy.tracking._text import cut, one_line
 
-__all__ = ["ROLLOUT_TAG", "trace_id_of", "write_trace"]
+__all__ = ["ROLLOUT_TAG", "trace_id_of", "write_traces"]
 
 ROLLOUT_TAG = "combee.rollout_id"
 """The tag by which a rollout's trace is found."""
@@ -23,51 +24,52 @@ def trace_id_of(row: Row) -> str:
     return f"tr-{hashlib.sha256(row.rollout_id.encode()).hexdigest()[:32]}"
 
 
-def write_trace(client: Any, row: Row, why: str, run_id: str, experiment_id: str, ended: float) -> None:
-    """Write one rollout as a trace: a span for the program, one per predictor call below it.
+def write_traces(client: Any, rollouts: Sequence[tuple[Row, str, float]], run_id: str, experiment_id: str) -> None:
+    """Write rollouts as traces: a span for the program, one per predictor call below it.
 
-    Spans and trace go to the store in one call each. MLflow's own way, a span
-    context around the program, costs some 60 ms a trace and drops traces when
-    its queue is full.
+    All spans go to the store in one call. MLflow's own way, a span context
+    around the program, costs some 60 ms a trace and drops traces when its
+    queue is full. Written twice, a trace is one trace.
 
     Args:
         client: MLflow's ``TracingClient``.
-        row: The rollout.
-        why: Why it is shown.
+        rollouts: Each with why it is shown, and when it ended, in seconds since 1970.
         run_id: The MLflow run.
         experiment_id: Its experiment.
-        ended: When the rollout ended, in seconds since 1970.
     """
     from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
 
-    trace_id = trace_id_of(row)
-    begun = ended - row.latency
-    failed = bool(row.error_class)
-    root = {"score": row.score, "feedback": row.feedback, "example_id": row.example_id, "why": why}
-    times = (begun, ended)
-    spans = [_span(trace_id, 0, "rollout", times, (row.inputs, row.prediction), root, row.error)]
+    spans = [span for row, why, ended in rollouts for span in _spans(row, why, ended)]
+    client.log_spans(experiment_id, [Span.from_dict(span) for span in spans])
+    for row, why, ended in rollouts:
+        tags = {
+            "mlflow.traceName": f"{row.purpose} rollout",
+            ROLLOUT_TAG: row.rollout_id,
+            "combee.candidate_id": row.candidate_id,
+            "combee.why": cut(why, 250),
+        }
+        client.start_trace(
+            TraceInfo(
+                trace_id=trace_id_of(row),
+                trace_location=TraceLocation.from_experiment_id(experiment_id),
+                request_time=int((ended - row.latency) * 1000),
+                execution_duration=int(row.latency * 1000),
+                state=TraceState.ERROR if row.error_class else TraceState.OK,
+                request_preview=one_line(row.inputs, _PREVIEW),
+                response_preview=one_line(row.error or row.prediction, _PREVIEW),
+                trace_metadata={"mlflow.sourceRun": run_id, "mlflow.trace_schema.version": "3"},
+                tags=tags,
+            )
+        )
+
+
+def _spans(row: Row, why: str, ended: float) -> Iterator[dict[str, Any]]:
+    trace_id, times = trace_id_of(row), (ended - row.latency, ended)
+    facts = {"score": row.score, "feedback": row.feedback, "example_id": row.example_id, "why": why}
+    yield _span(trace_id, 0, "rollout", times, (row.inputs, row.prediction), facts, row.error)
     for number, (caller, inputs, outputs) in enumerate(row.steps, start=1):
         # The order is known, the time of each is not.
-        spans.append(_span(trace_id, number, caller or "call", times, (inputs, outputs), {}))
-    client.log_spans(experiment_id, [Span.from_dict(span) for span in spans])
-    client.start_trace(
-        TraceInfo(
-            trace_id=trace_id,
-            trace_location=TraceLocation.from_experiment_id(experiment_id),
-            request_time=int(begun * 1000),
-            execution_duration=int(row.latency * 1000),
-            state=TraceState.ERROR if failed else TraceState.OK,
-            request_preview=one_line(row.inputs, _PREVIEW),
-            response_preview=one_line(row.error or row.prediction, _PREVIEW),
-            trace_metadata={"mlflow.sourceRun": run_id, "mlflow.trace_schema.version": "3"},
-            tags={
-                "mlflow.traceName": f"{row.purpose} rollout",
-                ROLLOUT_TAG: row.rollout_id,
-                "combee.candidate_id": row.candidate_id,
-                "combee.why": cut(why, 250),
-            },
-        )
-    )
+        yield _span(trace_id, number, caller or "call", times, (inputs, outputs), {})
 
 
 def _span(

@@ -12,8 +12,8 @@ from typing import Any
 from combee_dspy.tracking._rows import parquet_of
 from combee_dspy.tracking._store import Place
 from combee_dspy.tracking._text import clean, cut
-from combee_dspy.tracking._traces import write_trace
-from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, Report, Status, Text, TraceOf, Write
+from combee_dspy.tracking._traces import write_traces
+from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, Report, Status, Text, Traces, Write
 from combee_dspy.tracking.slug import METRIC_PART, PROMPT_NAME, shorten, to_slug
 
 __all__ = ["Writer", "prompt_name", "refused_for_good"]
@@ -160,12 +160,12 @@ class Writer:
         return max(found, default=None)
 
     @do.register
-    def _(self, write: TraceOf, again: bool) -> None:
+    def _(self, write: Traces, again: bool) -> None:
         if self._tracing is None:
             from mlflow.tracing.client import TracingClient
 
             self._tracing = TracingClient(self.place.uri)
-        write_trace(self._tracing, write.row, write.why, self.place.run_id, self.place.experiment_id, write.ended)
+        write_traces(self._tracing, write.rollouts, self.place.run_id, self.place.experiment_id)
 
 
 def refused_for_good(error: Exception) -> bool:

@@ -11,7 +11,7 @@ from combee_dspy.tracking._rows import Row
 if TYPE_CHECKING:
     from combee_dspy.tracking.report import ReportData
 
-__all__ = ["Batch", "Datasets", "Name", "Part", "Register", "Report", "Status", "Text", "TraceOf", "Write"]
+__all__ = ["Batch", "Datasets", "Name", "Part", "Register", "Report", "Status", "Text", "Traces", "Write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rollouts as one Parquet artifact, named by their serials."""
+    """Rollouts, as they stand in the journal, as one Parquet artifact that is named by their serials."""
 
     path: str
-    rows: tuple[Row, ...]
+    rows: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,13 @@ class Datasets:
 
 
 @dataclass(frozen=True, slots=True)
-class TraceOf:
-    """A rollout as a trace."""
+class Traces:
+    """Rollouts as traces: each with why it is shown, and when it ended, in seconds since 1970."""
 
-    row: Row
-    why: str
-    ended: float
+    rollouts: tuple[tuple[Row, str, float], ...]
 
 
-Write = Batch | Text | Part | Report | Name | Status | Register | Datasets | TraceOf
+Write = Batch | Text | Part | Report | Name | Status | Register | Datasets | Traces
 
 
 def summary_of(write: Write) -> str:

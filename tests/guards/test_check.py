@@ -74,6 +74,13 @@ def test_a_placeholder_of_a_description_stays_in_it() -> None:
     assert "{table}" in refused(Guards(), Edit(field_descriptions={"formula": "A name."}), parent_fields=fields)
 
 
+def test_a_placeholder_that_only_a_learned_description_has_may_go() -> None:
+    fields = {"question": "Any. {bold}"}
+    edit = Edit(field_descriptions={"question": "Any."})
+    assert judge(Guards(), edit, parent_fields=fields, seed_fields={"question": "Any."}) is None
+    assert "{bold}" in refused(Guards(), edit, parent_fields=fields)
+
+
 @pytest.mark.parametrize(
     "text", ["Answer {name} in <reply>.", PARENT.lower().replace("answer {", "Answer {"), PARENT.replace("Never", "")]
 )

@@ -172,3 +172,10 @@ def test_parameters_out_of_range_are_errors() -> None:
     for operator in (InstructionChannel(max_demonstrations=0), InstructionChannel(max_tokens=0)):
         with pytest.raises(ArgumentValueError):
             operator.validate()
+
+
+def test_a_line_of_the_users_own_description_is_not_taken_for_the_lesson(make: Any) -> None:
+    fields = {"question": "- One word.\nAny text.\n- One word.", "formula": ""}
+    result, _ = place(make, ["instruction", "instruction", "formula"], field_descriptions=fields)
+    assert isinstance(result, Edit)
+    assert result.field_descriptions == {"question": "- One word.\nAny text.", "formula": "- One word."}

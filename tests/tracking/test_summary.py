@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,14 @@ from combee_dspy.tracking._summary import MAX_PARAM, Summary, params_of
 Story = Callable[[], list[events.Event]]
 
 
-def _as_row(event: events.RolloutFinished, redactor: Redactor | None = None) -> Row:
-    data = data_of(event, redactor or Redactor(), run_id="run", serial=event.rollout_id, roles={}, parents=())
-    return row_of(json.loads(json.dumps(data)))
+def _line(event: events.RolloutFinished) -> dict[str, Any]:
+    data = data_of(event, Redactor(), run_id="run", serial=event.rollout_id, roles={}, parents=())
+    line: dict[str, Any] = json.loads(json.dumps(data))
+    return line
+
+
+def _as_row(event: events.RolloutFinished) -> Row:
+    return row_of(_line(event))
 
 
 def _steps(story: Story) -> tuple[Summary, dict[int, dict[str, float]]]:
@@ -25,7 +31,7 @@ def _steps(story: Story) -> tuple[Summary, dict[int, dict[str, float]]]:
         if isinstance(event, events.IterationStarted) and summary.step == 0:
             steps[0] = summary.take(0)
         if isinstance(event, events.RolloutFinished):
-            summary.hear_row(_as_row(event))
+            summary.hear_rollout(_line(event))
         summary.hear(event)
         if isinstance(event, events.IterationFinished):
             steps[event.iteration] = summary.take(event.iteration)

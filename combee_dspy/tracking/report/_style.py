@@ -99,6 +99,6 @@ details ol,details ul{margin:4px 0 4px;padding-left:26px;font-size:.9rem}
 .rollout pre{max-height:11rem}
 footer{max-width:1080px;margin:0 auto;padding:4px 16px 40px;color:var(--dim);font-size:.82rem}
 @media(max-width:600px){section{padding:14px 14px;border-radius:10px}main,header.top{padding:0 10px}
-header.top{padding-top:18px}body{font-size:15px}}
+header.top{padding-top:18px}body{font-size:15px}svg.chart,.label{font-size:14px}.inbox{font-size:13px}}
 @media print{section{break-inside:avoid;border:0}nav{display:none}.diff,pre{max-height:none}}
 """

@@ -1,0 +1,24 @@
+"""What a speedup is divided by: other methods, and Combee itself, behind one interface."""
+
+from combee_dspy.baselines._base import Baseline
+from combee_dspy.baselines._books import Books, BudgetSpentError
+from combee_dspy.baselines._combee import CombeeMethod
+from combee_dspy.baselines._desk import Desk
+from combee_dspy.baselines._gepa import GEPA
+from combee_dspy.baselines._mipro import MIPRO, MIPROPlan, plan_mipro
+from combee_dspy.baselines._records import BaselineResult, BaselineTask, CurvePoint
+
+__all__ = [
+    "GEPA",
+    "MIPRO",
+    "Baseline",
+    "BaselineResult",
+    "BaselineTask",
+    "Books",
+    "BudgetSpentError",
+    "CombeeMethod",
+    "CurvePoint",
+    "Desk",
+    "MIPROPlan",
+    "plan_mipro",
+]

@@ -1,0 +1,70 @@
+"""Combee behind the interface of its baselines, so that it can stand beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import dspy
+
+from combee_dspy.baselines._base import Baseline
+from combee_dspy.baselines._desk import Desk
+from combee_dspy.baselines._records import BaselineTask
+from combee_dspy.combee import Combee as Teleprompter
+from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.stopping import Budget
+
+__all__ = ["CombeeMethod"]
+
+_OURS = ("metric", "budget", "reflection_lm", "num_threads", "seed", "hooks", "tracker", "progress", "probe", "prices")
+
+
+class CombeeMethod(Baseline):
+    """``Combee`` with the defaults of its constructor, and what is given here.
+
+    Args:
+        arguments: Arguments of :class:`combee_dspy.Combee` by name, but for those that the task sets.
+    """
+
+    name: ClassVar[str] = "combee"
+    distributions: ClassVar[tuple[str, ...]] = ("dspy", "gepa")
+    reports_itself: ClassVar[bool] = True
+
+    def __init__(self, arguments: Mapping[str, Any] | None = None) -> None:
+        self.arguments = arguments
+
+    def validate(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            ArgumentTypeError: ``arguments`` is no mapping, or names what the task sets.
+        """
+        given: object = self.arguments
+        if given is not None and not isinstance(given, Mapping):
+            raise ArgumentTypeError("arguments", given, "is no mapping", 'Give {"aggregator": "union"}.')
+        taken = sorted(set(self.arguments or {}) & set(_OURS))
+        if taken:
+            raise ArgumentTypeError("arguments", taken, "are set by the task", "Leave them out.")
+
+    def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
+        """Run ``Combee``."""
+        optimizer = Teleprompter(
+            task.metric,
+            budget=Budget(rollouts=task.budget),
+            reflection_lm=task.reflection_lm,
+            num_threads=task.threads,
+            failure_score=task.failure_score,
+            seed=task.seed,
+            hooks=[desk.relay()],
+            prices=dict(task.prices),
+            probe=False,
+            progress=False,
+            **dict(self.arguments or {}),
+        )
+        program: dspy.Module = optimizer.compile(
+            task.program.deepcopy(), trainset=list(task.train), valset=list(task.validation)
+        )
+        report = program.combee_report
+        desk.books.rollouts = report.rollouts
+        desk.reason = report.reason
+        return program
