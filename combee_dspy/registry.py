@@ -30,6 +30,7 @@ KINDS: Mapping[str, str] = {
     "tracker": "combee_dspy.tracking:Tracker",
     "stopping": "combee_dspy.stopping:StoppingRule",
     "embedder": "combee_dspy.diversity:Embedder",
+    "baseline": "combee_dspy.baselines:Baseline",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
@@ -55,6 +56,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     },
     "executor": {"threads": "combee_dspy.rollouts:Threads"},
     "benchmark": {
+        "finer": "combee_dspy.benchmarks:Finer",
         "formula": "combee_dspy.benchmarks:Formula",
         "formula-mini": "combee_dspy.benchmarks:FormulaMini",
     },
@@ -69,6 +71,11 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "embedder": {
         "char-ngrams": "combee_dspy.diversity:CharNgrams",
         "dspy": "combee_dspy.diversity:DSPyEmbedder",
+    },
+    "baseline": {
+        "gepa": "combee_dspy.baselines:GEPA",
+        "mipro": "combee_dspy.baselines:MIPRO",
+        "combee": "combee_dspy.baselines:CombeeMethod",
     },
 }
 

@@ -53,6 +53,13 @@ class Baseline(Strategy):
             The program that the method chooses; ``None`` for the best on validation.
         """
 
+    def prepare(self) -> None:  # noqa: B027 - most methods are loaded with DSPy
+        """Load what the method needs: imports are not a part of what is timed. By default nothing.
+
+        Raises:
+            ArgumentValueError: Something is not installed.
+        """
+
     def versions(self) -> Mapping[str, str]:
         """Return distribution to version: which implementation of the method this is."""
         return {name: _version(name) for name in dict.fromkeys((*self.distributions, "combee-dspy"))}

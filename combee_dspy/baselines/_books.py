@@ -86,6 +86,10 @@ class Books:
         with self._lock:
             return max(0, self.limit - self._started)
 
+    def start(self) -> None:
+        """Start the clock: the search begins."""
+        self._began = self._iteration_began = self._ledger.clock()
+
     def require(self, rollouts: int) -> None:
         """Check that the budget pays for so many more.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -45,6 +46,10 @@ class CombeeMethod(Baseline):
         taken = sorted(set(self.arguments or {}) & set(_OURS))
         if taken:
             raise ArgumentTypeError("arguments", taken, "are set by the task", "Leave them out.")
+
+    def prepare(self) -> None:
+        """Load what the batch controller fits with."""
+        importlib.import_module("scipy.optimize")
 
     def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
         """Run ``Combee``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,13 +96,19 @@ class MIPRO(Baseline):
                 remedy = f"Give a whole number of at least {least}."
                 raise ArgumentValueError(name, value, "is out of range", remedy)
 
-    def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
-        """Run ``dspy.MIPROv2``.
+    def prepare(self) -> None:
+        """Load optuna.
 
         Raises:
             ArgumentValueError: ``optuna`` is not installed.
         """
-        _require_optuna()
+        if importlib.util.find_spec("optuna") is None:
+            remedy = "Install it: pip install 'combee-dspy[mipro]'."
+            raise ArgumentValueError("baseline", self.name, "needs optuna, which is not installed", remedy)
+        importlib.import_module("optuna.samplers")
+
+    def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
+        """Run ``dspy.MIPROv2``."""
         plan = plan_mipro(task.budget, len(task.train), len(task.validation), self.candidates)
         train = list(task.train)
         if plan.train < len(train):
@@ -134,14 +142,6 @@ class MIPRO(Baseline):
 
 
 _WHY = "more could spend over half of the budget on bootstrapping."
-
-
-def _require_optuna() -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("optuna") is None:
-        remedy = "Install it: pip install 'combee-dspy[mipro]'."
-        raise ArgumentValueError("baseline", "mipro", "needs optuna, which is not installed", remedy)
 
 
 @contextmanager

@@ -68,10 +68,12 @@ def run_baseline(method: Baseline, task: BaselineTask) -> BaselineResult:
     """Run a method on a task (see :meth:`combee_dspy.baselines.Baseline.run`)."""
     method.validate()
     task.validate()
+    method.prepare()
     splits = check_splits(task.train, task.validation, task.heldout)
     contract = _pinned(task, splits)
     with _opened(method, task, splits, contract) as run:
         _announce(run)
+        run.books.start()
         program, reason = _search(run)
         spent, seconds = run.ledger.snapshot(), run.books.seconds()
         run.books.end_iteration()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, cast
 
 from combee_dspy import registry
 from combee_dspy.benchmarks._base import BaseBenchmark, Benchmark
 
 __all__ = ["benchmark_names", "load_benchmark"]
+
+_logger = logging.getLogger(__name__)
 
 
 def benchmark_names() -> tuple[str, ...]:
@@ -16,7 +19,7 @@ def benchmark_names() -> tuple[str, ...]:
 
 
 def load_benchmark(name: str, **params: Any) -> Benchmark:
-    """Read a benchmark by name.
+    """Read a benchmark by name. The source that was read, rows and digests are logged.
 
     Args:
         name: One of :func:`benchmark_names`.
@@ -29,4 +32,7 @@ def load_benchmark(name: str, **params: Any) -> Benchmark:
         ArgumentValueError: A parameter cannot be used.
         DataSourceError: The rows cannot be read, or are not those pinned.
     """
-    return cast("BaseBenchmark", registry.build("benchmark", name, params)).load()
+    benchmark = cast("BaseBenchmark", registry.build("benchmark", name, params)).load()
+    rows = ", ".join(f"{split.name} {len(split)} ({split.digest[:12]})" for split in benchmark.splits)
+    _logger.info("benchmark %s: %s from %s", benchmark.name, rows, benchmark.source)
+    return benchmark

@@ -175,6 +175,7 @@ class RunState:
                 "scores": self.scores,
                 "drawn": self.drawn.to_dict(),
                 "views": [asdict(view) for view in self.views],
+                "restarted": self.restarted,
                 "validated": [list(one) for one in self.validated],
                 "lessons": self.lessons.dump(),
                 "unbilled": self.unbilled,
@@ -199,6 +200,7 @@ class RunState:
         self.scores = {str(key): float(value) for key, value in data["scores"].items()}
         self.drawn = DiversityCounter.from_dict(data["drawn"])
         self.views = [IterationView(**view) for view in data["views"]]
+        self.restarted = bool(data.get("restarted", False))
         self.validated = [(int(iteration), float(score)) for iteration, score in data["validated"]]
         self.lessons.load(data["lessons"])
         self.unbilled = int(data["unbilled"])

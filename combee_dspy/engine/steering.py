@@ -67,7 +67,8 @@ class Steering:
             best = max(state.program_full_scores_val_set)
             run.views.append(IterationView(run.iteration - 1, best, similarity, run.restarted))
         if diversity.temperature is not None:
-            run.temperature_of = partial(_temperature, diversity.temperature, run.iteration, self._stale())
+            stale = self._stale(state.program_full_scores_val_set[0])
+            run.temperature_of = partial(_temperature, diversity.temperature, run.iteration, stale)
         self._emit(
             DiversityMeasured(
                 iteration=run.iteration,
@@ -117,7 +118,7 @@ class Steering:
             reason = "uniform" if even else f"validation lift of {len(run.outcomes)} children"
             self._emit(OperatorsWeighted(iteration=run.iteration, weights=dict(run.weights), reason=reason))
 
-    def _stale(self) -> int:
+    def _stale(self, seed_score: float) -> int:
         """Return how many iterations have gone by without a better validation score."""
-        best = [view.best_score for view in self._state.views]
-        return len(best) - 1 - best.index(max(best)) if best else 0
+        best = [seed_score, *(view.best_score for view in self._state.views)]
+        return len(best) - 1 - best.index(max(best))

@@ -19,9 +19,9 @@ _OPERATOR = re.compile(r"[=*^<>≤≥×÷%$€£]")
 
 
 def labels_of(signature: Any) -> tuple[str, ...]:
-    """Return the values that a signature's outputs may take, where their types list them."""
+    """Return the values that a signature's outputs may take, where it is known and their types list them."""
     found: list[str] = []
-    for field in signature.output_fields.values():
+    for field in () if signature is None else signature.output_fields.values():
         if get_origin(field.annotation) is Literal:
             found.extend(str(option) for option in get_args(field.annotation))
     return tuple(dict.fromkeys(found))

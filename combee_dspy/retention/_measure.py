@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, NodeOutput, Reflection, Retained
@@ -29,6 +30,8 @@ DEFAULT_THRESHOLD = 0.5
 """Similarity at which a line covers a text, for :func:`gram_similarity`. Another measure needs another one."""
 
 _SHARE = 0.8
+_LEAST = 0.1
+_TIMES = 3.0
 
 UNREAD = (0, 0)
 """``lost_at`` of a reflection that no node read: it was lost before the first call."""
@@ -45,8 +48,10 @@ def measure_retention(
 
     What a reflection teaches is read from two places: the text of its
     feedback, and of each level-1 node that read it the line that stands most
-    fully in its record, if that share reaches ``threshold`` and is at least
-    0.8 of what the line shares with any other record of the shard. Coverage is
+    fully in its record, if that share is at least 0.8 of what the line shares
+    with any other record of the shard, and either reaches ``threshold`` or is
+    at least 0.1 and three times what the line typically shares with the shard's
+    other records. Coverage is
     the highest similarity of any of these texts to any line of the result.
 
     What the measure cannot see: a lesson that the feedback only implies, and
@@ -112,11 +117,14 @@ class _View:
                 continue
             near = origin[np.ix_([column[line] for line in node.lessons], readers)]
             # A line belongs to the reflections that it is about as close to as to its closest one.
-            own = np.where(near >= _SHARE * near.max(axis=1, keepdims=True), near, 0.0)
+            mine = near >= _SHARE * near.max(axis=1, keepdims=True)
+            own = np.where(mine, near, 0.0)
+            clear = own >= _clearly(near, mine, threshold)[:, None]
+            own = np.where(clear, own, 0.0)
             for index, best, value in zip(
                 (index for index in node.sources if index in position), own.argmax(axis=0), own.max(axis=0), strict=True
             ):
-                if value >= threshold:
+                if value > 0:
                     taught[index].add(len(feedback) + column[node.lessons[best]])
         return cls(feedback, {k: frozenset(v) for k, v in taught.items()}, rows, column, lessons.nodes, threshold)
 
@@ -137,6 +145,20 @@ class _View:
         first = min(way, key=lambda node: (node.level, node.node))
         last = seen[-1] if seen else first
         return (last.level, last.node)
+
+
+def _clearly(near: Matrix, mine: npt.NDArray[np.bool_], threshold: float) -> Matrix:
+    """Return, per line, the share of it that a record must hold to be what the line is about.
+
+    A line tells a record's lesson in words of its own, so little of it may stand in
+    the record; what tells its origin is that far less stands in the other records.
+    """
+    others = np.where(mine, np.nan, near)
+    known = ~mine.all(axis=1)
+    typical = np.full(len(near), np.inf)
+    typical[known] = np.nanmedian(others[known], axis=1)
+    bar: Matrix = np.minimum(threshold, np.maximum(_LEAST, _TIMES * typical))
+    return bar
 
 
 def _by_index(reflections: Sequence[Reflection]) -> tuple[dict[int, str], dict[int, str]]:

@@ -157,7 +157,8 @@ class Fold:
                 cached=data["cached"],
                 error=data["error"],
                 texts=lambda: (data["inputs"], data["prediction"], data["feedback"]),
-            )
+            ),
+            self._at,
         )
         return self._part() if len(self._rows) >= MAX_ROWS else []
 

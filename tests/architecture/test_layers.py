@@ -36,6 +36,8 @@ LAYERS = (
     ("engine",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", ""),
+    # Runs Combee beside other methods, so it stands on both.
+    ("baselines",),
     ("bench", "cli", "demo"),
 )
 LAYER_OF = {f"combee_dspy.{room}".rstrip("."): number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -296,9 +296,9 @@ def test_an_anchor_counts_as_an_example_that_may_not_be_copied(world: Any) -> No
 
 def test_anchors_are_no_way_to_learn_from_held_out_rows(world: Any) -> None:
     with pytest.raises(SplitOverlapError, match="anchors"):
-        Combee(world.metric, max_metric_calls=60, reflection_lm=world.proposer_lm, anchors=[_ox()], probe=False).compile(
-            _student(), trainset=world.examples(24), valset=world.examples(8, start=48), heldout=[_ox(), _ox(1)]
-        )
+        Combee(
+            world.metric, max_metric_calls=60, reflection_lm=world.proposer_lm, anchors=[_ox()], probe=False
+        ).compile(_student(), trainset=world.examples(24), valset=world.examples(8, start=48), heldout=[_ox(), _ox(1)])
     assert not world.task_lm.requests
 
 

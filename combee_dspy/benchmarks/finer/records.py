@@ -24,7 +24,7 @@ _MOST_PER_SENTENCE = 3
 """Tagged tokens used of one sentence, as in FinLoRA."""
 
 _LABELS = re.compile(r"US GAAP tags options:\s*(.*?)\.\s+Answer the following", re.DOTALL)
-_QUESTION = re.compile(r'(?:^|\n)(\d{1,3})\. What is best tag for entity "([^\n]{1,400}?)" in sentence: "')
+_QUESTION = re.compile(r'(?:^|\n)(\d{1,3})\. (?:What is best tag for )?entity "([^\n]{1,400}?)" in sentence: "')
 _END = re.compile(r"\n\s*Output US GAAP tags:\s*\Z")
 
 
@@ -70,7 +70,8 @@ def parse(row: Mapping[str, Any]) -> Record | str:
     """Read a row, or return why it cannot be read.
 
     Args:
-        row: ``{"context": str, "target": str}``; anything else is refused.
+        row: ``{"context": str, "target": str}``; anything else is refused. The
+            context may be a record's whole text, or its questions as :attr:`Record.text` writes them.
     """
     context, target = row.get("context"), row.get("target")
     if not isinstance(context, str) or not isinstance(target, str) or not target.strip():
@@ -81,7 +82,7 @@ def parse(row: Mapping[str, Any]) -> Record | str:
     marks = _numbered(_QUESTION.finditer(asked))
     targets = [item.strip() for item in target.split(",")]
     if not marks:
-        return "the context holds no numbered question 'What is best tag for entity \"…\" in sentence: \"…\"'"
+        return 'the context holds no numbered question such as: 1. What is best tag for entity "…" in sentence: "…?"'
     if len(marks) != len(targets) or not all(targets):
         return f"the context asks {len(marks)} questions and the target holds {len(targets)} labels"
     ends = [mark.start() for mark in marks[1:]] + [len(asked)]

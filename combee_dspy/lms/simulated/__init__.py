@@ -11,6 +11,7 @@ from __future__ import annotations
 from combee_dspy.lms.simulated.capacity import CapacityModel
 from combee_dspy.lms.simulated.config import SimulatedConfig
 from combee_dspy.lms.simulated.failures import FailureRates, Status
+from combee_dspy.lms.simulated.finer import finer_task
 from combee_dspy.lms.simulated.formula import formula_task
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion, SimulatedTask
 from combee_dspy.lms.simulated.latency import LatencyLaw
@@ -29,6 +30,7 @@ __all__ = [
     "SimulatedTask",
     "Status",
     "Tally",
+    "finer_task",
     "formula_task",
     "simulated_formula_service",
 ]

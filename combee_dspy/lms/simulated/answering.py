@@ -22,6 +22,7 @@ __all__ = ["Reply", "SimulatedModel"]
 _GREETING = "This is a simulated reply."
 _UNKNOWN = "unknown"
 _DEMONSTRATIONS_KEPT = 1024
+_JOINED = 8
 _SECTION = r"\[\[ ## %s ## \]\]\s*(.*?)\s*(?=\[\[ ## \w+ ## \]\]|\Z)"
 
 
@@ -48,10 +49,11 @@ class SimulatedModel:
         self._answer_fields = frozenset(task.answer_fields) if task else frozenset({"answer"})
         lessons = task.lessons if task else {}
         self._index = QuestionIndex([question.text for question in self._questions], lessons)
+        self._joiner = task.joiner if task else None
         self._seed = seed
         self._targets = [words_of(question.target) for question in self._questions]
         self._writer = Writer(self._index, self._questions, lessons, capacity, seed)
-        self._demonstrated = lru_cache(maxsize=_DEMONSTRATIONS_KEPT)(self._key_demonstrated)
+        self._demonstrated = lru_cache(maxsize=_DEMONSTRATIONS_KEPT)(self._keys_demonstrated)
 
     def reply(self, request: ChatRequest, occurrence: int = 0, choice: int = 0) -> Reply:
         """Return the answer to a request.
@@ -75,7 +77,7 @@ class SimulatedModel:
         return Reply(kind, render(shape, values) if values else _GREETING)
 
     def _kind(self, shape: RequestShape, request: ChatRequest) -> Kind:
-        if shape.style is Style.FENCED:
+        if shape.style in (Style.FENCED, Style.TAGGED, Style.PROSE):
             return Kind.REFLECT
         if shape.style is Style.PLAIN:
             last = request.messages[final_user_message(request.messages)]
@@ -89,17 +91,22 @@ class SimulatedModel:
     def _answer(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> str:
         last = final_user_message(request.messages)
         hits = self._index.scan(request.messages[last].text).hits
-        asked = hits[-1] if hits else None
-        right = asked is not None and self._knows(request, last, asked, place)
+        asked = hits[-1:] if self._joiner is None else hits
+        known = [(hit, self._knows(request, last, hit, place)) for hit in asked]
         if not shape.fields:
-            return self._said(OutputField("answer"), asked, right)
+            return self._said_of_all(OutputField("answer"), known)
         values = {}
         for field in shape.fields:
             if field.name in self._answer_fields:
-                values[field.name] = answer_value(field, self._said(field, asked, right))
+                values[field.name] = answer_value(field, self._said_of_all(field, known))
             else:
                 values[field.name] = REASONING if field.is_text else filler(field)
         return render(shape, values)
+
+    def _said_of_all(self, field: OutputField, known: list[tuple[Hit, bool]]) -> str:
+        if not known:
+            return self._said(field, None, False)
+        return (self._joiner or "").join(self._said(field, hit, right) for hit, right in known)
 
     def _said(self, field: OutputField, asked: Hit | None, right: bool) -> str:
         if asked is None:
@@ -127,33 +134,43 @@ class SimulatedModel:
                 continue
             paired = place < last and messages[place + 1].role == "assistant"
             if paired and message.role == "user":
-                if self._demonstrated(message.text, messages[place + 1].text) == key:
+                if key in self._demonstrated(message.text, messages[place + 1].text):
                     return True
                 continue
             scan = self._index.scan(message.text)
             stop = asked.start if place == last else None
             if any(name == key and (stop is None or at < stop) for at, name in scan.keys):
                 return True
-            if any(self._shown(hit, key) for hit in scan.hits if stop is None or hit.start < stop):
+            if any(
+                self._shown(hit, key, scan.hits[number + 1 : number + _JOINED])
+                for number, hit in enumerate(scan.hits)
+                if stop is None or hit.start < stop
+            ):
                 return True
         return False
 
-    def _shown(self, hit: Hit, key: str) -> bool:
-        # A demonstration written into the text: a known question with its answer before the next one.
+    def _shown(self, hit: Hit, key: str, later: tuple[Hit, ...]) -> bool:
+        # A demonstration written into the text: a known question with its answer before the next one,
+        # or, where answers are joined, after the questions that were asked with it.
         target = self._targets[hit.question]
         if self._questions[hit.question].key != key or not target:
             return False
         size = len(target)
-        return any(hit.tail[start : start + size] == target for start in range(len(hit.tail) - size + 1))
+        tails = [hit.tail, *(other.tail for other in later if self._joiner is not None)]
+        return any(tail[start : start + size] == target for tail in tails for start in range(len(tail) - size + 1))
 
-    def _key_demonstrated(self, asked: str, answered: str) -> str | None:
+    def _keys_demonstrated(self, asked: str, answered: str) -> frozenset[str]:
         hits = self._index.scan(asked).hits
-        if not hits:
-            return None
-        question = self._questions[hits[-1].question]
         said = (_field_text(answered, field) for field in self._answer_fields)
         given = [text for text in said if text is not None] or [answered]
-        return question.key if any(same_answer(text, question.target) for text in given) else None
+        keys = set()
+        for text in given:
+            parts = [text] if self._joiner is None else text.split(self._joiner.strip() or None)
+            for hit, part in zip(hits[-1:] if self._joiner is None else hits, parts, strict=False):
+                question = self._questions[hit.question]
+                if same_answer(part, question.target):
+                    keys.add(question.key)
+        return frozenset(keys)
 
 
 def _takes_lessons(field: OutputField) -> bool:

@@ -11,9 +11,9 @@ from combee_dspy.lms.simulated.knowledge import SimulatedQuestion, SimulatedTask
 
 __all__ = ["formula_task"]
 
-_NAME = re.compile(r"Use formula (.+?) to answer the question\.", re.DOTALL)
+_NAME = re.compile(r"Use formula (.+?) to answer (?:the question\.|this question:)", re.DOTALL)
 _FORMULA = re.compile(r"Formula: (.+?), Explanation:", re.DOTALL)
-_QUESTION = re.compile(r"Question:\s*(.+?)\s*\.?\s*Answer:\s*\Z", re.DOTALL)
+_QUESTION = re.compile(r"[Qq]uestion:\s*(.+?)\s*(?:with a numerical answer\b.*?)?\.?\s*Answer:\s*\Z", re.DOTALL)
 
 
 def formula_task(

@@ -78,6 +78,8 @@ class SimulatedTask:
             any other request with text to write is a writing request.
         base_rate: Probability, in [0, 1], that a question is answered rightly without its lesson. At temperature
             0 it is drawn once per question, above 0 anew at each call.
+        joiner: Where one request asks several known questions, what joins their answers, in the questions' order;
+            ``None`` answers the last question alone.
 
     Raises:
         ArgumentValueError: No question, no answer field, or a rate outside [0, 1].
@@ -86,6 +88,7 @@ class SimulatedTask:
     questions: tuple[SimulatedQuestion, ...]
     answer_fields: tuple[str, ...] = ("answer",)
     base_rate: float = 0.3
+    joiner: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "questions", tuple(self.questions))
@@ -152,7 +155,7 @@ class SimulatedTask:
     def from_benchmark(
         cls, benchmark: Benchmark, seed: int = 0, *, params: Mapping[str, Any] | None = None
     ) -> SimulatedTask:
-        """Build the knowledge of a benchmark: a lesson for each formula, or else for each label.
+        """Build the knowledge of a benchmark: a lesson for each formula, for each tag, or else for each label.
 
         Keys come from the rows of all splits. For ``formula`` the rows are read
         once more, whole: which formula a question needs stands in the context only.
@@ -169,6 +172,11 @@ class SimulatedTask:
         if benchmark.name == "formula":
             return _formula(seed, params)
         rows = [row for split in benchmark.splits for row in split.examples]
+        if benchmark.name == "finer":
+            # Its module imports this one.
+            from combee_dspy.lms.simulated.finer import finer_task
+
+            return finer_task(rows, seed=seed)
         question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
 
         def key_of(row: Mapping[str, Any]) -> str:

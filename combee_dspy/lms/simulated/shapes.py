@@ -3,7 +3,8 @@
 DSPy's adapters end the last user message with one sentence that lists the
 output fields in order, with their types where they are not ``str``; the
 system message adds a JSON schema or a list of options. Both are read here,
-and so are ``response_format`` and a request for a fenced block.
+and so are ``response_format`` and a request for a fenced block. TextGrad asks
+for an improved text between tags, and for feedback towards an objective.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _LISTED = re.compile(
 _DECLARED = re.compile(r"^\d+\. `(?P<name>\w+)` \((?P<type>.*?)\):", re.MULTILINE)
 _NOTE = r"\{%s\}\s+# note: the value you produce (.*)"
 _FENCED = re.compile(r"(?:within|inside|in) ``` ?blocks?", re.IGNORECASE)
+_TAGGED = re.compile(r"between the <(\w+)> tags")
+_OBJECTIVE = "<OBJECTIVE_FUNCTION>"
 _SCHEMA_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list"}
 
 
@@ -39,6 +42,8 @@ class Style(StrEnum):
     MARKERS = "markers"
     JSON = "json"
     FENCED = "fenced"
+    TAGGED = "tagged"
+    PROSE = "prose"
     PLAIN = "plain"
 
 
@@ -71,7 +76,7 @@ class OutputField:
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
-    """The layout and the fields of the answer; a fenced or plain answer has no fields."""
+    """The layout and the fields of the answer; a tagged one has its tag as a field, a fenced or plain one has none."""
 
     style: Style
     fields: tuple[OutputField, ...] = ()
@@ -102,7 +107,12 @@ def request_shape(request: ChatRequest) -> RequestShape:
                 return RequestShape(Style.JSON if asked_json else style, fields)
     if asked_json:
         return RequestShape(Style.JSON, _from_schema(request.response_format or {}) or _declared(system))
-    return RequestShape(Style.FENCED if _FENCED.search(text) else Style.PLAIN)
+    if _FENCED.search(text):
+        return RequestShape(Style.FENCED)
+    tag = _TAGGED.search(text)
+    if tag is not None:
+        return RequestShape(Style.TAGGED, (OutputField(tag[1]),))
+    return RequestShape(Style.PROSE if _OBJECTIVE in text else Style.PLAIN)
 
 
 def _listed(sentence: str, system: str) -> tuple[OutputField, ...]:

@@ -20,6 +20,7 @@ __all__ = ["PLATITUDE", "Writer"]
 PLATITUDE = "Read every question with care and check the result before you answer."
 
 _HEADER = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
+_VARIABLE = re.compile(r"<VARIABLE>(.*?)</VARIABLE>", re.DOTALL)
 _FENCE = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 _LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNORECASE)
 _CHARS = {"characters": 1, "tokens": 4}
@@ -82,6 +83,11 @@ class Writer:
         overloaded = self._capacity.crowded(len(items))
         if shape.style is Style.FENCED:
             return f"```\n{self._rewrite(current, old, attended, overloaded, limit, place)}\n```"
+        if shape.style is Style.TAGGED:
+            tag = shape.fields[0].name
+            return f"<{tag}>{self._rewrite(current, old, attended, overloaded, limit, place)}</{tag}>"
+        if shape.style is Style.PROSE:
+            return self._rewrite("", (), attended, overloaded, limit, place)
         values: dict[str, Any] = {}
         for field in shape.fields:
             if field.is_text and "instruction" in field.name.lower():
@@ -133,6 +139,11 @@ def _split(user: str, style: Style) -> tuple[str, str]:
     if style is Style.FENCED:
         fence = _FENCE.search(user)
         return ("", user) if fence is None else (fence[1].strip(), user[: fence.start()] + user[fence.end() :])
+    if style is Style.TAGGED:
+        variable = _VARIABLE.search(user)
+        if variable is None:
+            return "", user
+        return variable[1].strip(), user[: variable.start()] + user[variable.end() :]
     headers = list(_HEADER.finditer(user))
     ends = [*(header.start() for header in headers[1:]), len(user)][: len(headers)]
     sections = [

@@ -1,0 +1,72 @@
+"""Grow and refine: near-duplicates become one, and what harms leaves. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from combee_dspy.artifacts._playbook import Bullet, Playbook, ordered
+from combee_dspy.reflections import NearDuplicates
+
+__all__ = ["Refined", "refine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refined:
+    """A playbook after refining.
+
+    Attributes:
+        playbook: The playbook.
+        joined: ``(id, id that took it in)`` of every near-duplicate.
+        left: Ids of the bullets that left because they harm.
+    """
+
+    playbook: Playbook
+    joined: tuple[tuple[str, str], ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def refine(playbook: Playbook, *, similarity: float = 0.8, leave_at: int = 3) -> Refined:
+    """Join near-duplicates and let harmful bullets go. Refining again changes nothing.
+
+    Of near-duplicates (see :class:`combee_dspy.reflections.NearDuplicates`) the one that stands
+    first in the playbook's own order keeps its id and place. It takes over the longest wording,
+    which says at least as much, and the sum of the counters. A bullet whose harmful count exceeds
+    its helpful count by ``leave_at`` leaves; below that it stands last in its section.
+
+    Args:
+        playbook: The playbook.
+        similarity: Jaccard similarity of word pairs from which two bullets count as one, in (0, 1].
+        leave_at: Net harm at which a bullet leaves, at least 1.
+    """
+    left = tuple(bullet.id for bullet in playbook.bullets if -bullet.value >= leave_at)
+    bullets = [bullet for bullet in ordered(playbook.bullets, playbook.sections).bullets if bullet.id not in set(left)]
+    joined: list[tuple[str, str]] = []
+    while True:
+        # A longer wording may be near a third bullet that the first one was not near to.
+        bullets, found = _joined(bullets, similarity)
+        if not found:
+            break
+        joined += found
+    gone = tuple(bullet.id for bullet in bullets if -bullet.value >= leave_at)
+    kept = [bullet for bullet in bullets if bullet.id not in set(gone)]
+    return Refined(ordered(kept, playbook.sections), tuple(joined), left + gone)
+
+
+def _joined(bullets: list[Bullet], similarity: float) -> tuple[list[Bullet], list[tuple[str, str]]]:
+    known = NearDuplicates(similarity)
+    kept: dict[int, Bullet] = {}
+    joined: list[tuple[str, str]] = []
+    for bullet in bullets:
+        place = known.place(bullet.content)
+        first = kept.get(place)
+        if first is None:
+            kept[place] = bullet
+            continue
+        kept[place] = replace(
+            first,
+            content=max(first.content, bullet.content, key=len),
+            helpful=first.helpful + bullet.helpful,
+            harmful=first.harmful + bullet.harmful,
+        )
+        joined.append((bullet.id, first.id))
+    return list(kept.values()), joined
