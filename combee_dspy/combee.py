@@ -6,21 +6,23 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
 
 from combee_dspy.aggregators import Aggregator, SingleCall
+from combee_dspy.artifacts import Artifact, Instruction, PlaybookArtifact
 from combee_dspy.checks import as_diversity, check_metric, check_positive, checked_guards, memoizes
 from combee_dspy.controllers import BatchController, Static
-from combee_dspy.costs import PriceTable
+from combee_dspy.costs import PriceTable, check_gpus
 from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import Calibration, CostCeiling, HeldoutTerms, ReceiptBook
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.gepa_kwargs import checked_gepa_kwargs
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
+from combee_dspy.records import Role
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import EvaluationCache, Executor
 from combee_dspy.stopping import StoppingRule
@@ -82,6 +84,10 @@ class Combee(Teleprompter):
         use_mlflow: The same as ``tracker="mlflow"``.
         seed: Seed of everything random. ``None`` draws one, and logs it.
         gepa_kwargs: Further arguments of ``gepa.optimize``; none that Combee sets itself.
+        artifact: What is learned: ``"instruction"``, by gepa's search, or ``"playbook"``, ACE's bullets
+            that deltas edit (see :class:`~combee_dspy.artifacts.PlaybookArtifact`). A playbook has
+            no search: each minibatch is predicted, reflected on and curated, by shards of
+            ``aggregator``'s shuffle; its epochs bound the run, a budget may end it sooner.
         aggregator: Turns reflections into lessons: a name, or an object. ``single-call``
             with its defaults, a ``reflection_minibatch_size`` and nothing else of
             Combee's own is parity with ``dspy.GEPA``: see :meth:`parity`.
@@ -94,6 +100,7 @@ class Combee(Teleprompter):
         tracker: Where the run is recorded: ``"mlflow"``, an object, or ``None``.
         hooks: Objects that hear every event.
         prices: :class:`~combee_dspy.costs.Price` by model name, over the built-in list prices.
+        gpus: GPUs that serve each role, for GPU-seconds: ``{"task": 8}``. A role that is left out has none to count.
         children: Children made of each minibatch, each by another operator. By default as
             many as there are operators; with fewer, operators are drawn by what they
             have brought on validation.
@@ -162,6 +169,7 @@ class Combee(Teleprompter):
         use_mlflow: bool = False,
         seed: int | None = 0,
         gepa_kwargs: dict[str, Any] | None = None,
+        artifact: str | Artifact | Spec = "instruction",
         aggregator: str | Aggregator | Spec = "parallel-scan",
         operators: Sequence[str | Operator | Spec] | None = None,
         controller: str | BatchController | Spec | None = None,
@@ -170,6 +178,7 @@ class Combee(Teleprompter):
         tracker: str | Tracker | Spec | None = None,
         hooks: Sequence[Hook] = (),
         prices: Mapping[str, Any] | None = None,
+        gpus: Mapping[str, float] | None = None,
         children: int | None = None,
         diversity: Diversity | bool = True,
         guards: Guards | None = None,
@@ -220,6 +229,7 @@ class Combee(Teleprompter):
         self.hooks = tuple(hooks)
         PriceTable(prices)  # Checks them: wrong prices would be found out only after the first call.
         self.prices = dict(prices or {})
+        self.gpus = check_gpus(gpus, get_args(Role))
         self.probe = probe
         self.progress = progress
         self.children = children
@@ -235,11 +245,13 @@ class Combee(Teleprompter):
         self.heldout_terms = heldout_terms
         self.receipts = receipts
         self.finalists = finalists
+        self.artifact: Artifact = resolve("artifact", artifact)  # type: ignore[assignment]  # checked by kind
         self._check_limits()
         self.aggregator: Aggregator = resolve("aggregator", aggregator)  # type: ignore[assignment]  # checked by kind
         self.operators: tuple[Operator, ...] = self._resolve_operators(operators)
         self.like_gepa = (
             self.aggregator == SingleCall()
+            and isinstance(self.artifact, Instruction)
             and reflection_minibatch_size is not None
             and operators is None
             and controller is None
@@ -249,7 +261,7 @@ class Combee(Teleprompter):
         self.controller: BatchController = self._resolve_controller(controller)
         self.executor: Executor = resolve("executor", executor)  # type: ignore[assignment]  # checked by kind
         self.tracker = self._resolve_tracker(tracker)
-        for strategy in (self.aggregator, *self.operators, self.controller, self.executor, self.tracker):
+        for strategy in (self.artifact, self.aggregator, *self.operators, self.controller, self.executor, self.tracker):
             if strategy is not None:
                 strategy.validate()
         self.cache = cache
@@ -316,10 +328,16 @@ class Combee(Teleprompter):
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
         """
+        from combee_dspy.engine.playbook import learn_playbook
         from combee_dspy.engine.run import search
 
         if teacher is not None:
             raise ArgumentValueError("teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA.")
+        if isinstance(self.artifact, PlaybookArtifact):
+            return learn_playbook(self, self.artifact, student, trainset=trainset, valset=valset, heldout=heldout)
+        if not isinstance(self.artifact, Instruction):
+            remedy = "Give 'instruction', 'playbook', or a subclass of PlaybookArtifact."
+            raise ArgumentTypeError("artifact", self.artifact, "is none that a run can learn", remedy)
         return search(self, student, trainset=trainset, valset=valset, heldout=heldout)
 
     def get_params(self) -> dict[str, Any]:
@@ -336,7 +354,8 @@ class Combee(Teleprompter):
         remedy = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
         if len(given) > 1:
             raise ArgumentValueError(" and ".join(given), given, "cannot be given together", remedy)
-        if not given and self.budget is None and not self.gepa_kwargs.get("stop_callbacks"):
+        bounded = isinstance(self.artifact, PlaybookArtifact) or self.gepa_kwargs.get("stop_callbacks")
+        if not given and self.budget is None and not bounded:
             raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
         if self.auto is not None and self.auto not in ("light", "medium", "heavy"):
             raise ArgumentValueError("auto", self.auto, "is no preset", "Give 'light', 'medium' or 'heavy'.")

@@ -66,8 +66,9 @@ class _Reducer:
         self.aggregator = cast("Aggregator", registry.resolve("aggregator", aggregator))
         self.operator = cast("Operator", registry.resolve("operator", operator))
         if self.operator.edits_demonstrations or self.operator.edits_fields:
-            remedy = "Use combee_dspy.Combee, whose candidates hold demonstrations and field descriptions too, or operator='insert'."
-            raise ArgumentValueError("operator", operator, "edits more than instructions, which is all this host can carry", remedy)
+            problem = "edits more than instructions, which is all this host can carry"
+            remedy = "Use combee_dspy.Combee, whose candidates hold the rest too, or operator='insert'."
+            raise ArgumentValueError("operator", operator, problem, remedy)
         if num_threads < 1:
             raise ArgumentValueError("num_threads", num_threads, "is below 1", "Give at least one worker.")
         self.seed = seed

@@ -30,6 +30,7 @@ KINDS: Mapping[str, str] = {
     "tracker": "combee_dspy.tracking:Tracker",
     "stopping": "combee_dspy.stopping:StoppingRule",
     "embedder": "combee_dspy.diversity:Embedder",
+    "artifact": "combee_dspy.artifacts:Artifact",
     "baseline": "combee_dspy.baselines:Baseline",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
@@ -72,7 +73,12 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "char-ngrams": "combee_dspy.diversity:CharNgrams",
         "dspy": "combee_dspy.diversity:DSPyEmbedder",
     },
+    "artifact": {
+        "instruction": "combee_dspy.artifacts:Instruction",
+        "playbook": "combee_dspy.artifacts:PlaybookArtifact",
+    },
     "baseline": {
+        "ace": "combee_dspy.baselines:ACE",
         "gepa": "combee_dspy.baselines:GEPA",
         "mipro": "combee_dspy.baselines:MIPRO",
         "combee": "combee_dspy.baselines:CombeeMethod",

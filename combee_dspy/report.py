@@ -21,7 +21,7 @@ class CombeeReport:
         reason: Why the run stopped, in one sentence.
         seed_score: Mean validation score of the student as it was given.
         best_score: Mean validation score of the program that was returned.
-        rollouts: Rollouts bought, by gepa's count.
+        rollouts: Rollouts bought, by gepa's count and with the finalists' further draws.
         iterations: Iterations begun.
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``, of all parts of a run that was resumed.

@@ -10,7 +10,7 @@ from combee_dspy.artifacts._playbook import Bullet
 from combee_dspy.diversity import character_ngrams
 from combee_dspy.records import Rollout
 
-__all__ = ["bullets_at_hand", "truth_of", "trajectory_of"]
+__all__ = ["BulletFinder", "trajectory_of", "truth_of"]
 
 _TOLD = 2_000
 
@@ -41,30 +41,34 @@ def truth_of(rollout: Rollout) -> dict[str, Any]:
     return dict(rollout.example.labels().items())
 
 
-def bullets_at_hand(rollouts: Sequence[Rollout], shown: Sequence[Bullet], most: int) -> list[tuple[Bullet, ...]]:
-    """Return the bullets that the reflector of each rollout is to judge.
+class BulletFinder:
+    """Finds the bullets that the reflector of a trajectory is to judge. Thread-safe.
 
     Those whose ids the trajectory's outputs cite; where it cites none, those most like its
-    inputs by their runs of characters. In the playbook's order.
+    inputs by their runs of characters.
 
     Args:
-        rollouts: The rollouts of one minibatch.
-        shown: The bullets that their program was shown.
-        most: The most bullets for one rollout.
+        shown: The bullets that the program was shown.
+        most: The most bullets for one trajectory.
     """
-    if not shown or most == 0:
-        return [() for _ in rollouts]
-    said = [_said(rollout) for rollout in rollouts]
-    cited = [[place for place, bullet in enumerate(shown) if _cites(text, bullet.id)] for text in said]
-    silent = [number for number, places in enumerate(cited) if not places]
-    if silent:
-        texts = [" ".join(str(value) for value in rollouts[number].example.inputs().values()) for number in silent]
-        vectors = character_ngrams([*(bullet.content for bullet in shown), *(text[:_TOLD] for text in texts)])
-        alike = vectors[len(shown) :] @ vectors[: len(shown)].T
-        for number, row in zip(silent, alike, strict=True):
-            best = sorted(range(len(shown)), key=lambda place: (-float(row[place]), place))
-            cited[number] = [place for place in best[:most] if row[place] > 0]
-    return [tuple(shown[place] for place in sorted(places[:most])) for places in cited]
+
+    def __init__(self, shown: Sequence[Bullet], most: int) -> None:
+        self._shown = tuple(shown) if most else ()
+        self._most = most
+        self._vectors = character_ngrams([bullet.content for bullet in self._shown])
+
+    def find(self, rollout: Rollout) -> tuple[Bullet, ...]:
+        """Return them in the playbook's order."""
+        if not self._shown:
+            return ()
+        said = _said(rollout)
+        places = [place for place, bullet in enumerate(self._shown) if _cites(said, bullet.id)]
+        if not places:
+            given = " ".join(str(value) for value in rollout.example.inputs().values())
+            alike = self._vectors @ character_ngrams([given[:_TOLD]])[0]
+            best = sorted(range(len(self._shown)), key=lambda place: (-float(alike[place]), place))
+            places = [place for place in best[: self._most] if alike[place] > 0]
+        return tuple(self._shown[place] for place in sorted(places[: self._most]))
 
 
 def _cites(text: str, bullet_id: str) -> bool:

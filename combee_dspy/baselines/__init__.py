@@ -1,5 +1,6 @@
 """What a speedup is divided by: other methods, and Combee itself, behind one interface."""
 
+from combee_dspy.baselines._ace import ACE
 from combee_dspy.baselines._base import Baseline
 from combee_dspy.baselines._books import Books, BudgetSpentError
 from combee_dspy.baselines._combee import CombeeMethod
@@ -9,6 +10,7 @@ from combee_dspy.baselines._mipro import MIPRO, MIPROPlan, plan_mipro
 from combee_dspy.baselines._records import BaselineResult, BaselineTask, CurvePoint
 
 __all__ = [
+    "ACE",
     "GEPA",
     "MIPRO",
     "Baseline",

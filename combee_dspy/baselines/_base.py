@@ -53,7 +53,7 @@ class Baseline(Strategy):
             The program that the method chooses; ``None`` for the best on validation.
         """
 
-    def prepare(self) -> None:  # noqa: B027 - most methods are loaded with DSPy
+    def prepare(self) -> None:
         """Load what the method needs: imports are not a part of what is timed. By default nothing.
 
         Raises:

@@ -15,7 +15,7 @@ from combee_dspy.combee import Combee as Teleprompter
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.stopping import Budget
 
-__all__ = ["CombeeMethod"]
+__all__ = ["CombeeMethod", "compiled"]
 
 _OURS = ("metric", "budget", "reflection_lm", "num_threads", "seed", "hooks", "tracker", "progress", "probe", "prices")
 
@@ -53,23 +53,35 @@ class CombeeMethod(Baseline):
 
     def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
         """Run ``Combee``."""
-        optimizer = Teleprompter(
-            task.metric,
-            budget=Budget(rollouts=task.budget),
-            reflection_lm=task.reflection_lm,
-            num_threads=task.threads,
-            failure_score=task.failure_score,
-            seed=task.seed,
-            hooks=[desk.relay()],
-            prices=dict(task.prices),
-            probe=False,
-            progress=False,
-            **dict(self.arguments or {}),
-        )
-        program: dspy.Module = optimizer.compile(
-            task.program.deepcopy(), trainset=list(task.train), valset=list(task.validation)
-        )
-        report = program.combee_report
-        desk.books.rollouts = report.rollouts
-        desk.reason = report.reason
-        return program
+        return compiled(task, desk, task.budget, **dict(self.arguments or {}))
+
+
+def compiled(task: BaselineTask, desk: Desk, budget: int, **arguments: Any) -> dspy.Module:
+    """Compile a task's program with ``Combee``, heard by a desk.
+
+    Args:
+        task: The task.
+        desk: Hears the run's events.
+        budget: Rollouts at which it stops.
+        **arguments: Further arguments of :class:`combee_dspy.Combee`.
+    """
+    optimizer = Teleprompter(
+        task.metric,
+        budget=Budget(rollouts=budget),
+        reflection_lm=task.reflection_lm,
+        num_threads=task.threads,
+        failure_score=task.failure_score,
+        seed=task.seed,
+        hooks=[desk.relay()],
+        prices=dict(task.prices),
+        probe=False,
+        progress=False,
+        **arguments,
+    )
+    program: dspy.Module = optimizer.compile(
+        task.program.deepcopy(), trainset=list(task.train), valset=list(task.validation)
+    )
+    report = program.combee_report
+    desk.books.rollouts = report.rollouts
+    desk.reason = report.reason
+    return program

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import AdapterParseError
 
 from combee_dspy.baselines._base import Baseline
 from combee_dspy.baselines._books import Books, BudgetSpentError
@@ -29,6 +30,7 @@ from combee_dspy.tracking import EventBus, Journal, lm_secrets
 
 __all__ = ["run_baseline"]
 
+_SHOWN = 500
 _SIMULATED = "A simulated service answered: these figures measure no language model and support no claim."
 
 
@@ -183,7 +185,7 @@ def _announce(run: _Run) -> None:
 
 
 def _search(run: _Run) -> tuple[dspy.Module, str]:
-    """Let the method search; return its program, or the best on validation where it was stopped."""
+    """Let the method search; return its program, or the best on validation where it was stopped or gave up."""
     chosen: dspy.Module | None = None
     try:
         # What a method asks outside of a rollout is its own proposing.
@@ -193,6 +195,12 @@ def _search(run: _Run) -> tuple[dspy.Module, str]:
     except BudgetSpentError as spent:
         run.books.settle()
         reason = f"the budget of {run.books.limit} rollouts is spent: {spent}"
+    except AdapterParseError as unread:
+        # A weak proposer is a result, not a fault of the run: other methods and seeds are still to come.
+        run.books.settle()
+        reason = "the method gave up on an answer of its proposer that could not be read"
+        run.desk.trouble(run.method.name, f"{type(unread).__name__}: {unread}"[:_SHOWN])
+        run.desk.notes.append(f"{reason}; its best so far counts.")
     return chosen or run.books.best() or run.task.program, reason
 
 

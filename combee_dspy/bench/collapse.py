@@ -1,12 +1,16 @@
 """Sixteen proposals of a proposer that collapses, with diversity off and on, over ten seeds.
 
-    python -m combee_dspy.bench.collapse [--seeds 0-9] [--proposals 16] [--json FILE]
+    python -m combee_dspy.bench.collapse [--seeds 0-9] [--proposals 16] [--full] [--json FILE]
 
 The proposer is scripted, no language model: whatever it is shown, each operator
 has one favourite lesson that it proposes again and again in other words, and
 only temperature makes it think of another. What is measured is the guard: how
 many candidates say something that no other one says. Lessons and their
 rewordings are other ones than the guard's threshold was calibrated on.
+
+With ``--full`` the same proposer stands behind whole Combee runs (see
+``combee_dspy.bench.collapse_runs``): a child is then kept only where it does better
+on a minibatch, and the held-out score is what the run's own reading says.
 """
 
 from __future__ import annotations
@@ -37,10 +41,10 @@ __all__ = ["ARMS", "CollapseResult", "main", "run_one", "scripted_search", "tabl
 LABEL = "scripted proposer, no language model"
 """What is said wherever these figures are shown."""
 
-_INSTRUCTION = "Name the formula that answers the question."
+INSTRUCTION = "Name the formula that answers the question."
 _COMPONENT = "answer"
 _OPERATORS = ("insert", "rephrase", "delete")
-_WORDINGS = (
+WORDINGS = (
     "If the question describes {tell}, use the {name}.",
     "Use the {name} if the question describes {tell}.",
     "Always use the {name} when the question describes {tell}.",
@@ -48,9 +52,9 @@ _WORDINGS = (
     "When the question describes {tell}, the formula to use is the {name}.",
 )
 # Logit of the favourite above all others: 97 % of the draws at temperature 0.7, 57 % at 1.3.
-_FAVOUR = 4.7
-_OWN_TEMPERATURE = 0.7
-_KNOWN = 0.3
+FAVOUR = 4.7
+OWN_TEMPERATURE = 0.7
+KNOWN = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ ARMS: Mapping[str, Diversity] = {
     "guard": Diversity(),
     "guard and temperature": Diversity(
         temperature=TemperatureSchedule(
-            start=_OWN_TEMPERATURE, end=_OWN_TEMPERATURE, shape="constant", raise_by=0.2, patience=0, highest=1.5
+            start=OWN_TEMPERATURE, end=OWN_TEMPERATURE, shape="constant", raise_by=0.2, patience=0, highest=1.5
         )
     ),
 }
@@ -127,8 +131,8 @@ def scripted_search(seed: int, diversity: Diversity, proposals: int) -> Collapse
     names = [formula.name for formula in FORMULAS]
     useful = frozenset(stream.sample(names, len(names) // 2))
     favourites = stream.sample(names, len(_OPERATORS))
-    seed_text = candidate_text({_COMPONENT: _INSTRUCTION})
-    state = _State(DiversityCounter(), [(_KNOWN, seed_text, frozenset())])
+    seed_text = candidate_text({_COMPONENT: INSTRUCTION})
+    state = _State(DiversityCounter(), [(KNOWN, seed_text, frozenset())])
     made: list[frozenset[str]] = []
     for number in range(1, proposals + 1):
         child = _child(seed, number, diversity, guard, state, favourites)
@@ -138,7 +142,7 @@ def scripted_search(seed: int, diversity: Diversity, proposals: int) -> Collapse
         text, held = child
         made.append(held)
         best = max(score for score, _, _ in state.candidates)
-        score = _KNOWN + (1 - _KNOWN) * len(held & useful) / len(useful)
+        score = KNOWN + (1 - KNOWN) * len(held & useful) / len(useful)
         state.candidates.append((score, text, held))
         state.stale = 0 if score > best else state.stale + 1
     return CollapseResult(
@@ -172,7 +176,7 @@ def _child(
     for draw in range(diversity.max_draws):
         schedule = diversity.temperature
         # A refused draw is as stale as a child that brought nothing.
-        temperature = schedule.temperature(number, state.stale + draw) if schedule else _OWN_TEMPERATURE
+        temperature = schedule.temperature(number, state.stale + draw) if schedule else OWN_TEMPERATURE
         favourite = favourites[(first + draw) % len(_OPERATORS)]
         lesson, wording = _proposed(seed, number, draw, favourite, temperature)
         text, holds = f"{parent}\n- {wording}", held | {lesson}
@@ -189,10 +193,10 @@ def _child(
 
 def _proposed(seed: int, number: int, draw: int, favourite: str, temperature: float) -> tuple[str, str]:
     stream = derive(seed, "collapse proposal", number, draw)
-    others = math.exp(-_FAVOUR / temperature)
+    others = math.exp(-FAVOUR / temperature)
     weights = [1.0 if formula.name == favourite else others for formula in FORMULAS]
     (chosen,) = stream.choices(FORMULAS, weights)
-    return chosen.name, stream.choice(_WORDINGS).format(tell=chosen.tell, name=chosen.phrase)
+    return chosen.name, stream.choice(WORDINGS).format(tell=chosen.tell, name=chosen.phrase)
 
 
 def table(results: Sequence[CollapseResult]) -> str:
@@ -240,9 +244,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", type=_seeds, default=_seeds("0-9"), help="a seed, or first-last")
     parser.add_argument("--proposals", type=int, default=16, help="children to ask for")
+    parser.add_argument("--full", action="store_true", help="whole Combee runs instead of the guard alone")
     parser.add_argument("--json", type=Path, help="where to write each result, one JSON object a line")
     asked = parser.parse_args(arguments)
-    results = [run_one(arm, seed, asked.proposals) for arm in ARMS for seed in asked.seeds]
+    search: Search = scripted_search
+    if asked.full:
+        from combee_dspy.bench.collapse_runs import full_search
+
+        search = full_search
+    results = [run_one(arm, seed, asked.proposals, search) for arm in ARMS for seed in asked.seeds]
     if asked.json:
         rows: list[dict[str, Any]] = [{**asdict(result), "label": LABEL} for result in results]
         asked.json.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")

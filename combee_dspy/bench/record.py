@@ -13,7 +13,7 @@ from typing import Any
 
 from combee_dspy.bench.speed import MethodResult, SpeedOptions
 
-__all__ = ["LABEL", "speed_record"]
+__all__ = ["LABEL", "environment", "speed_record"]
 
 LABEL = "simulated service, no language model"
 """What is said wherever these figures are shown."""
@@ -29,16 +29,22 @@ def speed_record(options: SpeedOptions, results: Iterable[MethodResult], command
         results: What came of it.
         command: The command that repeats it.
     """
+    machine, versions = environment()
     return {
         "label": LABEL,
         "simulated": True,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
-        "machine": _machine(),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in _DISTRIBUTIONS}},
+        "machine": machine,
+        "versions": versions,
         "options": asdict(options),
         "results": [result.to_dict() for result in results],
     }
+
+
+def environment() -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the machine, and the versions of Python and of what is measured, as plain JSON data."""
+    return _machine(), {"python": platform.python_version(), **{name: version(name) for name in _DISTRIBUTIONS}}
 
 
 def _machine() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
 from combee_dspy.rollouts import read_score
 from combee_dspy.streams import derive_seed
 
-__all__ = ["METHODS", "MethodResult", "SpeedOptions", "run_speed"]
+__all__ = ["METHODS", "MethodResult", "SpeedOptions", "quietly", "run_speed"]
 
 # Benchmarks that make as many rows as they are asked for. Others are cut.
 _MADE_TO_SIZE = ("formula-mini",)
@@ -169,7 +169,7 @@ def run_speed(options: SpeedOptions) -> Iterator[MethodResult]:
     """
     _check(options)
     benchmark = _benchmark(options)
-    with _quiet():
+    with quietly():
         task = SimulatedTask.from_benchmark(benchmark, options.seed, params=options.params)
     return _results(benchmark, task, options)
 
@@ -229,7 +229,7 @@ def _versus(reference: MethodResult, result: MethodResult, seed: int) -> Compari
 def _measure(name: str, benchmark: Benchmark, options: SpeedOptions, service: SimulatedService) -> MethodResult:
     lm = service.lm()
     stop = _OneEpoch(options.examples)
-    with dspy.context(lm=lm), _quiet():
+    with dspy.context(lm=lm), quietly():
         student = benchmark.program()
         service.reset_stats()
         service.forget_attempts()
@@ -271,7 +271,7 @@ def _scores(program: Any, benchmark: Benchmark, options: SpeedOptions) -> list[f
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Keep DSPy's progress bars and log lines out of the table."""
     names = ("dspy", "gepa", "combee_dspy")
     levels = {name: logging.getLogger(name).level for name in names}

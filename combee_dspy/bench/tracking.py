@@ -159,7 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     struck.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments or ["cost"])
     logging.disable(logging.WARNING)
+    # Standard output is the record's.
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     found, fine = _COMMANDS[options.command](options)
     sys.stdout.write(json.dumps({"label": LABEL, "command": options.command, **found}, indent=2) + "\n")
     return 0 if fine else 1

@@ -128,10 +128,19 @@ class BaseBenchmark(Strategy):
 
     Attributes:
         card: What is known without reading a row. Set by each class.
+        inputs: Fields of a raw row that the program is given, where :meth:`to_example` is not overridden.
     """
 
     kind: ClassVar[str] = "benchmark"
     card: ClassVar[Card | None] = None
+    inputs: ClassVar[tuple[str, ...]] = ()
+
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the example of one raw row, its inputs marked. By default, its fields as they are."""
+        # Benchmarks are listed without DSPy, which takes seconds to import.
+        import dspy
+
+        return dspy.Example(dict(row)).with_inputs(*self.inputs)
 
     def availability(self) -> Availability:
         """Tell whether the rows can be read here without a network. Reads none of them, and never raises."""

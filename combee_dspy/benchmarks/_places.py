@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
-from combee_dspy.benchmarks._source import Row, is_hub_id, is_url, read_hub, read_json, stream_json
+from combee_dspy.benchmarks._source import Row, fetch, is_hub_id, is_url, read_hub, read_json, stream_json
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 
 __all__ = ["FILES", "Known", "Layout", "Place", "locate", "read_whole", "stream"]
@@ -57,14 +57,16 @@ class Place:
         layout: How its rows lie.
         said: What a log calls it.
         files: Our split to the file that holds it: the splits that the source has.
-            One file that is still to be cut stands under ``"all"``.
+            One file that is still to be cut stands under ``"all"``. Empty for an archive.
         revision: The commit of a hub id.
+        archive: The archive's path or address.
     """
 
     layout: Layout
     said: str
     files: Mapping[str, str]
     revision: str | None = None
+    archive: str | None = None
 
 
 def locate(known: Known, path: str | Path, revision: str | None = None, layout: Layout | None = None) -> Place:
@@ -130,21 +132,14 @@ def _files(known: Known, source: str, layout: Layout) -> Place:
         archive = source
         if not source.endswith(".zip") and known.archive is not None:
             archive = f"{base}/{known.archive}"
-        return Place(layout, archive, _members(known, archive))
+        return Place(layout, archive, {}, archive=archive)
     if layout == "hub":
         raise ArgumentValueError("layout", layout, f"does not fit {source}", "It is for hub ids alone.")
     return Place(layout, source, {split: f"{base}/{file}.jsonl" for split, file in FILES.items()})
 
 
-def _members(known: Known, archive: str) -> dict[str, str]:
-    names = {split: f"{file}.jsonl" for split, file in FILES.items()}
-    if not is_url(archive):
-        names = _look_into(known, archive, names)
-    return {split: f"zip://{name}::{archive}" for split, name in names.items()}
-
-
-def _look_into(known: Known, archive: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Find the members of a local archive: they may lie in a folder of it."""
+def _look_into(known: Known, archive: str) -> dict[str, str]:
+    """Find the splits' files in a local archive, where they may lie in a folder."""
     try:
         with zipfile.ZipFile(archive) as opened:
             members = [info for info in opened.infolist() if not info.is_dir()]
@@ -153,7 +148,8 @@ def _look_into(known: Known, archive: str, wanted: Mapping[str, str]) -> dict[st
     if sum(info.file_size for info in members) > _MOST_UNPACKED:
         raise DataSourceError(known.benchmark, archive, "it unpacks to more than 16 GiB", known.how)
     found: dict[str, str] = {}
-    for split, name in wanted.items():
+    for split, stem in FILES.items():
+        name = f"{stem}.jsonl"
         places = [info.filename for info in members if PurePosixPath(info.filename).name == name]
         if len(places) != 1 or ".." in PurePosixPath(places[0]).parts or places[0].startswith("/"):
             reason = f"it holds {len(places) or 'no'} usable file {name}"
@@ -170,9 +166,8 @@ def _hub(known: Known, source: str, revision: str | None) -> Place:
     said = f"hub {source}@{commit}"
     if source in known.pinned and known.archive is not None:
         # A loading script, which datasets no longer runs, and the rows beside it in a zip file.
-        archive = f"hf://datasets/{source}@{commit}/{known.archive}"
-        files = {split: f"zip://{file}.jsonl::{archive}" for split, file in FILES.items()}
-        return Place("archive", f"{said}/{known.archive}", files, commit)
+        address = f"hf://datasets/{source}@{commit}/{known.archive}"
+        return Place("archive", f"{said}/{known.archive}", {}, commit, address)
     return Place("hub", said, dict.fromkeys(FILES, source), commit)
 
 
@@ -190,10 +185,16 @@ def read_whole(known: Known, place: Place) -> dict[str, list[Row]]:
     return {split: read_json(known.benchmark, file) for split, file in place.files.items()}
 
 
-def stream(known: Known, place: Place, split: str) -> Iterator[Row]:
-    """Yield the rows of one split as they are needed.
+def stream(known: Known, place: Place) -> dict[str, Iterator[Row]]:
+    """Return the rows of an archive's splits, each read as it is needed.
+
+    An archive that is not on this machine is fetched first, into the cache of ``datasets``.
 
     Raises:
         DataSourceError: They cannot be read.
     """
-    return stream_json(known.benchmark, place.files[split])
+    archive = place.archive or place.said
+    here = fetch(known.benchmark, archive) if "://" in archive else archive
+    return {
+        split: stream_json(known.benchmark, f"zip://{name}::{here}") for split, name in _look_into(known, here).items()
+    }

@@ -20,10 +20,22 @@ from combee_dspy.hashing import row_hash
 if TYPE_CHECKING:
     import dspy
 
-__all__ = ["Row", "build_splits", "check_pins", "is_hub_id", "is_url", "read_hub", "read_json", "sliced", "stream_json"]
+__all__ = [
+    "Row",
+    "build_splits",
+    "check_pins",
+    "fetch",
+    "is_hub_id",
+    "is_url",
+    "read_hub",
+    "read_json",
+    "sliced",
+    "stream_json",
+]
 
 Row = dict[str, Any]
 SPLITS = ("train", "validation", "heldout")
+_INSTALL = "Install it with: pip install 'combee-dspy[benchmarks]'."
 
 _logger = logging.getLogger(__name__)
 _quiet = threading.Lock()
@@ -74,25 +86,41 @@ def read_hub(benchmark: str, hub_id: str, revision: str, split: str) -> list[Row
     return _load(benchmark, f"{hub_id}@{revision}:{split}", hub_id, revision=revision, split=split)
 
 
-def stream_json(benchmark: str, source: str) -> Iterator[Row]:
-    """Yield the rows of a JSON Lines file one by one, without holding all of them.
+def fetch(benchmark: str, address: str) -> str:
+    """Return the local copy of a file, fetched into the cache of ``datasets`` unless it is there.
 
     Args:
         benchmark: The benchmark's name, for errors.
-        source: A local file, an HTTP address, or a member of an archive as fsspec writes it
-            (``zip://train.jsonl::rows.zip``).
+        address: An HTTP address, or a file of the hub (``hf://datasets/owner/name@commit/file``).
+
+    Raises:
+        DataSourceError: It cannot be fetched.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataSourceError(benchmark, address, "the package datasets is not installed", _INSTALL) from error
+    try:
+        return str(datasets.DownloadManager().download(address))
+    except Exception as error:
+        # Whatever the transport raises, one error names the source.
+        reason = f"{type(error).__name__}: {error}"
+        raise DataSourceError(benchmark, address, reason, "Check the address and the network.") from error
+
+
+def stream_json(benchmark: str, source: str) -> Iterator[Row]:
+    """Yield the rows of a local JSON Lines file one by one, without holding all of them.
+
+    Args:
+        benchmark: The benchmark's name, for errors.
+        source: A member of an archive as fsspec writes it: ``zip://train.jsonl::rows.zip``.
 
     Raises:
         DataSourceError: It cannot be read.
     """
-    if "http://" in source or "https://" in source or "hf://" in source:
-        yield from _rows(benchmark, source, "json", data_files=source, split="train")
-        return
     with tempfile.TemporaryDirectory(prefix="combee-rows-") as cache:
-        member, chained, archive = source.partition("::")
-        escaped = f"{member}::{archive}" if chained else glob.escape(source)
         with _offline_and_quiet():
-            rows = _rows(benchmark, source, "json", data_files=escaped, split="train", cache_dir=cache)
+            rows = _rows(benchmark, source, "json", data_files=source, split="train", cache_dir=cache)
             first = next(rows, None)
         if first is not None:
             yield first
@@ -123,8 +151,7 @@ def _rows(benchmark: str, source: str, builder: str, **options: Any) -> Iterator
     try:
         import datasets
     except ImportError as error:
-        remedy = "Install it with: pip install 'combee-dspy[benchmarks]'."
-        raise DataSourceError(benchmark, source, "the package datasets is not installed", remedy) from error
+        raise DataSourceError(benchmark, source, "the package datasets is not installed", _INSTALL) from error
     try:
         loaded = datasets.load_dataset(builder, **options)
         named = _label_names(getattr(loaded, "features", None) or {})

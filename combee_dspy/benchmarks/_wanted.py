@@ -64,7 +64,8 @@ def available(known: Known, path: str | Path | None, revision: str | None, layou
         return Availability(False, f"{path}: read over the network")
     if place.revision is not None:
         return _in_cache(known, str(path), place.revision)
-    missing = [file for file in place.files.values() if "::" not in file and not Path(file).is_file()]
+    files = [place.archive] if place.archive is not None else [*place.files.values()]
+    missing = [file for file in files if not Path(file).is_file()]
     return Availability(not missing, f"missing: {missing[0]}" if missing else place.said)
 
 

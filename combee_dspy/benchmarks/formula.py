@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dspy
 
@@ -72,6 +72,8 @@ class Formula(BaseBenchmark):
             its explanation. ``False``, as in ACE, gives the question alone. ACE
             appends the answer format to each question; here it is the
             description of the signature's ``answer`` field.
+        reasoning: Whether the default program reasons before it answers
+            (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
         train: Rows to learn from, those whose hashes come first. ``None``: all.
         validation: … to select on.
         heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and the notes say so.
@@ -100,6 +102,7 @@ class Formula(BaseBenchmark):
         revision: str | None = None,
         layout: Layout | None = None,
         formula_text: bool = False,
+        reasoning: bool = True,
         train: int | None = None,
         validation: int | None = None,
         heldout: int | None = None,
@@ -109,6 +112,7 @@ class Formula(BaseBenchmark):
         self.revision = revision
         self.layout = layout
         self.formula_text = formula_text
+        self.reasoning = reasoning
         self.train = train
         self.validation = validation
         self.heldout = heldout
@@ -138,8 +142,9 @@ class Formula(BaseBenchmark):
             for number, row in enumerate(items, 1):
                 self._check(row, f"{source}, {FILES[split]} row {number}")
         rows, said = wanted_rows(rows, {name: getattr(self, name) for name in FILES})
-        splits, notes = build_splits(rows, self._example)
+        splits, notes = build_splits(rows, self.to_example)
         check_pins(self.name, source, splits, self.pin)
+        module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return Benchmark(
             name=self.name,
             task="formula" if self.formula_text else "formula, formula text hidden",
@@ -150,7 +155,7 @@ class Formula(BaseBenchmark):
             validation=splits["validation"],
             heldout=splits["heldout"],
             signature=AnswerNumber,
-            program=_program,
+            program=lambda: module(AnswerNumber),
             metric=exact_metric,
             tolerant_metric=tolerant_metric,
             known_noise=KNOWN_NOISE,
@@ -179,14 +184,11 @@ class Formula(BaseBenchmark):
             reason = "the context has no 'Formula: … Explanation: … Question: … Answer:' to cut the formula from"
             raise DataSourceError(self.name, where, reason, "Pass formula_text=True to use contexts as they are.")
 
-    def _example(self, row: Row) -> dspy.Example:
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the question and its answer; with ``formula_text`` the whole context is the question."""
         context: str = row["context"]
         question = context if self.formula_text else _question(context)
         return dspy.Example(question=question, answer=row["target"]).with_inputs("question")
-
-
-def _program() -> dspy.Module:
-    return dspy.ChainOfThought(AnswerNumber)
 
 
 def _question(context: str) -> str | None:

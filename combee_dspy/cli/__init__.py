@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from combee_dspy.cli import candidates, demo, rollouts, run, runs, show, tune_scan
+from combee_dspy.cli import benchmarks, candidates, compare, demo, rollouts, run, runs, show, tune_scan
+from combee_dspy.cli._commands import PluginGroup
 from combee_dspy.cli._exit import EXIT_CODES, ExitCode, report
 from combee_dspy.cli.bench import bench_app
 from combee_dspy.cli.plugins import plugins_app
@@ -19,6 +20,7 @@ __all__ = ["ExitCode", "app", "main"]
 
 app = typer.Typer(
     name="combee",
+    cls=PluginGroup,
     help=f"""Learn a DSPy program's prompts from many rollouts at once.
 
 \b
@@ -28,7 +30,9 @@ app = typer.Typer(
     combee rollouts RUN        a run's rollouts, chosen by --where
     combee show RUN CANDIDATE  one candidate; --html writes the run's report
     combee candidates RUN      every candidate of a run, with lineage and scores
+    combee benchmarks          licence, size and source of each, and whether its rows are here
     combee plugins             every strategy that is installed
+    combee compare             methods side by side: held-out against seconds, tokens, dollars
     combee bench speed         Combee beside dspy.GEPA, on a simulated service
     combee tune-scan           which copies and fan-in keep most lessons, on your model
 
@@ -40,10 +44,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("demo", help=demo.HELP)(demo.demo)
+app.command("compare", help=compare.HELP)(compare.compare)
 app.command("run", help=run.HELP)(run.run)
 app.command("runs", help=runs.HELP)(runs.runs)
 app.command("rollouts", help=rollouts.HELP)(rollouts.rollouts)
 app.command("show", help=show.HELP)(show.show)
+app.command("benchmarks", help=benchmarks.HELP)(benchmarks.benchmarks)
 app.command("candidates", help=candidates.HELP)(candidates.candidates)
 app.command("tune-scan", help=tune_scan.HELP)(tune_scan.tune_scan)
 app.add_typer(plugins_app, short_help="Show every strategy that is installed, or start a new one.")

@@ -11,7 +11,7 @@ from typing import Any
 
 from combee_dspy.exceptions import DataSourceError
 
-__all__ = ["read_examples"]
+__all__ = ["read_examples", "rooted"]
 
 
 def read_examples(split: str, path: Path, inputs: Sequence[str]) -> list[Any]:
@@ -50,6 +50,16 @@ def read_examples(split: str, path: Path, inputs: Sequence[str]) -> list[Any]:
             remedy = f"Its fields: {', '.join(row)}. Correct data.inputs."
             raise refuse(f"row {number} has no field {missing[0]!r}", remedy)
     return [dspy.Example(dict(row)).with_inputs(*inputs) for row in rows]
+
+
+def rooted(params: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a benchmark's parameters, a relative ``path`` that exists under a folder made absolute.
+
+    Addresses and hub ids stay as they are, and so does a path that is not there: the benchmark refuses it.
+    """
+    path = params.get("path")
+    found = isinstance(path, str) and (folder / path).exists()
+    return {**params, "path": str((folder / str(path)).resolve())} if found else dict(params)
 
 
 def _lines(text: str) -> list[Any]:

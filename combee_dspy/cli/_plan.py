@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from combee_dspy import registry
 from combee_dspy.cli._config import RunConfig, StrategyConfig
-from combee_dspy.cli._data import read_examples
+from combee_dspy.cli._data import read_examples, rooted
 from combee_dspy.cli._lms import check_lm
 from combee_dspy.cli._objects import load_metric, load_program, look_in
 from combee_dspy.exceptions import ArgumentValueError
@@ -97,6 +97,7 @@ def plan_run(config: RunConfig, folder: Path) -> Plan:
     from combee_dspy.checks import check_metric, check_splits, check_student
 
     look_in(Path.cwd(), folder)
+    config = _at_home(config, folder)
     benchmark, splits = _examples(config, folder)
     train, validation, heldout = splits
     for role, lm in config.lms:
@@ -121,6 +122,15 @@ def plan_run(config: RunConfig, folder: Path) -> Plan:
     # The optimizer's own checks: a wrong strategy is found without an LM.
     plan.combee()
     return plan
+
+
+def _at_home(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the configuration with its benchmark's path made absolute."""
+    chosen = config.data.benchmark
+    if chosen is None:
+        return config
+    chosen = chosen.model_copy(update={"params": rooted(chosen.params, folder)})
+    return config.model_copy(update={"data": config.data.model_copy(update={"benchmark": chosen})})
 
 
 def _examples(config: RunConfig, folder: Path) -> tuple[Benchmark | None, tuple[list[Any] | None, ...]]:

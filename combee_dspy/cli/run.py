@@ -112,6 +112,7 @@ def _show_plan(plan: Plan, console: Console) -> None:
         "program": config.program or f"{config.data.benchmark.name if config.data.benchmark else ''}'s own",
         "predictors": ", ".join(name for name, _ in plan.program.named_predictors()),
         "rows": ", ".join(f"{split} {len(rows)}" for split, rows in sizes.items() if rows),
+        **_provenance(plan),
         "models": ", ".join(f"{role} {lm.model}" for role, lm in config.lms if lm is not None),
         "aggregator": repr(optimizer.aggregator),
         "operators": ", ".join(repr(operator) for operator in optimizer.operators),
@@ -125,7 +126,11 @@ def _show_plan(plan: Plan, console: Console) -> None:
 
 
 def _show_report(report: CombeeReport, plan: Plan, console: Console) -> None:
-    rows = {"stopped": report.reason, "validation": f"{report.seed_score:.3f} → {report.best_score:.3f}"}
+    rows = {
+        **_provenance(plan),
+        "stopped": report.reason,
+        "validation": f"{report.seed_score:.3f} → {report.best_score:.3f}",
+    }
     held = report.heldout
     if held is not None:
         rows["held-out"] = (
@@ -146,6 +151,14 @@ def _show_report(report: CombeeReport, plan: Plan, console: Console) -> None:
     if plan.tracker is not None and plan.tracker.where:
         rows["look at it"] = plan.tracker.where
     _show(rows, console)
+
+
+def _provenance(plan: Plan) -> dict[str, str]:
+    found = plan.benchmark
+    if found is None:
+        return {}
+    notes = {f"data note {number}": note for number, note in enumerate(found.notes, start=1)}
+    return {"data": f"{found.name} from {found.source}; licence {found.licence}", **notes}
 
 
 def _show(rows: dict[str, str], console: Console) -> None:

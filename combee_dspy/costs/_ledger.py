@@ -193,6 +193,11 @@ class Ledger:
         self._meters: dict[str, GpuMeter] = {role: GpuMeter(number) for role, number in (gpus or {}).items()}
         self._lines: dict[tuple[str, ...], _Line] = {(): _Line(0.0 if self._meters else None)}
 
+    @property
+    def gpu_roles(self) -> tuple[str, ...]:
+        """The roles for which GPUs are declared."""
+        return tuple(self._meters)
+
     def begin(self, role: str, model: str) -> float:
         """Note that a call is in flight. :meth:`finish` must follow.
 

@@ -15,7 +15,7 @@ from combee_dspy.costs._roles import current_role
 from combee_dspy.costs._rollout import RolloutMeter, current_meter
 from combee_dspy.records import Role
 
-__all__ = ["LedgerRecorder"]
+__all__ = ["LedgerRecorder", "is_recorder", "ledgers_here", "lm_listeners_here"]
 
 
 class LedgerRecorder:
@@ -67,6 +67,27 @@ class LedgerRecorder:
         tracker = _Tracker(_users_tracker(), listener.hear_unannounced)
         with dspy.context(callbacks=callbacks, usage_tracker=tracker):
             yield self
+
+
+def ledgers_here() -> tuple[Ledger, ...]:
+    """Return the ledgers that record in this context, the outermost first."""
+    listener = _listener_here()
+    return () if listener is None else listener.ledgers
+
+
+def lm_listeners_here() -> tuple[Callable[[Any], None], ...]:
+    """Return who wants to hear of every LM that is called in this context."""
+    listener = _listener_here()
+    return () if listener is None else listener.heard
+
+
+def is_recorder(callback: object) -> bool:
+    """Tell whether a DSPy callback is one of a recorder's."""
+    return isinstance(callback, _Listener)
+
+
+def _listener_here() -> _Listener | None:
+    return next((callback for callback in dspy.settings.get("callbacks") or [] if is_recorder(callback)), None)
 
 
 class _Tracker:

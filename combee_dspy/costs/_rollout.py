@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -70,6 +70,24 @@ class RolloutMeter:
         with self._lock:
             # A sum, because calls that run at the same time come in any order.
             self._prompts = (self._prompts + number) % (1 << _HASH_BITS)
+
+    @property
+    def prompts(self) -> int:
+        """Sum of the hashes of what :meth:`saw`, below 2**64."""
+        with self._lock:
+            return self._prompts
+
+    def take(self, calls: Iterable[LMCall], prompts: int) -> None:
+        """Count what another meter has heard.
+
+        Args:
+            calls: Its finished calls.
+            prompts: Its :attr:`prompts`.
+        """
+        for call in calls:
+            self.add(call)
+        with self._lock:
+            self._prompts = (self._prompts + prompts) % (1 << _HASH_BITS)
 
     def usage(self) -> tuple[CallUsage, ...]:
         """Return what has been counted so far, sorted by role and model."""

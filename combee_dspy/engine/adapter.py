@@ -18,8 +18,10 @@ from combee_dspy.engine.flex import flex_rollouts
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms.redact import scrub
 from combee_dspy.operators import decode_demonstrations, decode_fields, describe_fields
 from combee_dspy.records import Refusal, Rollout
+from combee_dspy.tracking import lm_secrets
 
 __all__ = ["CombeeAdapter", "ReflectiveDataset"]
 
@@ -286,7 +288,8 @@ class CombeeAdapter(DspyBridge):
     def _warn(self, key: str, text: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            logger.warning("%s", text)
+            # An error's message may quote the request, key and all.
+            logger.warning("%s", scrub(text, (*lm_secrets(dspy.settings.lm), *lm_secrets(self.reflection_lm))))
 
     def _as_batch(self, evaluated: Evaluated, capture_traces: bool) -> EvaluationBatch:
         rollouts = evaluated.rollouts

@@ -15,7 +15,7 @@ import tenacity
 
 from combee_dspy.costs import RolloutMeter
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.tickets import ATTEMPTS, Pending, Ticket, check_service, give_up, result_of
+from combee_dspy.engine.tickets import ATTEMPTS, Pending, Ticket, check_service, give_up, result_of, tell_ready
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
@@ -120,6 +120,7 @@ class Evaluator:
         purpose: str,
         iteration: int,
         replicate: int = 0,
+        ready: Callable[[int, Rollout], None] | None = None,
     ) -> list[Evaluated]:
         """Run every candidate on its batch, all rollouts in flight together.
 
@@ -130,6 +131,8 @@ class Evaluator:
             replicate: Which draw: 0, or a further one, for which the program's LMs and DSPy's are
                 asked with a ``rollout_id`` of their own, past DSPy's cache. An LM at temperature 0
                 answers as before (see :func:`combee_dspy.rollouts.repeats_itself`).
+            ready: Called with a rollout's position in its batch as soon as it is there, in any order and
+                from any thread; not for one whose buyer gave up. It must return at once and not raise.
 
         Returns:
             One record per item, in order.
@@ -146,6 +149,8 @@ class Evaluator:
             try:
                 for (candidate, batch), identity in zip(items, identities, strict=True):
                     pending.append([self._submit(candidate, identity, example, replicate) for example in batch])
+                    if ready is not None:
+                        tell_ready(pending[-1], ready)
                 done = [
                     self._gather(identity, tickets, purpose, iteration, replicate)
                     for identity, tickets in zip(identities, pending, strict=True)
@@ -162,7 +167,7 @@ class Evaluator:
     def rescore(self, metric: Metric | None = None) -> None:
         """Read the metric's identity again, between iterations: it has changed, or is another from now on."""
         self._metric = metric if metric is not None else self._metric
-        self._prints = Fingerprints(self._metric, self._failure_score)
+        self._prints.rescore(self._metric)
 
     def announce(
         self, rollout: Rollout, identity: str, *, purpose: str, iteration: int, cached: bool = False, replicate: int = 0
@@ -233,7 +238,9 @@ class Evaluator:
         meter = RolloutMeter(submitted, time.monotonic())
         rollout: Rollout
         try:
-            rollout = retrying(run_rollout, program, example, example_id, self._metric, self._failure_score, meter)
+            # A session of other processes carries the rollout itself there.
+            run = getattr(self._session, "run_rollout", run_rollout)
+            rollout = retrying(run, program, example, example_id, self._metric, self._failure_score, meter)
         except InfrastructureFaultError as fault:
             if fault.rollout is None:
                 raise

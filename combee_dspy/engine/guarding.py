@@ -92,10 +92,14 @@ class Guarding:
         *,
         near_parent: bool = False,
     ) -> Refusal | None:
-        """Return why a child is refused beside the front, its parent and its siblings, or ``None``; and count it."""
+        """Return why a child is refused, or ``None``; and count it.
+
+        It is compared with the front, its parent, its siblings, and the children that were rejected last.
+        """
         text = candidate_text(candidate)
         if self._similar is not None:
-            compared = dict.fromkeys(candidate_text(one) for one in (*self._state.front, parent, *siblings))
+            others = (*self._state.front, parent, *siblings, *self._state.rejected)
+            compared = dict.fromkeys(candidate_text(one) for one in others)
             if near_parent:
                 # An edit that says the same in other words is like its parent on purpose.
                 compared.pop(candidate_text(parent))

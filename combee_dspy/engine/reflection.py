@@ -16,6 +16,7 @@ from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.fallback import BestNode
 from combee_dspy.engine.fanout import TaggedCandidate
 from combee_dspy.engine.guarding import Guarding
+from combee_dspy.engine.lost import joined_lost
 from combee_dspy.engine.scanning import Scanned, Scanner
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import Proposed, RunState
@@ -218,7 +219,7 @@ class ScanReflection:
         """Enter a scan's lessons in the ledger, and add those that the parent lacks from before."""
         component, lessons = found.context.component, found.given.lessons
         if self._settings.rescue and found.lost:
-            self._state.lost[component] = found.lost
+            self._state.lost[component] = joined_lost(self._state.lost.get(component, ()), found.lost)
         if not self._settings.lesson_ledger or lessons.rewrite is not None or not _scanned(lessons):
             return found
         offered = self._state.lessons.offer(component, found.given.instruction, lessons.lessons)
@@ -281,7 +282,7 @@ class ScanReflection:
             return
         identity, name = candidate_id(child.candidate), self._name(child)
         self._state.refused(position for position in child.tried if position != child.operator)
-        self._state.proposed[identity] = Proposed(child.operator, parent)
+        self._state.proposed[identity] = Proposed(child.operator, parent, child.candidate)
         self._state.lessons.carried(identity, child.candidate)
         self._emit(
             CandidateProposed(

@@ -73,6 +73,7 @@ def search(
     """Run the whole search (see :meth:`combee_dspy.Combee.compile`)."""
     code = flex_sources(student) if isinstance(student, dspy.Module) else {}
     check_student(student, bool(code))
+    settings.executor.check_program(student, settings.metric_fn)
     splits = check_splits(trainset, valset, heldout, settings.anchors)
     selector = component_selector(settings.component_selector)
     for warning in splits.warnings if valset is not None or heldout is not None else splits.warnings[:1]:
@@ -196,7 +197,8 @@ class _Run:
             reason=self.stopper.reason or "gepa stopped",
             seed_score=scores[0],
             best_score=chosen.score,
-            rollouts=result.total_metric_calls,
+            # gepa did not see the finalists' further draws.
+            rollouts=result.total_metric_calls + self.state.unbilled,
             iterations=self.state.iteration,
             seconds=self.state.spent.seconds + self.state.clock() - begun,
             costs=self.costs(),
@@ -220,6 +222,7 @@ class _Run:
                 rollouts=report.rollouts,
                 seconds=report.seconds,
                 costs=report.costs,
+                state=program.dump_state(),
             )
         )
         program.combee_report = report

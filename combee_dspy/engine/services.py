@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 import dspy
 
-from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable, check_gpus
+from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable
 from combee_dspy.engine.lineage import Lineage, Recorders
 from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, probe
-from combee_dspy.records import Role
 from combee_dspy.rollouts import EvaluationCache, ExecutorSession
 from combee_dspy.stopping import require_prices
 from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
@@ -45,7 +43,7 @@ class Services:
 @contextmanager
 def started(settings: Settings, models: Models) -> Iterator[Services]:
     """Start what a run needs, and stop it whatever happens, in the reverse order."""
-    ledger = Ledger(PriceTable(settings.prices), gpus=check_gpus(getattr(settings, "gpus", None), get_args(Role)))
+    ledger = Ledger(PriceTable(settings.prices), gpus=settings.gpus)
     journal: Journal | None = None
 
     def heard(lm: object) -> None:
@@ -78,7 +76,8 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
         session = settings.executor.start(settings.num_threads or dspy.settings.num_threads)
         stack.callback(session.close)
         task_lm = dspy.settings.lm
-        port = LMPort(session, {"task": task_lm, "proposer": models.proposer or task_lm}, cache=cache)
+        proposer = models.proposer or task_lm
+        port = LMPort(session, {"task": task_lm, "proposer": proposer, "reflector": proposer}, cache=cache)
         yield Services(session, bus, ledger, port, cache)
 
 

@@ -18,6 +18,7 @@ from combee_dspy.engine.candidates import Candidate, visible
 from combee_dspy.evaluation import Calibration, CostCeiling, HeldoutTerms
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
+from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.rollouts import EvaluationCache, Executor
 from combee_dspy.stopping import StoppingRule
@@ -63,6 +64,7 @@ class Settings(Protocol):
     tracker: Tracker | None
     hooks: tuple[Hook, ...]
     prices: dict[str, Any]
+    gpus: Mapping[Role, float]
     children: int | None
     diversity: Diversity
     guards: Guards

@@ -10,11 +10,14 @@ from typing import Any
 from combee_dspy.costs import Ledger, Totals
 from combee_dspy.diversity import DiversityCounter, IterationView
 from combee_dspy.engine.lessons import LessonLedger
+from combee_dspy.engine.lost import dump_lost, load_lost
 from combee_dspy.engine.spending import add_totals, dump_totals, load_totals
 from combee_dspy.operators import OperatorOutcome
 from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Reflection
 
 __all__ = ["Proposed", "RunState"]
+
+_REJECTED = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +27,12 @@ class Proposed:
     Attributes:
         operator: Position of the operator that made it.
         parent: The parent's content hash.
+        candidate: Its texts.
     """
 
     operator: int
     parent: str
+    candidate: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -55,6 +60,8 @@ class RunState:
         proposed: The children of this iteration that have not been validated, by content hash.
         scores: Mean validation score by candidate's content hash.
         front: The best candidates on validation, best first, as of this iteration's start.
+        rejected: The children that acceptance turned down last, oldest first: made again, they would
+            cost as much and say as little.
         temperature_of: The proposer's temperature in this iteration, by a child's draw from 0;
             ``None`` for the LM's own.
         drawn: What the similarity guard has seen so far.
@@ -62,8 +69,8 @@ class RunState:
         restarted: Whether this iteration's children are made from the seed's text.
         validated: ``(iteration, score)`` of every validation, in order.
         lessons: Every lesson found.
-        lost: Reflections that the last scan lost, by component, to be offered once more. Not
-            kept across a resume: records may hold what JSON cannot.
+        lost: Reflections that the last scan lost, by component, to be offered once more. Kept
+            across a resume as far as JSON can hold their records.
         unbilled: Rollouts bought outside gepa's view and not counted by it yet.
     """
 
@@ -86,6 +93,7 @@ class RunState:
     proposed: dict[str, Proposed] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
     front: list[dict[str, str]] = field(default_factory=list)
+    rejected: list[dict[str, str]] = field(default_factory=list)
     temperature_of: Callable[[int], float | None] = lambda draw: None
     drawn: DiversityCounter = field(default_factory=DiversityCounter)
     views: list[IterationView] = field(default_factory=list)
@@ -137,6 +145,8 @@ class RunState:
         gone = list(self.proposed)
         for child in self.proposed.values():
             self.outcomes.append(OperatorOutcome(self.labels[child.operator], self.iteration, None, accepted=False))
+            self.rejected.append(child.candidate)
+        del self.rejected[:-_REJECTED]
         self.proposed.clear()
         return gone
 
@@ -176,8 +186,10 @@ class RunState:
                 "drawn": self.drawn.to_dict(),
                 "views": [asdict(view) for view in self.views],
                 "restarted": self.restarted,
+                "rejected": self.rejected,
                 "validated": [list(one) for one in self.validated],
                 "lessons": self.lessons.dump(),
+                "lost": dump_lost(self.lost),
                 "unbilled": self.unbilled,
             },
         }
@@ -200,9 +212,11 @@ class RunState:
         self.scores = {str(key): float(value) for key, value in data["scores"].items()}
         self.drawn = DiversityCounter.from_dict(data["drawn"])
         self.views = [IterationView(**view) for view in data["views"]]
+        self.rejected = [dict(candidate) for candidate in data.get("rejected", ())]
         self.restarted = bool(data.get("restarted", False))
         self.validated = [(int(iteration), float(score)) for iteration, score in data["validated"]]
         self.lessons.load(data["lessons"])
+        self.lost = load_lost(data.get("lost", {}))
         self.unbilled = int(data["unbilled"])
 
 

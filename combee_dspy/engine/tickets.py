@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import InfrastructureFaultError
 
-__all__ = ["ATTEMPTS", "Pending", "Ticket", "check_service", "give_up", "result_of"]
+__all__ = ["ATTEMPTS", "Pending", "Ticket", "check_service", "give_up", "result_of", "tell_ready"]
 
 ATTEMPTS = 3
 
@@ -53,6 +55,19 @@ def result_of(ticket: Ticket) -> Rollout:
                 raise
             # Another run was buying it, and stopped or failed: that says nothing about this one.
             ticket.future, ticket.bought = ticket.again()
+
+
+def tell_ready(pending: Pending, ready: Callable[[int, Rollout], None]) -> None:
+    """Call back with each rollout's position as soon as it is there, in the caller's own context."""
+    context = contextvars.copy_context()
+
+    def done(position: int, future: Future[Rollout]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            # A context can be entered by one thread at a time, so each call has a copy.
+            context.copy().run(ready, position, future.result())
+
+    for position, ticket in enumerate(pending):
+        ticket.future.add_done_callback(functools.partial(done, position))
 
 
 def give_up(pending: Sequence[Pending], fault: InfrastructureFaultError) -> InfrastructureError:

@@ -45,9 +45,29 @@ class ExecutorSession(Protocol):
 
 
 class Executor(Strategy):
-    """Starts one pool of workers for a whole run."""
+    """Starts one pool of workers for a whole run.
+
+    A task may be a bound method of an object that no other process can have, so
+    an executor of other processes carries out rollouts there and the rest
+    here: where its session has a method ``run_rollout`` with the signature of
+    :func:`combee_dspy.rollouts.run_rollout`, tasks call that one instead. Retries,
+    cache and books stay in the task.
+    """
 
     kind: ClassVar[str] = "executor"
+
+    def check_program(self, program: Any, metric: Any) -> None:
+        """Refuse what this executor's workers could not carry out, before anything is spent.
+
+        Called once a run, in the run's own DSPy context. By default anything will do.
+
+        Args:
+            program: The program to compile.
+            metric: The metric.
+
+        Raises:
+            ArgumentTypeError: One of them cannot be taken to a worker; says why.
+        """
 
     @abstractmethod
     def start(self, workers: int) -> ExecutorSession:

@@ -112,6 +112,10 @@ class Fingerprints:
         self._scorer = self._scorer or self._told(lambda: scorer_fingerprint(self._metric))
         self._setting = self._told(lambda: setting_fingerprint(self._scorer, self._failure_score))
 
+    def rescore(self, metric: object) -> None:
+        """Describe the metric anew: it has changed, or is another from now on. Programs stay as described."""
+        self._metric, self._scorer = metric, ""
+
     def knows(self, identity: str) -> bool:
         """Whether the program of this name has been described."""
         return identity in self._programs

@@ -33,7 +33,9 @@ _FATAL = (LMAuthError, LMBillingError, LMConfigurationError)
 
 
 class InfrastructureFaultError(Exception):
-    """An LM call failed for a reason that says nothing about the program.
+    """An LM call, or what a program runs in, failed for a reason that says nothing about the program.
+
+    A program or a metric may raise it itself; the rollout is then tried again where that may help, and never scored.
 
     Attributes:
         retryable: Whether trying again may help.
@@ -103,7 +105,7 @@ def run_rollout(
         The scored rollout, its usage still unknown.
 
     Raises:
-        InfrastructureFaultError: An LM call failed for a reason outside the program.
+        InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
     """
     # One context for both: entering one costs about as much as the rest of the bookkeeping.
     with dspy.context(**{"trace": []} if meter is None else {"trace": [], ROLLOUT_SETTING: meter}):
@@ -178,7 +180,9 @@ def _record_unparsed(
 
 
 def _raise_fault(failure: Exception, unscored: Rollout) -> None:
-    """Raise where an LM call failed for a reason that says nothing about program or metric."""
+    """Raise where an LM call or an environment failed for a reason that says nothing about program or metric."""
+    if isinstance(failure, InfrastructureFaultError):
+        raise failure
     if not isinstance(failure, LMError):
         return
     reason = describe(failure)

@@ -7,7 +7,18 @@ from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.strategies import Strategy
-from combee_dspy.testing.checks import aggregators, controllers, embedders, executors, general, operators, stopping
+from combee_dspy.testing.checks import (
+    aggregators,
+    artifacts,
+    baselines,
+    benchmarks,
+    controllers,
+    embedders,
+    executors,
+    general,
+    operators,
+    stopping,
+)
 
 __all__ = ["Check", "checks_for", "parametrize_checks"]
 
@@ -16,11 +27,14 @@ Check = Callable[[Any], None]
 
 _BY_KIND: dict[str, tuple[Check, ...]] = {
     "aggregator": aggregators.CHECKS,
+    "benchmark": benchmarks.CHECKS,
     "operator": operators.CHECKS,
     "controller": controllers.CHECKS,
     "executor": executors.CHECKS,
     "embedder": embedders.CHECKS,
     "stopping": stopping.CHECKS,
+    "artifact": artifacts.CHECKS,
+    "baseline": baselines.CHECKS,
 }
 
 

@@ -17,6 +17,7 @@ SETTINGS = {
     ("controller", "power-law"): [{}, {"tau": 2.5, "profile": 4, "min_size": 1}],
     ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
     ("embedder", "dspy"): [{"model": "combee_dspy.diversity:character_ngrams"}],
+    ("artifact", "playbook"): [{}, {"max_tokens": 512, "mode": "online", "sections": ("RULES",), "rounds": 2}],
     ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}],
     ("stopping", "target"): [{"score": 0.9}],
     ("stopping", "patience"): [{"iterations": 3, "min_delta": 0.01}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,26 @@ def test_with_the_guard_off_one_idea_is_proposed_again_and_again(world: Any) -> 
     assert any("repeats one that was refused before" in event.reason for event in refused)
 
 
+def test_a_child_that_was_rejected_is_not_made_again(world: Any) -> None:
+    """Nothing joins the pool here: without a memory of what was tried, the front would refuse nothing."""
+    _, off = _run(world, operators=["insert"], diversity=False)
+    _, on = _run(world, operators=["insert"])
+    assert len(_texts(off)) == len(off.of(IterationStarted)) > 3
+    assert [iteration for iteration, _ in _texts(on)] == [1]
+    later = [event for event in on.of(CandidateRefused) if event.iteration > 1]
+    assert len(later) == len(on.of(IterationStarted)) - 1 > 3
+
+
+def test_what_was_rejected_is_remembered_across_a_resume(world: Any, tmp_path: Path) -> None:
+    made = []
+    for last in (1, 2, 3):
+        stops = {"stop_callbacks": [_Until(last)]}
+        _, part = _run(world, operators=["insert"], log_dir=str(tmp_path), gepa_kwargs=stops)
+        made += [iteration for iteration, _ in _texts(part)]
+        assert [event.iteration for event in part.of(IterationStarted)] == [last]
+    assert made == [1]
+
+
 def test_a_refused_child_draws_another_operator(world: Any) -> None:
     """The twin's child goes to an operator that its draw had not tried."""
     _, hook = _run(world, operators=_twins(), max_metric_calls=40)
@@ -184,7 +205,7 @@ def test_a_search_that_stands_still_starts_again_from_the_seeds_text(world: Any)
     restarts = [event.iteration for event in hook.of(Restarted)]
     assert restarts
     assert all("best validation score rose by 0.0000" in event.reason for event in hook.of(Restarted))
-    assert all(later - earlier >= 2 for earlier, later in zip(restarts, restarts[1:], strict=False))
+    assert all(later - earlier >= 2 for earlier, later in pairwise(restarts))
     made = {event.iteration: event.parent_id for event in (*hook.of(CandidateProposed), *hook.of(CandidateRefused))}
     first = min(event.iteration for event in hook.of(CandidateProposed))
     for iteration, parent in made.items():

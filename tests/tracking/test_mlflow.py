@@ -186,6 +186,22 @@ def test_an_active_run_is_joined_and_left_running(
     assert client.get_experiment_by_name("elsewhere") is None
 
 
+def test_a_nested_run_is_made_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, store: Store, story: Story, client: Any
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store[0])
+    with mlflow.start_run(run_name="mine") as run:
+        hook = MLflowTracker(nested=True, registry=False, traces=0).open()
+        with EventBus([hook]) as bus:
+            for event in story()[:12]:
+                bus.emit(event)
+    nested = client.get_run(hook.run_id)
+    assert nested.data.tags["mlflow.parentRunId"] == run.info.run_id
+    assert nested.info.run_name == "formula-mini/route 24-3-5 seed 7"
+    # Nothing of it is in the user's own run.
+    assert not client.get_run(run.info.run_id).data.params
+
+
 def test_a_run_without_an_end_is_killed_and_a_fatal_one_failed(store: Store, story: Story, client: Any) -> None:
     statuses = []
     for last in (None, events.ErrorRaised(where="gepa", error="OSError: disk", fatal=True)):

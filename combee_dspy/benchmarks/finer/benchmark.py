@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import dspy
 
@@ -89,6 +89,8 @@ class Finer(BaseBenchmark):
             is given as it is (ACE's form). ``"hidden"``: nowhere.
         unit: What the metric scores: ``"tag"``, the share of right tags (ACE's
             accuracy), or ``"record"``, all of a record's tags (what ACE learns from).
+        reasoning: Whether the default program reasons before it answers
+            (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
         train: Records to learn from, those whose hashes come first; of FiNER-139,
             the first in its order. ``None``: all, and of FiNER-139 10,000.
         validation: … to select on.
@@ -120,6 +122,7 @@ class Finer(BaseBenchmark):
         layout: Layout | None = None,
         label_list: LabelList = "shared",
         unit: Literal["tag", "record"] = "tag",
+        reasoning: bool = True,
         train: int | None = None,
         validation: int | None = None,
         heldout: int | None = None,
@@ -130,6 +133,7 @@ class Finer(BaseBenchmark):
         self.layout = layout
         self.label_list = label_list
         self.unit = unit
+        self.reasoning = reasoning
         self.train = train
         self.validation = validation
         self.heldout = heldout
@@ -171,10 +175,11 @@ class Finer(BaseBenchmark):
         sizes = {name: getattr(self, name) for name in FILES}
         rows, said = wanted_rows({split: [row for row, _ in apart[split]] for split in FILES}, sizes)
         labels = self._labels(list(records.values()), place.said)
-        splits, notes = build_splits(rows, lambda row: self._example(row, records[row_hash(row)]))
+        splits, notes = build_splits(rows, self.to_example)
         check_pins(self.name, place.said, splits, self.pin)
         noise = zip(records, ambiguities(list(records.values())), strict=True)
         signature = self._signature(labels)
+        module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return Benchmark(
             name=self.name,
             task=f"finer, labels {self.label_list}",
@@ -185,7 +190,7 @@ class Finer(BaseBenchmark):
             validation=splits["validation"],
             heldout=splits["heldout"],
             signature=signature,
-            program=lambda: dspy.ChainOfThought(signature),
+            program=lambda: module(signature),
             metric=TagMetric(self.unit, labels=labels),
             tolerant_metric=TagMetric(self.unit, tolerant=True, labels=labels),
             known_noise={digest: reason for digest, reason in noise if reason},
@@ -194,14 +199,16 @@ class Finer(BaseBenchmark):
 
     def _pairs(self, place: Place) -> tuple[dict[str, list[Pair]], str]:
         if place.layout == "archive":
-            made = {split: self._made(stream(_KNOWN, place, split), split, place.said) for split in FILES}
+            rows = stream(_KNOWN, place)
+            made = {split: self._made(rows[split], split, place.said) for split in FILES}
             return made, f"{place.said}, sentences batched by four in their order"
         raw = read_whole(_KNOWN, place)
-        first = next((row for rows in raw.values() for row in rows), {})
+        first = next((row for found in raw.values() for row in found), {})
         if "ner_tags" in first:
-            made = {split: self._made(iter(rows), split, place.said) for split, rows in raw.items()}
+            made = {split: self._made(iter(found), split, place.said) for split, found in raw.items()}
             return self._cut(made, place, f"{place.said}, sentences batched by four in their order")
-        return self._cut({split: self._read(rows, split, place.said) for split, rows in raw.items()}, place, place.said)
+        read = {split: self._read(found, split, place.said) for split, found in raw.items()}
+        return self._cut(read, place, place.said)
 
     def _cut(self, pairs: dict[str, list[Pair]], place: Place, how: str) -> tuple[dict[str, list[Pair]], str]:
         if place.layout == "single":
@@ -243,7 +250,15 @@ class Finer(BaseBenchmark):
             raise DataSourceError(self.name, where, reason, _HOW)
         return labels
 
-    def _example(self, row: Row, record: Record) -> dspy.Example:
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the questions (``context``, with ``label_list="record"``), their tags, and the numbers asked for.
+
+        Raises:
+            DataSourceError: The row is not FiNER's.
+        """
+        record = parse(row)
+        if isinstance(record, str):
+            raise DataSourceError(self.name, "one row", record, _HOW)
         # Entities are no field of the signature: the metric names them in its feedback.
         entities = [question.entity for question in record.questions]
         if self.label_list == "record":

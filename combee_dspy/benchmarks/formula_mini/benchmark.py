@@ -123,7 +123,7 @@ class FormulaMini(BaseBenchmark):
         every = cells(self.task, names, self._levels())
         quotas = {split: self._quota(split, every) for split in _SPLITS}
         rows, source = self._rows(every, {cell: sum(quota[cell] for quota in quotas.values()) for cell in every})
-        splits, notes = build_splits(self._deal(every, quotas, rows), self._example)
+        splits, notes = build_splits(self._deal(every, quotas, rows), self.to_example)
         check_pins(self.name, source, splits, self.pin)
         signature = _route_signature(names) if self.task == "route" else AnswerNumber
         module = dspy.Predict if self.task == "route" else dspy.ChainOfThought
@@ -197,13 +197,16 @@ class FormulaMini(BaseBenchmark):
         dealt: dict[str, list[Row]] = {}
         start = dict.fromkeys(every, 0)
         for split in _SPLITS:
-            chosen = [row for cell in every for row in rows[cell][start[cell] : start[cell] + quotas[split][cell]]]
+            chosen = [
+                row for cell in every for row in rows.get(cell, ())[start[cell] : start[cell] + quotas[split][cell]]
+            ]
             derive(self.seed, "formula-mini", self.task, split, "order").shuffle(chosen)
             start = {cell: start[cell] + quotas[split][cell] for cell in every}
             dealt[split] = chosen
         return dealt
 
-    def _example(self, row: Row) -> dspy.Example:
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the question with its label: the formula's name, or the number."""
         if self.task == "route":
             return dspy.Example(question=row["question"], formula=row["formula"]).with_inputs("question")
         # Formula and level are no fields of the signature: they tell groups of examples apart in an analysis.

@@ -205,8 +205,8 @@ def wrong_number(target: str, seed: int, *place: str | int) -> str | None:
         return None
     if not math.isfinite(value):
         return None
-    spoiled = [candidate for candidate in (value * 100, -value, value + 1) if candidate != value]
-    # A huge number swallows the addition, and its hundredfold may be infinite; its sign always remains.
+    # A huge number swallows the addition, as written at least, and its hundredfold may be infinite; its sign remains.
+    spoiled = [candidate for candidate in (value * 100, -value, value + 1) if float(f"{candidate:.12g}") != value]
     chosen = derive(seed, "wrong", *place).choice([item for item in spoiled if math.isfinite(item)])
     return f"{chosen:.12g}"
 

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from combee_dspy.lms.simulated.capacity import CapacityModel
+from combee_dspy.lms.simulated.curating import PLAYBOOK_FIELDS, Curator, without_playbook
 from combee_dspy.lms.simulated.editing import EDITING_FIELDS, Editor
 from combee_dspy.lms.simulated.filling import REASONING, filler, lesson_value, render
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion
@@ -63,6 +64,7 @@ class Writer:
         self._capacity = capacity
         self._seed = seed
         self._editor = Editor(lambda text: [key for _, key in index.scan(text).keys], capacity, seed)
+        self._curator = Curator(lambda text: [key for _, key in index.scan(text).keys], capacity, seed)
 
     def write(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> str:
         """Return the answer to a writing request.
@@ -74,7 +76,8 @@ class Writer:
         """
         last = final_user_message(request.messages)
         user = request.messages[last].text
-        current, rest = _split(without_requirements(user), shape.style)
+        asked, playbook = without_playbook(without_requirements(user))
+        current, rest = _split(asked, shape.style)
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
         items = list(chain.from_iterable(self._items(self._index.scan(text)) for text in (*earlier, rest)))
         attended = self._capacity.attend(items, self._seed, *place)
@@ -94,6 +97,8 @@ class Writer:
                 values[field.name] = self._rewrite(current, old, attended, overloaded, limit, place)
             elif field.is_list and field.name in EDITING_FIELDS:
                 values[field.name] = self._editor.answer(field.name, user, most, place)
+            elif field.name in PLAYBOOK_FIELDS:
+                values[field.name] = self._kept(field.name, user, playbook, attended, overloaded, place)
             elif field.is_text and field.name in ("reasoning", "rationale"):
                 values[field.name] = REASONING
             elif field.is_text or field.is_list:
@@ -104,6 +109,21 @@ class Writer:
             else:
                 values[field.name] = filler(field)
         return render(shape, values)
+
+    def _kept(
+        self,
+        field: str,
+        user: str,
+        playbook: str,
+        attended: Sequence[str],
+        overloaded: bool,
+        place: tuple[str, int, int],
+    ) -> Any:
+        if field == "bullet_tags":
+            return self._curator.tags(playbook, attended)
+        keys = self._curator.new_keys(playbook, attended, place)
+        lines = [self._lessons[key] for key in keys] + [PLATITUDE] * (overloaded and PLATITUDE not in playbook)
+        return self._curator.operations(user, lines)
 
     def _items(self, scan: Scan) -> Iterator[str]:
         found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]

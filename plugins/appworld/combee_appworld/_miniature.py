@@ -158,14 +158,16 @@ _PROJECTS = ("Kitchen", "Choir", "Allotment", "Thesis", "Holiday")
 
 def _data(number: int) -> dict[str, Any]:
     """Return what a task's world and its question hold; a function of its number alone."""
+    tag, other = _TAGS[number % 3], _TAGS[(number + 1) % 3]
+    # More notes with the tag than one page of the API shows, which is five by default.
     notes = [
-        {"title": f"Note {one}", "content": f"Line {one}", "tags": [_TAGS[(number + one * one) % 3]]}
-        for one in range(3 + number % 4)
+        {"title": f"Note {one}", "content": f"Line {one}", "tags": [tag if one % 4 else other]}
+        for one in range(8 + number % 4)
     ]
     return {
         "title": f"{_TITLES[number % len(_TITLES)]} {number}",
         "content": _CONTENTS[number % len(_CONTENTS)],
-        "tag": _TAGS[number % 3],
+        "tag": tag,
         "notes": notes,
         "projects": _PROJECTS[: 2 + number % 3],
     }
@@ -206,9 +208,10 @@ def _write_task(task_id: str, kind: Kind, number: int, base: Path) -> None:
         world.simple_note.Note(user_id=notes_user.id, pinned=False, **note).save()
     todo_user = world.todoist.User(**person, password=PASSWORD, verified=True)
     todo_user.save()
-    world.todoist.Project(user_id=todo_user.id, name="Inbox", is_inbox=True).save()
-    for name in data["projects"]:
-        world.todoist.Project(user_id=todo_user.id, name=name).save()
+    for name in ("Inbox", *data["projects"]):
+        project = world.todoist.Project(user_id=todo_user.id, name=name, is_inbox=name == "Inbox")
+        project.save()
+        world.todoist.ProjectCollaboratorLink(project_id=project.id, user_id=todo_user.id).save()
 
     answer = kind.answer(data)
     finish = "apis.supervisor.complete_task(answer=answer)" if answer is not None else "apis.supervisor.complete_task()"

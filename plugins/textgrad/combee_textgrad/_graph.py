@@ -54,6 +54,7 @@ class Engine(EngineLM):
     def generate(self, prompt: Any, system_prompt: str | None = None, **kwargs: Any) -> str:
         """Return the LM's answer."""
         messages = [{"role": "system", "content": system_prompt or self.system_prompt}]
+        # Not as a Request, which DSPy sends without the temperature and the limits that the LM was made with.
         answers = self.lm(messages=[*messages, {"role": "user", "content": str(prompt)}])
         first = answers[0] if answers else ""
         return str(first.get("text", "") if isinstance(first, dict) else first)
@@ -109,7 +110,7 @@ class Graph:
             name: textgrad.Variable(
                 text or "Answer.",
                 requires_grad=True,
-                role_description=f"instruction of the step {name!r}, which the language model is given as system prompt",
+                role_description=f"instruction of the step {name!r}, given to the language model as system prompt",
             )
             for name, text in instructions.items()
         }

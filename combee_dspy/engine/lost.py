@@ -1,0 +1,48 @@
+"""Reflections that a scan's result does not cover, waiting for their second chance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from combee_dspy.records import Reflection
+
+__all__ = ["dump_lost", "joined_lost", "load_lost"]
+
+
+def joined_lost(before: Sequence[Reflection], found: Sequence[Reflection]) -> tuple[Reflection, ...]:
+    """Return both, under indices that tell reflections of different minibatches apart.
+
+    Args:
+        before: What waits already.
+        found: What another scan of the same component has lost.
+    """
+    start = max((one.index for one in before), default=-1) + 1
+    return (*before, *(replace(one, index=one.index + start) for one in found))
+
+
+def dump_lost(lost: Mapping[str, Sequence[Reflection]]) -> dict[str, list[list[Any]]]:
+    """Return plain data for a checkpoint. Records that JSON cannot hold, such as those with images, are left out."""
+    return {
+        component: [[one.index, dict(one.record), one.example_id, one.part] for one in found if _plain(one.record)]
+        for component, found in lost.items()
+    }
+
+
+def load_lost(data: Mapping[str, Any]) -> dict[str, tuple[Reflection, ...]]:
+    """Restore what :func:`dump_lost` returned."""
+    return {
+        str(component): tuple(
+            Reflection(int(index), record, example_id, int(part)) for index, record, example_id, part in found
+        )
+        for component, found in data.items()
+    }
+
+
+def _plain(record: Mapping[str, Any]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(dict(record), allow_nan=False)) == dict(record))
+    except (TypeError, ValueError, RecursionError):
+        return False

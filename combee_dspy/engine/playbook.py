@@ -1,0 +1,330 @@
+"""One playbook run: epochs or a stream of minibatches, validated as often as the user asks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dspy
+
+from combee_dspy.artifacts import PlaybookArtifact
+from combee_dspy.checks import Splits, check_splits, check_student
+from combee_dspy.controllers import BatchView
+from combee_dspy.engine.candidates import Candidate, candidate_id
+from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, note_spending, noted_spending
+from combee_dspy.engine.heldout import HeldoutSet
+from combee_dspy.engine.judging import Judging
+from combee_dspy.engine.playbook_program import PlaybookProgram
+from combee_dspy.engine.playbook_report import PlaybookReport
+from combee_dspy.engine.playbook_setup import check_playbook_settings, drawing, wired
+from combee_dspy.engine.playbook_state import PlaybookState, Validated, read_state, write_state
+from combee_dspy.engine.services import Services, started
+from combee_dspy.engine.settings import Models, Settings, rollout_limit, specs_of
+from combee_dspy.engine.spending import dump_totals, load_totals
+from combee_dspy.engine.state import RunState
+from combee_dspy.evaluation import Receipt
+from combee_dspy.events import (
+    BatchPlanned,
+    IterationFinished,
+    IterationStarted,
+    RunFinished,
+    RunStarted,
+    ValidationFinished,
+)
+from combee_dspy.registry import Spec
+from combee_dspy.report import CombeeReport
+from combee_dspy.stopping import RunView, ask
+
+__all__ = ["PlaybookReport", "learn_playbook"]
+
+logger = logging.getLogger("combee_dspy")
+
+_SIMULATED = "{} stands for a simulated service: these figures measure no language model and support no claim."
+_UNVALIDATED = "Nothing was validated: the last playbook is returned, compared with nothing."
+
+
+def learn_playbook(
+    settings: Settings,
+    artifact: PlaybookArtifact,
+    student: dspy.Module,
+    *,
+    trainset: Sequence[dspy.Example],
+    valset: Sequence[dspy.Example] | None,
+    heldout: Sequence[dspy.Example] | None,
+) -> dspy.Module:
+    """Learn a playbook (see :meth:`combee_dspy.Combee.compile`).
+
+    Raises:
+        ArgumentValueError: A setting cannot be used with a playbook.
+    """
+    check_student(student, has_code=False)
+    check_playbook_settings(settings, student)
+    splits = check_splits(trainset, valset, heldout)
+    validates = artifact.validate_every != 0 and (valset is not None or bool(artifact.validate_every))
+    if not validates:
+        others = splits.warnings if valset else splits.warnings[1:]
+        splits = replace(splits, warnings=(_UNVALIDATED, *others))
+    for warning in splits.warnings:
+        logger.warning(warning)
+    models = Models(student, settings.reflection_lm)
+    if models.simulated():
+        splits = replace(splits, warnings=(*splits.warnings, _SIMULATED.format(", ".join(models.simulated()))))
+    program = PlaybookProgram.of(student, artifact)
+    seed = program.candidate(program.playbook)
+    identity = {**splits.digests, "seed candidate": candidate_id(seed), "artifact": artifact.name}
+    check_log_dir(settings.log_dir, identity)
+    found = read_state(settings.log_dir, identity)
+    with started(settings, models) as services:
+        claim_log_dir(settings.log_dir, identity)
+        run = _PlaybookRun(settings, program, splits, models, services, identity, validates=validates)
+        if found is not None:
+            run.resume(*found)
+        return run.execute()
+
+
+class _PlaybookRun:
+    """The parts of one run, wired. Used once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        program: PlaybookProgram,
+        splits: Splits,
+        models: Models,
+        services: Services,
+        identity: Mapping[str, str],
+        *,
+        validates: bool,
+    ) -> None:
+        self.settings, self.program, self.splits = settings, program, splits
+        self.models, self.services, self.identity, self.validates = models, services, identity, validates
+        self.artifact = program.artifact
+        self.seed = program.candidate(program.playbook)
+        self.own = PlaybookState(program.playbook)
+        self.state = RunState(ledger=services.ledger, spent_in_all=load_totals(noted_spending(settings.log_dir)))
+        self.limit = rollout_limit(settings, self.seed, splits)
+        self.name = f"{type(program.student).__name__} playbook seed {settings.seed}"
+        self.judging = Judging(settings, services.ledger.prices, self.limit)
+        self.heldout = HeldoutSet(settings, splits, self.judging.final, self.name, models.by_role())
+        self.emit = services.bus.emit
+        parts = wired(settings, program, services, self.state, self.judging, splits.train_hashes)
+        self.evaluator, self.learner = parts.evaluator, parts.learner
+        self.draw = drawing(self.artifact, len(splits.train), settings.seed)
+        self.rows = self.artifact.epochs * len(splits.train)
+
+    def resume(self, own: PlaybookState, run: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.own = own
+        self.state.load(run)
+        self.state.iteration = own.iteration
+
+    def execute(self) -> dspy.Module:
+        """Learn, read the held-out set, and return the program."""
+        self._announce()
+        begun = self.state.clock()
+        if self.validates and not self.own.scores:
+            self._validate()
+        while (reason := self._stop()) is None:
+            self._iterate()
+            self._checkpoint()
+        if self.validates and self.own.scores[-1][0] != self.own.iteration:
+            self._validate()
+            self._checkpoint()
+        return self._finish(reason, begun)
+
+    def _iterate(self) -> None:
+        own, state = self.own, self.state
+        iteration = state.iteration = own.iteration + 1
+        started_at = state.clock()
+        self.emit(IterationStarted(iteration=iteration))
+        decision = self.settings.controller.plan(self._view(iteration))
+        state.decisions.append(decision)
+        self.emit(BatchPlanned(iteration=iteration, decision=decision, measurements=tuple(state.measurements)))
+        positions, state.cursor = self.draw(state.cursor, decision.size)
+        state.start_minibatch(len(positions), first=True)
+        batch = [self.splits.train[position] for position in positions]
+        learned = self.learner.step(own.playbook, batch, iteration)
+        state.finish_measurement()
+        changed = learned.playbook != own.playbook
+        own.playbook, own.iteration = learned.playbook, iteration
+        own.rollouts += learned.bought
+        own.batch_scores.append(sum(one.score for one in learned.rollouts) / len(learned.rollouts))
+        own.batch_sizes.append(len(learned.rollouts))
+        own.ignored += len(learned.ignored)
+        for name, count in learned.done.items():
+            own.done[name] = own.done.get(name, 0) + count
+        if self._validation_due():
+            self._validate()
+        self.emit(
+            IterationFinished(
+                iteration=iteration,
+                accepted=changed,
+                rollouts=own.rollouts,
+                best_score=math.nan if own.best is None else own.best.score,
+                seconds=state.clock() - started_at,
+                costs=self._costs(),
+            )
+        )
+
+    def _validation_due(self) -> bool:
+        if not self.validates:
+            return False
+        every = self.artifact.validate_every
+        if every:
+            return self.own.iteration % every == 0
+        return self.state.cursor % len(self.splits.train) == 0
+
+    def _validate(self) -> None:
+        own, candidate = self.own, self.program.candidate(self.own.playbook)
+        rows = self.splits.validation
+        found = self.evaluator.evaluate([(candidate, rows)], purpose="validation", iteration=own.iteration)[0]
+        own.rollouts += found.bought
+        score = sum(rollout.score for rollout in found.rollouts) / len(rows)
+        best = own.best is None or score > own.best.score
+        if best:
+            own.best = Validated(own.iteration, score, own.playbook)
+        if own.iteration == 0:
+            own.seed_score = score
+        own.scores.append((own.iteration, score))
+        self.emit(
+            ValidationFinished(
+                iteration=own.iteration,
+                index=len(own.scores) - 1,
+                candidate_id=candidate_id(candidate),
+                texts=candidate,
+                score=score,
+                best=best,
+                rollouts=own.rollouts,
+            )
+        )
+
+    def _stop(self) -> str | None:
+        own, totals = self.own, self.state.totals()
+        self.judging.step(own.iteration, totals, self.emit)
+        if self.judging.changes:
+            self.evaluator.rescore()
+        if self.limit is not None and own.rollouts >= self.limit:
+            return f"the budget of {self.limit} rollouts is spent ({own.rollouts} bought)"
+        least = 1 + (len(self.splits.validation) if self.validates else 0)
+        if self.limit is not None and own.iteration and self.limit - own.rollouts < least:
+            return f"what is left of the budget cannot pay for another iteration: {self.limit - own.rollouts} rollouts"
+        if self.settings.budget is not None:
+            view = RunView(
+                rollouts=own.rollouts,
+                totals=totals,
+                seconds=totals.seconds,
+                iteration=own.iteration,
+                validation_scores=tuple(score for _, score in own.scores),
+                gpu_seconds=totals.total.gpu_seconds,
+                validation_history=tuple(own.scores),
+            )
+            reason = ask(self.settings.budget, view)
+            if reason is not None:
+                return reason
+        if self.state.cursor >= self.rows:
+            if self.artifact.mode == "online":
+                return "the stream is over"
+            return "one epoch is over" if self.artifact.epochs == 1 else f"{self.artifact.epochs} epochs are over"
+        return None
+
+    def _view(self, iteration: int) -> BatchView:
+        state, workers = self.state, self.services.session.workers
+        task = self.services.ledger.snapshot().by_role.get("task")
+        return BatchView(
+            iteration=iteration,
+            trainset_size=len(self.splits.train),
+            seen=state.cursor,
+            measurements=tuple(state.measurements),
+            planned=tuple(decision.size for decision in state.decisions),
+            workers=workers,
+            capacity=task.peak if task is not None and task.peak >= workers else None,
+            remaining_rollouts=None if self.limit is None else max(0, self.limit - self.own.rollouts),
+            validation_size=len(self.splits.validation) if self.validates else 0,
+            # No child is checked on the minibatch: it is learned from and left.
+            children=0,
+            score_variance=state.score_variance,
+            record_tokens=state.mean_record_tokens,
+            call_tokens=getattr(self.settings.aggregator, "max_call_tokens", None),
+        )
+
+    def _costs(self) -> Mapping[str, Any]:
+        return self.state.totals().to_dict()
+
+    def _checkpoint(self) -> None:
+        write_state(self.settings.log_dir, self.identity, self.own, self.state.dump())
+
+    def _announce(self) -> None:
+        splits = self.splits
+        sizes = {"train": len(splits.train), "validation": len(splits.validation), "heldout": len(splits.heldout)}
+        self.emit(
+            RunStarted(
+                name=self.name,
+                seed=self.settings.seed,
+                sizes=sizes,
+                digests=splits.digests,
+                specs=self._specs(),
+                models=self.models.by_role(),
+                components=self.seed,
+                warnings=splits.warnings,
+            )
+        )
+        self.heldout.announce(self.emit)
+
+    def _specs(self) -> Mapping[str, Any]:
+        return {**specs_of(self.settings), "artifact": Spec.of(self.artifact).to_dict()}
+
+    def _finish(self, reason: str, begun: float) -> dspy.Module:
+        own, state = self.own, self.state
+        chosen = own.playbook if own.best is None else own.best.playbook
+        candidate = self.program.candidate(chosen)
+        program = self.program.build(candidate)
+        receipt = self._read_heldout(candidate)
+        note_spending(self.settings.log_dir, dump_totals(state.totals()))
+        report = CombeeReport(
+            reason=reason,
+            seed_score=math.nan if own.seed_score is None else own.seed_score,
+            best_score=math.nan if own.best is None else own.best.score,
+            rollouts=own.rollouts,
+            iterations=own.iteration,
+            seconds=state.spent.seconds + state.clock() - begun,
+            costs=self._costs(),
+            heldout=None if receipt is None else receipt.difference(),
+            receipt=receipt,
+            digests=self.splits.digests,
+            decisions=tuple(state.decisions),
+            specs=self._specs(),
+            models=self.models.by_role(),
+            seed=self.settings.seed,
+            warnings=(*self.splits.warnings, *self.heldout.warnings),
+        )
+        best = next((place for place, pair in enumerate(own.scores) if own.best and pair[0] == own.best.iteration), 0)
+        self.emit(
+            RunFinished(
+                iteration=own.iteration,
+                reason=reason,
+                best_index=best,
+                best_score=report.best_score,
+                texts=candidate,
+                rollouts=own.rollouts,
+                seconds=report.seconds,
+                costs=report.costs,
+            )
+        )
+        program.combee_report = report
+        program.playbook_report = PlaybookReport.of(chosen, own)
+        return program
+
+    def _read_heldout(self, best: Candidate) -> Receipt | None:
+        self.judging.step(self.own.iteration, self.state.totals(), self.emit, final=True)
+        if self.judging.changes:
+            self.evaluator.rescore(self.judging.final)
+
+        def score(candidates: Sequence[Candidate], rows: Sequence[Any]) -> list[list[float]]:
+            items = [(candidate, rows) for candidate in candidates]
+            found = self.evaluator.evaluate(items, purpose="heldout", iteration=self.own.iteration)
+            return [[rollout.score for rollout in one.rollouts] for one in found]
+
+        return self.heldout.read(self.seed, best, score, self.emit, self.own.iteration)

@@ -1,0 +1,26 @@
+"""Agent sessions: DSPy agents that act in an environment, in parallel, and are judged by what they leave there."""
+
+from combee_dspy.sessions._agent import SessionAgent, SessionMetric, current, in_session, session_tools
+from combee_dspy.sessions._base import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind
+from combee_dspy.sessions._code import CodeAgent
+from combee_dspy.sessions._pool import PooledSession, PoolStats, SessionLimits, SessionPool
+from combee_dspy.sessions._process import ServerProcess
+
+__all__ = [
+    "AgentSession",
+    "CodeAgent",
+    "Environment",
+    "EnvironmentFaultError",
+    "Evaluation",
+    "FaultKind",
+    "PoolStats",
+    "PooledSession",
+    "ServerProcess",
+    "SessionAgent",
+    "SessionLimits",
+    "SessionMetric",
+    "SessionPool",
+    "current",
+    "in_session",
+    "session_tools",
+]

@@ -1,0 +1,20 @@
+"""AppWorld for combee_dspy: the benchmark "appworld", its environments, and ``combee appworld``."""
+
+from combee_appworld._benchmark import ActInAppWorld, AppWorld
+from combee_appworld._environment import AppWorldEnvironment, AppWorldSession
+from combee_appworld._scores import CompletionHook, GoalCompletion, goal_completion
+from combee_appworld._setup import Installation, find_installation, install, make_miniature
+
+__all__ = [
+    "ActInAppWorld",
+    "AppWorld",
+    "AppWorldEnvironment",
+    "AppWorldSession",
+    "CompletionHook",
+    "GoalCompletion",
+    "Installation",
+    "find_installation",
+    "goal_completion",
+    "install",
+    "make_miniature",
+]

@@ -1,0 +1,57 @@
+"""Combee on the miniature world, end to end."""
+
+from __future__ import annotations
+
+import dspy
+import pytest
+from acting import FINISH, PAGES, agent_lm, proposer_lm
+from combee_dspy import Combee
+from combee_dspy.events import RolloutFinished
+from combee_dspy.tracking import Hook
+
+from combee_appworld import AppWorld, CompletionHook
+
+
+class Seen(Hook):
+    def __init__(self) -> None:
+        self.rollouts = []
+
+    def handle(self, event) -> None:
+        if isinstance(event, RolloutFinished):
+            self.rollouts.append(event)
+
+
+@pytest.mark.parametrize(("agent", "heldout"), [("react", "test_normal"), ("code", "test_challenge")])
+def test_combee_teaches_the_missing_steps(world, installation, agent, heldout):
+    benchmark = AppWorld(world, heldout=heldout, agent=agent, workers=2).load()
+    completion, seen = CompletionHook(), Seen()
+    combee = Combee(
+        benchmark.metric,
+        reflection_lm=proposer_lm(),
+        operators=["insert"],
+        max_metric_calls=60,
+        reflection_minibatch_size=6,
+        num_threads=2,
+        hooks=[completion, seen],
+        seed=0,
+    )
+    with dspy.context(lm=agent_lm(), adapter=dspy.ChatAdapter()):
+        program = combee.compile(
+            benchmark.program(),
+            trainset=list(benchmark.train.examples),
+            valset=list(benchmark.validation.examples),
+            heldout=list(benchmark.heldout.examples),
+        )
+    report = program.combee_report
+    assert (report.seed_score, report.best_score) == (0.0, 1.0)
+    assert (report.heldout.before, report.heldout.after) == (0.0, 1.0)
+    learned = "\n".join(predictor.signature.instructions for predictor in program.predictors())
+    assert FINISH in learned
+    assert PAGES in learned
+    before, after = completion.completion("heldout").values()
+    assert (before.task, before.scenario, after.task, after.scenario) == (0.0, 0.0, 1.0, 1.0)
+    assert after.scenarios == {"test_normal": 2, "test_challenge": 1}[heldout]
+    assert {event.rollout.failed_in for event in seen.rollouts} == {None}
+    # What the proposer saw came from training tasks alone.
+    held = {example.task_id for example in benchmark.heldout.examples}
+    assert {event.rollout.example.task_id for event in seen.rollouts if event.split != "heldout"}.isdisjoint(held)

@@ -1,0 +1,36 @@
+import os
+import sys
+from pathlib import Path
+
+# Workers import this folder's modules by name, as a user's own would be on a shared disk.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+import ray
+from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from material import benchmark
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster():
+    """A local cluster with room for two workers."""
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=100 * 1024 * 1024,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="WARNING",
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def service():
+    """A simulated service that answers at once, the same for the same request."""
+    task = SimulatedTask.from_benchmark(benchmark(), 0)
+    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as running:
+        yield running

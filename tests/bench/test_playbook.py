@@ -1,0 +1,55 @@
+"""The playbook's figures, small."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from combee_dspy.bench.playbook import METHODS, EpochRow, PlaybookOptions, epoch_table, main, run_kept, versus
+from combee_dspy.exceptions import ArgumentValueError
+
+SMALL = PlaybookOptions(examples=56, heldout=28, slots=16)
+
+
+def row(method: str, seed: int, score: float, seconds: float | None) -> EpochRow:
+    scores = tuple(score if number % 4 else 0.0 for number in range(200))
+    return EpochRow(method, seed, seconds, {"task": 10, "reflector": 5, "proposer": 5}, {"task": 1}, 3, 40, scores)
+
+
+def test_a_batch_that_crowds_one_curator_keeps_less_than_shards_do() -> None:
+    rows = {(one.batch, one.method): one for one in run_kept(SMALL, (1, 56))}
+    assert rows[1, "naive"].bullets == rows[1, "combee"].bullets
+    assert rows[56, "naive"].lessons <= 12 < rows[56, "combee"].lessons
+    assert rows[56, "naive"].tokens < rows[56, "combee"].tokens
+    assert rows[56, "naive"].heldout < rows[56, "combee"].heldout
+
+
+def test_a_multiple_is_printed_only_for_what_is_no_worse() -> None:
+    rows = [row("ace", 0, 1.0, 900.0), row("combee", 0, 1.0, 30.0), row("ace-batched", 0, 0.5, 30.0)]
+    assert versus(rows, "combee").times_faster == pytest.approx(30.0)
+    assert versus(rows, "ace-batched").times_faster is None
+    table = epoch_table(rows)
+    assert "30.0" in table
+    assert "not shown to be no worse" in table
+    assert "simulated" in table
+
+
+def test_methods_are_compared_on_the_same_seeds_and_timed_runs_only() -> None:
+    with pytest.raises(ArgumentValueError, match="do not pair"):
+        versus([row("ace", 0, 1.0, 9.0), row("combee", 1, 1.0, 3.0)], "combee")
+    with pytest.raises(ArgumentValueError, match="no timed run"):
+        versus([row("ace", 0, 1.0, None), row("combee", 0, 1.0, None)], "combee")
+    assert "not shown" not in epoch_table([row("combee", 1, 1.0, 3.0)])
+
+
+def test_the_command_notes_each_run_and_goes_on(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    noted = tmp_path / "rows.jsonl"
+    command = ["epoch", "--examples", "14", "--heldout", "10", "--timed", "0", "--json", str(noted)]
+    main([*command, "--methods", "combee"])
+    main(command)
+    rows = [json.loads(line) for line in noted.read_text(encoding="utf-8").splitlines()]
+    assert [one["method"] for one in rows] == ["combee", *(name for name in METHODS if name != "combee")]
+    assert all(one["simulated"] for one in rows)
+    assert capsys.readouterr().out.count("seconds from 0 of the seeds") == 2
