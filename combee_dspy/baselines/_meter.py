@@ -11,6 +11,7 @@ from typing import Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import LMError
 
 from combee_dspy.baselines._books import Books
 from combee_dspy.baselines._texts import same_shape, texts_of
@@ -98,7 +99,9 @@ class Meter(BaseCallback):
             run.output = outputs
             self._local.waiting = run
         elif isinstance(exception, Exception):
-            self._enter(run, self._failed(run, exception))
+            # An optimizer scores an outage like a wrong answer; here it can at least be told from one.
+            where = "service" if isinstance(exception, LMError) else "program"
+            self._enter(run, self._failed(run, exception, where=where))
         else:
             self._books.drop()
 

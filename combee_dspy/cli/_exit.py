@@ -11,7 +11,14 @@ from typing import Annotated, ParamSpec
 
 import typer
 
-from combee_dspy.exceptions import ArgumentError, DataSourceError, LocalModelError, PluginError, ServiceError
+from combee_dspy.exceptions import (
+    ArgumentError,
+    DataSourceError,
+    EvaluationError,
+    LocalModelError,
+    PluginError,
+    ServiceError,
+)
 from combee_dspy.tracking import Redactor, one_line
 
 __all__ = ["EXIT_CODES", "Debug", "ExitCode", "exit_code_of", "guarded", "report"]
@@ -30,6 +37,7 @@ class ExitCode(IntEnum):
     SERVICE = 3
     DATA_SOURCE = 4
     LOCAL_MODEL = 5
+    EVALUATION = 6
     INTERRUPTED = 130
 
 
@@ -40,6 +48,7 @@ _MEANING = {
     ExitCode.SERVICE: "an LM service does not answer, or kept failing",
     ExitCode.DATA_SOURCE: "data cannot be read from the source that was named",
     ExitCode.LOCAL_MODEL: "the embedded model cannot be started",
+    ExitCode.EVALUATION: "the run's scores cannot be trusted: a judge, a proxy or a receipt of the held-out set",
     ExitCode.INTERRUPTED: "interrupted",
 }
 
@@ -51,6 +60,7 @@ _CODES = (
     (ServiceError, ExitCode.SERVICE),
     (DataSourceError, ExitCode.DATA_SOURCE),
     (LocalModelError, ExitCode.LOCAL_MODEL),
+    (EvaluationError, ExitCode.EVALUATION),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )
 

@@ -77,7 +77,7 @@ class PlaybookProgram:
         for name, predictor in program.named_predictors():
             predictor.signature = predictor.signature.with_instructions(candidate[name])
             field = self.artifact.field
-            if text is not None and field in predictor.signature.input_fields:
+            if text is not None and field is not None and field in predictor.signature.input_fields:
                 predictor.signature = _with_default(predictor.signature, field, text)
                 # A field's default is no part of a program's fingerprint; an attribute is.
                 predictor.playbook_shown = text

@@ -222,7 +222,7 @@ class _Run:
                 rollouts=report.rollouts,
                 seconds=report.seconds,
                 costs=report.costs,
-                state=program.dump_state(),
+                state=self._state_of(best),
             )
         )
         program.combee_report = report
@@ -304,6 +304,14 @@ class _Run:
                 self.anchors,
             )
         return {**arguments, **extra}
+
+    def _state_of(self, best: Candidate) -> dict[str, Any]:
+        """Return the program's state without its LMs: what a run learned is texts and demonstrations."""
+        program = self.adapter.build_program(best)
+        for predictor in program.predictors():
+            predictor.lm = None
+        state: dict[str, Any] = program.dump_state()
+        return state
 
     def _choose(self, result: Any) -> Selection:
         """Choose the candidate to return, after another draw of the best where that tells something."""

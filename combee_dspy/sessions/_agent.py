@@ -187,15 +187,12 @@ class SessionMetric:
         pred_name: str | None = None,
         pred_trace: Any = None,
     ) -> dspy.Prediction:
-        """Return ``dspy.Prediction(score, feedback)``.
-
-        Raises:
-            ArgumentValueError: The prediction carries no evaluation.
-        """
+        """Return ``dspy.Prediction(score, feedback)``; 0 for a prediction that no :class:`SessionAgent` made."""
         evaluation = pred.get("evaluation")
         if not isinstance(evaluation, dict) or "score" not in evaluation:
-            remedy = "This metric scores predictions of a SessionAgent."
-            raise ArgumentValueError("pred", pred, "carries no evaluation of a session", remedy)
+            return dspy.Prediction(
+                score=0.0, feedback="There is no evaluation of a session: no SessionAgent made this."
+            )
         feedback = str(evaluation.get("feedback") or "")
         if self.shown:
             feedback = f"{feedback}\n\nWhat was carried out:\n{self._told(pred.get('steps') or [])}"

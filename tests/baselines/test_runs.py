@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 import pytest
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, LMServerError
 
 from combee_dspy.baselines import ACE, GEPA, MIPRO, Baseline, BaselineTask, CombeeMethod, Desk
 from combee_dspy.events import (
@@ -134,6 +134,22 @@ def test_a_program_that_raises_is_a_rollout_that_failed(world: World):
     assert [(one.score, one.failed_in) for one in failed] == [(-1.0, "program")] * 2
     assert all("copper" in one.example.question and "nothing about copper" in one.error for one in failed)
     assert len(result.curve) == 1
+
+
+def test_an_outage_is_told_from_a_wrong_answer(world: World):
+    class Down(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> Any:
+            raise LMServerError("the service is down")
+
+    def search(task, desk):
+        evaluated(task.program, task.validation, desk.number)
+
+    Scripted(search).run(world.task(program=Down(), heldout=()))
+    assert {event.rollout.failed_in for event in world.heard.of(RolloutFinished)} == {"service"}
 
 
 def test_a_metric_that_raises_is_entered_and_raised(world: World):

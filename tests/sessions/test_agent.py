@@ -172,8 +172,12 @@ def test_what_cannot_be_used_is_named(lm, pool, wrong, named):
     with pytest.raises(ArgumentValueError) as caught:
         wrong(pool) if wrong else SessionAgent(pool, Visit)(instruction="go slow")
     assert caught.value.argument == named
-    with pytest.raises(ArgumentValueError, match="no evaluation"):
-        SessionMetric()(dspy.Example(), dspy.Prediction(outcome="done"))
+
+
+def test_a_prediction_of_another_program_scores_nothing_and_says_why():
+    judged = SessionMetric()(dspy.Example(), dspy.Prediction(outcome="done", evaluation="1.0"))
+    assert judged.score == 0.0
+    assert "no SessionAgent" in judged.feedback
 
 
 def test_code_is_taken_out_of_its_fences_and_an_empty_turn_is_told():

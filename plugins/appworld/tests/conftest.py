@@ -20,6 +20,12 @@ def world(installation, tmp_path_factory):
 
 
 @pytest.fixture
+def named_world(world, monkeypatch):
+    """The world, where a benchmark without parameters looks for one."""
+    monkeypatch.setenv("APPWORLD_ROOT", str(world))
+
+
+@pytest.fixture
 def pool(world, installation):
     limits = SessionLimits(start=300, open=300, exec=120, evaluate=120)
     with SessionPool(lambda: AppWorldEnvironment(world, installation), 2, limits=limits) as made:
