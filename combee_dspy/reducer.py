@@ -201,7 +201,7 @@ class CombeeProposer:
 
     def __init__(
         self,
-        aggregator: str | Aggregator = "parallel-scan",
+        aggregator: str | Aggregator = "union",
         operator: str | Operator = "insert",
         seed: int = 0,
         num_threads: int = 16,
@@ -244,7 +244,7 @@ class CombeeReflection:
     def __init__(
         self,
         lm: str | dspy.BaseLM,
-        aggregator: str | Aggregator = "parallel-scan",
+        aggregator: str | Aggregator = "union",
         operator: str | Operator = "insert",
         seed: int = 0,
         num_threads: int = 16,

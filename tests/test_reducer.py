@@ -51,8 +51,8 @@ def test_the_proposer_learns_all_components_with_the_lm_in_dspys_context() -> No
     assert texts["a"].startswith("Do a.\n\nLessons learned:\n")
     assert bullets(texts["a"]) == {FACTS[n] for n in range(6)}
     assert bullets(texts["b"]) == {FACTS[7], FACTS[8]}
-    # Six reflections: two shards and a merge; two: one call.
-    assert len(lm.requests) == 4
+    # Six reflections: two shards, joined by code; two: one call.
+    assert len(lm.requests) == 3
 
 
 def test_without_an_lm_it_says_so() -> None:

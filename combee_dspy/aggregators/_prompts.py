@@ -109,7 +109,7 @@ class AddLessons(dspy.Signature):
         desc="Per example: what the assistant was given, what it answered, and feedback. Long records come in parts."
     )
     most_lessons: int = dspy.InputField(desc="Return no more lines than this.")
-    additions: list[str] = dspy.OutputField(desc="Lines to add to the instruction as they stand.")
+    lessons: list[str] = dspy.OutputField(desc="Lines to add to the instruction as they stand.")
 
 
 class ShortenLessons(dspy.Signature):

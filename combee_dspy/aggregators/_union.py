@@ -35,7 +35,7 @@ __all__ = ["Sharding", "Union"]
 Sharding = Literal["shuffle", "topic"]
 SHARDINGS: tuple[str, ...] = get_args(Sharding)
 
-_ADD = Question(AddLessons, "most_lessons", "additions")
+_ADD = Question(AddLessons, "most_lessons", "lessons")
 # 0.75 words a token is the common rule for English; the rest is room for an LM that counts roughly.
 _WORDS_PER_TOKEN = 0.65
 

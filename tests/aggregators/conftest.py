@@ -48,7 +48,7 @@ def _reflections(n: int) -> list[Reflection]:
 def _learner(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """Write one lesson per record, and merge lists without loss."""
     if "examples_with_feedback" in values:
-        field = {"AddLessons": "additions", "SummarizeExamples": "key_points"}.get(name, "lessons")
+        field = {"SummarizeExamples": "key_points"}.get(name, "lessons")
         return {field: [f"Remember {record['Feedback']}." for record in values["examples_with_feedback"]]}
     if name == "ShortenLessons":
         return {"lessons": [lesson.removeprefix("Please remember that ") for lesson in values["long_lessons"]]}

@@ -52,7 +52,7 @@ def test_near_duplicates_become_one_with_all_sources_and_the_longer_wording(cont
 
     def script(name: str, values: dict[str, Any]) -> dict[str, Any]:
         holds_first = any(record["Feedback"] == "fact 0" for record in values["examples_with_feedback"])
-        return {"additions": [f"{words}." if holds_first else f"{words} today.", "Divide by 4."]}
+        return {"lessons": [f"{words}." if holds_first else f"{words} today.", "Divide by 4."]}
 
     context, _, _ = context_of(script)
     lessons = Union(copies=1).aggregate(reflections(9), context)
@@ -63,7 +63,7 @@ def test_near_duplicates_become_one_with_all_sources_and_the_longer_wording(cont
 def test_lessons_that_differ_in_a_number_stay_two(context_of: Any, reflections: Any) -> None:
     def script(name: str, values: dict[str, Any]) -> dict[str, Any]:
         first = any(record["Feedback"] == "fact 0" for record in values["examples_with_feedback"])
-        return {"additions": [f"Round every monetary result of a question to {2 if first else 4} decimals."]}
+        return {"lessons": [f"Round every monetary result of a question to {2 if first else 4} decimals."]}
 
     context, _, _ = context_of(script)
     assert len(Union(copies=1).aggregate(reflections(9), context).lessons) == 2
@@ -87,8 +87,8 @@ def test_a_failed_shard_loses_its_lessons_only_there(
 def test_a_list_past_the_budget_is_shortened_by_one_call(context_of: Any, learner: Any, reflections: Any) -> None:
     def script(name: str, values: dict[str, Any]) -> dict[str, Any]:
         if name == "AddLessons":
-            found = learner(name, values)["additions"]
-            return {"additions": [f"Please remember that {lesson}" for lesson in found]}
+            found = learner(name, values)["lessons"]
+            return {"lessons": [f"Please remember that {lesson}" for lesson in found]}
         return learner(name, values)
 
     context, predict, _ = context_of(script)
@@ -119,7 +119,7 @@ def test_a_list_that_cannot_be_shortened_is_kept_whole_and_said(
 def test_a_list_longer_than_a_call_is_shortened_in_parts_at_once(context_of: Any, reflections: Any) -> None:
     def script(name: str, values: dict[str, Any]) -> dict[str, Any] | FailedCall:
         if name == "AddLessons":
-            return {"additions": [f"{r['Feedback']} {'long ' * 60}" for r in values["examples_with_feedback"]]}
+            return {"lessons": [f"{r['Feedback']} {'long ' * 60}" for r in values["examples_with_feedback"]]}
         if any(lesson.startswith("fact 0 ") for lesson in values["long_lessons"]):
             return FailedCall("TimeoutError: too slow")
         return {"lessons": [" ".join(lesson.split()[:2]) for lesson in values["long_lessons"]]}

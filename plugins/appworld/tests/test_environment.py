@@ -51,7 +51,7 @@ def test_feedback_names_what_is_not_met_and_what_was_found(pool, world):
     assert judged.score == 0.0
     assert judged.feedback == (
         "The task is not complete: 2 of 3 requirements are met.\n\n"
-        "Not met:\n- assert answers match.\n    '5' == '8'\n\n"
+        "Not met:\n- assert answers match.\n    '5' == '6'\n\n"
         "Met:\n- assert the task was marked complete.\n- assert no model changes."
     )
     assert judged.details == {"requirements": 3, "requirements_met": 2, "difficulty": 1}

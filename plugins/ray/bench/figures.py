@@ -1,0 +1,130 @@
+"""What Ray workers bring at zero latency, and what a killed one costs.
+
+    python bench/figures.py [--rollouts 400] [--actors 2]
+
+The LM answers at once inside the process, so that only the client's own work is
+measured: DSPy's in the first load, DSPy's and 20 ms of Python a rollout in the second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import threading
+import time
+from contextlib import closing
+
+import dspy
+import ray
+from combee_dspy.costs import Ledger, LedgerRecorder
+from combee_dspy.hashing import row_hash
+from combee_dspy.rollouts import Threads, run_rollout
+from dspy.lm15 import Message, Response, TextPart, Usage
+
+from combee_ray import Ray
+
+
+class Instant:
+    """An engine that answers at once."""
+
+    def complete(self, request):
+        text = "[[ ## answer ## ]]\n4\n\n[[ ## completed ## ]]"
+        usage = Usage(input_tokens=100, output_tokens=10, total_tokens=110)
+        message = Message.assistant([TextPart(text)])
+        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+
+
+class Thinking(dspy.Module):
+    """Computes before it asks."""
+
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+        self.answer = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        until = time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+        return self.answer(question=question)
+
+
+def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    return float(pred.answer == gold.answer)
+
+
+def measure(executor, program, examples, workers, kill_at=None):
+    """Return seconds, the ledger's totals, and how many rollouts were begun again."""
+    ledger = Ledger()
+    with LedgerRecorder(ledger).installed(), closing(executor.start(workers)) as session:
+        run = getattr(session, "run_rollout", run_rollout)
+        done = threading.Semaphore(0)
+
+        def one(example, counted=True):
+            rollout = run(program, example, row_hash(example), metric, 0.0)
+            if counted:
+                done.release()
+            return rollout
+
+        # Workers are up and hold the program before the clock starts.
+        warm = [session.submit(one, example, False) for example in examples[: 4 * workers]]
+        for future in warm:
+            future.result()
+        before = ledger.snapshot().total.calls
+        started = time.perf_counter()
+        futures = [session.submit(one, example) for example in examples]
+        if kill_at is not None:
+            for _ in range(kill_at):
+                done.acquire()
+            os.kill(session.actors.pids()[0], signal.SIGKILL)
+        rollouts = [future.result() for future in futures]
+        seconds = time.perf_counter() - started
+        calls = ledger.snapshot().total.calls - before
+        assert all(rollout.score == 1.0 for rollout in rollouts)
+        return seconds, calls, getattr(session, "repeated", 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rollouts", type=int, default=400)
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=16)
+    given = parser.parse_args()
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=given.actors,
+        object_store_memory=100 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="WARNING",
+    )
+    examples = [
+        dspy.Example(question=f"What is 2 + 2, number {n}?", answer="4").with_inputs("question")
+        for n in range(given.rollouts)
+    ]
+    executors = {"one process, threads": Threads(), f"Ray, {given.actors} workers": Ray(actors=given.actors)}
+    with dspy.context(lm=dspy.LM("instant/double", engine=Instant(), cache=False)):
+        for load, seconds in (("no work", 0.0), ("20 ms of Python", 0.02)):
+            rates = {name: [] for name in executors}
+            for _ in range(given.repeats):
+                for name, executor in executors.items():
+                    taken, calls, _ = measure(executor, Thinking(seconds), examples, given.workers)
+                    assert calls == len(examples)
+                    rates[name].append(len(examples) / taken)
+            for name, found in rates.items():
+                spread = f"{min(found):.0f} to {max(found):.0f}"
+                print(f"{load}: {name}: {statistics.median(found):.0f} rollouts/s ({spread})", flush=True)
+        taken, calls, again = measure(
+            Ray(actors=given.actors), Thinking(0.02), examples, given.workers, kill_at=len(examples) // 3
+        )
+        print(f"20 ms of Python, one worker killed after a third: {len(examples) / taken:.0f} rollouts/s, {again} begun ")
+        print(f"again, {calls} calls in the ledger for {len(examples)} rollouts")
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
