@@ -388,6 +388,9 @@ class Combee(Teleprompter):
             whose = "dspy.GEPA's own minibatches" if self.like_gepa else "a batch_sampler of your own"
             remedy = "Leave one of the two out."
             raise ArgumentValueError("anchors", len(self.anchors), f"cannot be put into {whose}", remedy)
+        if self.anchors and "selection_strategy" in self.gepa_kwargs:
+            remedy = "It may keep what an anchor refuses: leave one of the two out."
+            raise ArgumentValueError("anchors", len(self.anchors), "do not bind a selection_strategy", remedy)
         if self.guards != Guards() and "reflection_strategy" in self.gepa_kwargs:
             remedy = "Check its texts yourself, or leave one of the two out."
             raise ArgumentValueError("guards", self.guards, "cannot bind a reflection_strategy of your own", remedy)

@@ -13,6 +13,7 @@ _PANEL, _HEIGHT = 300, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 20, 56, 44
 _GAP = 16
 _TICKS = 4
+_LINE = 12
 _LEGEND = "Filled: no other method does as well for as little. Bars: 95 % over examples and seeds."
 _COLOURS = ("#3366aa", "#bb5533", "#2e8b57", "#8855aa", "#a07000", "#507080")
 
@@ -69,27 +70,36 @@ def _panel(summaries: Sequence[MethodSummary], axis: str, x0: float, low: float,
     if len(front) > 1:
         places = " ".join(f"{across(cost):.1f},{up(score):.1f}" for cost, score in front)
         parts.append(f'<polyline points="{places}" fill="none" stroke="#888888" stroke-dasharray="4 3"/>')
+    taken: list[tuple[float, float, float]] = []
     for number, one, cost in known:
-        parts += _point(one, axis, _COLOURS[number % len(_COLOURS)], across(cost), up, right)
+        x = across(cost)
+        parts += _point(one, axis, _COLOURS[number % len(_COLOURS)], x, up)
+        parts.append(_label(one.method, x, up(one.heldout.mean) - 6, right, taken))
     return parts
 
 
-def _point(
-    one: MethodSummary, axis: str, colour: str, x: float, up: Callable[[float], float], right: float
-) -> list[str]:
+def _label(method: str, x: float, y: float, right: float, taken: list[tuple[float, float, float]]) -> str:
+    """Return a point's label, moved down past those that stand there already."""
+    width = 7.0 * len(method)
+    # A label that would leave the panel stands on the other side of its point.
+    outside = x + 10 + width > right
+    start = x - 8 - width if outside else x + 8
+    while any(abs(y - other) < _LINE and start < end and begin < start + width for begin, end, other in taken):
+        y += _LINE
+    taken.append((start, start + width, y))
+    return _text(x - 8 if outside else x + 8, y, method, 11, anchor="end" if outside else "start")
+
+
+def _point(one: MethodSummary, axis: str, colour: str, x: float, up: Callable[[float], float]) -> list[str]:
     y, top, bottom = (up(score) for score in (one.heldout.mean, one.heldout.high, one.heldout.low))
     best = axis in one.best_on
     said = f"{one.method}: held-out {one.heldout.mean:.3f} [{one.heldout.low:.3f}, {one.heldout.high:.3f}]"
     said += ", Pareto-best" if best else ""
-    # A label that would leave the panel stands on the other side of its point.
-    outside = x + 10 + 7 * len(one.method) > right
-    place = _text(x - 8 if outside else x + 8, y - 6, one.method, 11, anchor="end" if outside else "start")
     fill = colour if best else "#ffffff"
     ring = f'cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" stroke="{colour}" stroke-width="2"'
     return [
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}" stroke="{colour}"/>',
         f"<circle {ring}><title>{escape(said)}</title></circle>",
-        place,
     ]
 
 

@@ -210,7 +210,7 @@ class _Run:
             specs=specs_of(self.settings),
             models=self.models.by_role(),
             seed=self.settings.seed,
-            warnings=(*self.splits.warnings, *self.heldout.warnings),
+            warnings=(*self.splits.warnings, *self.heldout.warnings, *_looked_before(receipt)),
         )
         self.services.bus.emit(
             RunFinished(
@@ -342,6 +342,12 @@ class _Run:
         if self.judging.changes:
             self.evaluator.rescore(self.judging.final)
         return self.heldout.read(self.seed, best, self.adapter.heldout_scores, emit, iteration)
+
+
+def _looked_before(receipt: Receipt | None) -> tuple[str, ...]:
+    if receipt is None or not receipt.looks:
+        return ()
+    return (f"The held-out set had been read {receipt.looks} times before in this study: this is no first look.",)
 
 
 class _GepaLog:

@@ -15,7 +15,7 @@ from combee_dspy.engine.lineage import Lineage, Recorders
 from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, probe
 from combee_dspy.rollouts import EvaluationCache, ExecutorSession
-from combee_dspy.stopping import require_prices
+from combee_dspy.stopping import require_gpu_seconds, require_prices
 from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
 
 __all__ = ["Services", "started"]
@@ -54,6 +54,7 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
     with ExitStack() as stack:
         stack.enter_context(LedgerRecorder(ledger, heard).installed())
         require_prices(settings.budget, models.by_use(), ledger.prices)
+        require_gpu_seconds(settings.budget, bool(settings.gpus))
         cache = _opened(settings, stack)
         if settings.probe:
             for lms in models.rounds():
