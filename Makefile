@@ -14,11 +14,12 @@ export LITELLM_LOCAL_MODEL_COST_MAP := True
 BIN := .venv/bin
 STAMP := .venv/.combee-synced
 
-.PHONY: help setup demo test check bench format lock clean
+.PHONY: help setup demo test test-plugins check bench format lock clean
 
 help:
 	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples"
 	@echo "make test    lint, types and the whole test suite"
+	@echo "make test-plugins  the suites of the plugins that need environments of their own"
 	@echo "make check   lint and types only"
 	@echo "make bench   Combee against dspy.GEPA on the simulated service"
 	@echo "make clean   remove everything the commands above made"
@@ -39,6 +40,10 @@ check: setup
 
 test: check
 	$(BIN)/python -m pytest
+
+# Each builds what it needs in the user's cache, and fails where it cannot.
+test-plugins: setup
+	@set -e; for suite in plugins/*/test.sh; do echo "== $$suite"; bash "$$suite"; done
 
 bench: setup
 	$(BIN)/combee bench speed

@@ -1,9 +1,9 @@
 """The demo: a real, tiny language model learns to route finance questions.
 
 Everything that was tuned for it stands in :data:`EMBEDDED`, in one place: task,
-sizes, operators and budget. The task's form was chosen on rows of other
-seeds; the operator was mended after its held-out figures on seeds 0 and 1 had been
-seen, so those two seeds are no clean held-out evidence (see the results page).
+sizes, operators and budget. It was tuned on rows of other seeds, and on the held-out
+rows of seeds 0 and 1; the ten seeds that are reported are 2 to 11, and the demo
+itself runs the first of them (see the results page).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DemoOptions:
     api_key_env: str | None = None
     benchmark: str = "formula-mini"
     path: Path | None = None
-    seed: int = 0
+    seed: int = 2
     rollouts: int | None = None
     calls: int | None = None
     tokens: int | None = None

@@ -57,7 +57,7 @@ def demo(  # noqa: PLR0913 - one parameter an option
     path: Annotated[
         Path | None, typer.Option(help="Where the benchmark's rows are, if not bundled.", rich_help_panel=_MODEL)
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 2,
     rollouts: Annotated[int | None, _budget("rollouts")] = None,
     calls: Annotated[int | None, _budget("LM calls")] = None,
     tokens: Annotated[int | None, _budget("tokens")] = None,

@@ -213,6 +213,7 @@ def compiled(pool: SessionPool, hook: Hook, go: str = "slow", **kwargs):
     combee = Combee(
         SessionMetric(),
         reflection_lm=ScriptedLM(proposer_answer, model="scripted/proposer"),
+        aggregator="parallel-scan",
         operators=["insert"],
         max_metric_calls=70,
         reflection_minibatch_size=6,

@@ -28,6 +28,7 @@ def test_combee_teaches_the_missing_steps(world, installation, agent, heldout):
     combee = Combee(
         benchmark.metric,
         reflection_lm=proposer_lm(),
+        aggregator="parallel-scan",
         operators=["insert"],
         max_metric_calls=60,
         reflection_minibatch_size=6,

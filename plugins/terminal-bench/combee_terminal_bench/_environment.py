@@ -131,7 +131,7 @@ class HarborEnvironment(Environment):
         if self._server is not None:
             self._server.kill()
         if self._where == "docker":
-            _remove_containers(self._trials)
+            remove_containers(self._trials)
         self._trials.clear()
 
 
@@ -205,7 +205,7 @@ def judge(environment: HarborEnvironment, task: str, agent: Literal["oracle", "n
         environment.ask("close")
 
 
-def _remove_containers(trials: list[str]) -> None:
+def remove_containers(trials: list[str]) -> None:
     """Remove what the container engine holds of trials whose process was killed."""
     for trial in trials:
         # As Harbor names its compose projects: one for the agent, further ones for verifiers.

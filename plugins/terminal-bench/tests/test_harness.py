@@ -14,6 +14,7 @@ from combee_dspy.sessions import EnvironmentFaultError, SessionLimits, SessionPo
 from tasks_made import make_report, make_task
 
 from combee_terminal_bench import HarborEnvironment, judge, read_tasks
+from combee_terminal_bench._environment import remove_containers
 
 PASS = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
 
@@ -251,3 +252,16 @@ def test_nothing_is_left(one, tmp_path_factory, monkeypatch):
         time.sleep(0.1)
     assert alive("sleep\x005432") == []
     assert list(temporary.iterdir()) == []
+
+
+def test_containers_of_a_killed_process_are_removed_and_no_others(tmp_path, monkeypatch):
+    stub = tmp_path / "docker"
+    stub.write_text(
+        "#!/bin/bash\n"
+        f'echo "$@" >> {tmp_path}/asked\n'
+        '[ "$1" = ps ] && printf "a1 combee-1__env\\nb2 somebody-elses\\nc3 combee-1__verifier\\nd4 \\n"; true\n'
+    )
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    remove_containers(["combee-1"])
+    assert (tmp_path / "asked").read_text().splitlines()[1:] == ["rm -f -v a1 c3"]
