@@ -21,7 +21,6 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms.redact import scrub
 from combee_dspy.operators import decode_demonstrations, decode_fields, describe_fields
 from combee_dspy.records import Refusal, Rollout
-from combee_dspy.tracking import lm_secrets
 
 __all__ = ["CombeeAdapter", "ReflectiveDataset"]
 
@@ -56,6 +55,7 @@ class CombeeAdapter(DspyBridge):
         state: The run's state.
         like_gepa: Keep to what ``dspy.GEPA`` sends: rollouts of a program that
             raised are dropped from reflection instead of teaching something.
+        scrubbed: Takes keys out of a message.
         **kwargs: As for DSPy's adapter.
     """
 
@@ -64,9 +64,11 @@ class CombeeAdapter(DspyBridge):
         *,
         state: RunState,
         like_gepa: bool = False,
+        scrubbed: Callable[[str], str] = scrub,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self._scrub = scrubbed
         self.run_state = state
         self.like_gepa = like_gepa
         self.purpose = "validation"
@@ -289,7 +291,7 @@ class CombeeAdapter(DspyBridge):
         if key not in self._warned:
             self._warned.add(key)
             # An error's message may quote the request, key and all.
-            logger.warning("%s", scrub(text, (*lm_secrets(dspy.settings.lm), *lm_secrets(self.reflection_lm))))
+            logger.warning("%s", self._scrub(text))
 
     def _as_batch(self, evaluated: Evaluated, capture_traces: bool) -> EvaluationBatch:
         rollouts = evaluated.rollouts

@@ -69,18 +69,17 @@ class LessonLedger:
             example_ids: Row hash by reflection index, ``None`` where it is not known.
         """
         known = self._lessons.setdefault(lessons.component, {})
+        holders: dict[str, list[tuple[int, int]]] = {}
+        for node in lessons.nodes:
+            for key in dict.fromkeys(map(normalised, node.lessons)):
+                holders.setdefault(key, []).append((node.level, node.node))
         for lesson in lessons.lessons:
             key = normalised(lesson.text)
             if key in known:
                 continue
-            held = tuple(
-                (node.level, node.node)
-                for node in lessons.nodes
-                if any(normalised(text) == key for text in node.lessons)
-            )
             examples = (example_ids[index] for index in lesson.sources if index < len(example_ids))
             found = tuple(sorted({example for example in examples if example}))
-            known[key] = KnownLesson(lesson.text, iteration, found, held)
+            known[key] = KnownLesson(lesson.text, iteration, found, tuple(holders.get(key, ())))
 
     def offer(self, component: str, parent: str, fresh: Iterable[Lesson] = ()) -> tuple[Lesson, ...]:
         """Return earlier lessons that the parent's text does not hold, the latest first.

@@ -149,7 +149,9 @@ class ScanReflection:
             if component in self._adapter.flex_components:
                 continue
             # One group rescues what was lost: offered to all, it would be offered more than once.
-            again = self._state.lost.pop(component, ()) if needed and self._settings.rescue else ()
+            # Where nothing is said about the component no scan runs, and they wait on.
+            runs = needed and bool(group.dataset.get(component))
+            again = self._state.lost.pop(component, ()) if runs and self._settings.rescue else ()
             group.scans[component] = pool.submit(
                 # A fresh copy per task: two threads may not run in one context.
                 contextvars.copy_context().run,

@@ -122,6 +122,7 @@ class _Run:
         self.adapter = CombeeAdapter(
             state=self.state,
             like_gepa=settings.like_gepa,
+            scrubbed=services.scrub,
             student_module=student,
             metric_fn=self.judging.metric,
             feedback_map=feedback_map(student, self.judging.metric),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import dspy
@@ -14,6 +14,7 @@ from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable
 from combee_dspy.engine.lineage import Lineage, Recorders
 from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, probe
+from combee_dspy.lms.redact import scrub
 from combee_dspy.rollouts import EvaluationCache, ExecutorSession
 from combee_dspy.stopping import require_gpu_seconds, require_prices
 from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
@@ -31,6 +32,7 @@ class Services:
         ledger: What this process has spent.
         port: The strategies' way to an LM.
         cache: Rollouts that have been paid for; ``None`` where none is to be reused.
+        secrets: Keys of every LM that has been called, a metric's own judge too.
     """
 
     session: ExecutorSession
@@ -38,6 +40,11 @@ class Services:
     ledger: Ledger
     port: LMPort
     cache: EvaluationCache | None = None
+    secrets: set[str] = field(default_factory=set)
+
+    def scrub(self, text: str) -> str:
+        """Return a text without the keys of any LM that has been called."""
+        return scrub(text, tuple(self.secrets))
 
 
 @contextmanager
@@ -46,10 +53,14 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
     ledger = Ledger(PriceTable(settings.prices), gpus=settings.gpus)
     journal: Journal | None = None
 
+    secrets: set[str] = set()
+
     def heard(lm: object) -> None:
-        # Any LM that is called, a metric's own judge too: its key must reach no file.
+        # Any LM that is called, a metric's own judge too: its key must reach no file and no log.
+        keys = lm_secrets(lm)
+        secrets.update(keys)
         if journal is not None:
-            journal.keep_out(lm_secrets(lm))
+            journal.keep_out(keys)
 
     with ExitStack() as stack:
         stack.enter_context(LedgerRecorder(ledger, heard).installed())
@@ -79,7 +90,7 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
         task_lm = dspy.settings.lm
         proposer = models.proposer or task_lm
         port = LMPort(session, {"task": task_lm, "proposer": proposer, "reflector": proposer}, cache=cache)
-        yield Services(session, bus, ledger, port, cache)
+        yield Services(session, bus, ledger, port, cache, secrets)
 
 
 def _journal(settings: Settings, models: Models) -> Journal | None:

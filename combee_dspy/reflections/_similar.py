@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 __all__ = ["NearDuplicates", "join_texts", "normalised"]
@@ -53,6 +55,9 @@ def normalised(text: str) -> str:
     return " ".join(_TOKEN.findall(folded))
 
 
+_Pair = tuple[str, str]
+
+
 class NearDuplicates:
     """Finds texts that say what an earlier one said. Not thread-safe.
 
@@ -61,6 +66,9 @@ class NearDuplicates:
     they agree in every number, unit symbol and word of polarity ("never",
     "only"): rounding to two and to four decimals look alike and are two lessons.
     Texts with a formula are only compared exactly, since a/b is not b/a.
+
+    Time grows with the texts, not with their square: a text is compared only
+    with those that hold one of its rarest pairs, which every near-duplicate does.
 
     Args:
         threshold: Jaccard similarity from 0 to 1 at which texts count as one.
@@ -71,7 +79,7 @@ class NearDuplicates:
         self._distinct = 0
         self._exact: dict[str, int] = {}
         # Texts that differ in a telling word are never one, so they are not compared at all.
-        self._kept: dict[frozenset[str], list[tuple[frozenset[tuple[str, str]], int]]] = {}
+        self._kept: dict[frozenset[str], _Group] = {}
 
     def add(self, text: str) -> bool:
         """Take a text in. Returns whether it was new."""
@@ -94,12 +102,37 @@ class NearDuplicates:
         telling = frozenset(
             word for word in words if word in _POLAR or _PERCENT.match(word) or any(c.isdigit() for c in word)
         )
-        alike = self._kept.setdefault(telling, [])
-        for other, number in alike:
+        group = self._kept.setdefault(telling, _Group())
+        for place in group.candidates(pairs, self._threshold):
+            other, number = group.texts[place]
             if len(pairs & other) >= self._threshold * len(pairs | other):
                 return number
-        alike.append((pairs, self._distinct))
+        group.take(pairs, self._distinct)
         return self._distinct
+
+
+@dataclass(slots=True)
+class _Group:
+    """Texts that agree in every telling word, with their numbers, and which of them hold a pair."""
+
+    texts: list[tuple[frozenset[_Pair], int]] = field(default_factory=list)
+    holders: dict[_Pair, list[int]] = field(default_factory=dict)
+
+    def candidates(self, pairs: frozenset[_Pair], threshold: float) -> list[int]:
+        """Return the places of texts that may reach the threshold, ascending."""
+        # A near-duplicate shares at least this many of the pairs, so at most the others are foreign to it: of
+        # one pair more than those, it holds one. Rounded down, so that no rounding hides it.
+        shared = math.floor(threshold * len(pairs) * (1 - 1e-9))
+        if shared < 1:
+            return list(range(len(self.texts)))
+        rarest = sorted(pairs, key=lambda pair: (len(self.holders.get(pair, ())), pair))[: len(pairs) - shared + 1]
+        return sorted({place for pair in rarest for place in self.holders.get(pair, ())})
+
+    def take(self, pairs: frozenset[_Pair], number: int) -> None:
+        """Take a text in."""
+        for pair in pairs:
+            self.holders.setdefault(pair, []).append(len(self.texts))
+        self.texts.append((pairs, number))
 
 
 def join_texts(lists: Iterable[Iterable[str]]) -> list[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, NodeOutput, Reflection, Retained
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.retention._law import RetentionSample
-from combee_dspy.retention._similar import Matrix, Similarity, gram_similarity
+from combee_dspy.retention._similar import Matrix, PreparedGrams, Similarity, gram_similarity
 from combee_dspy.retention._teaching import feedback_of, record_text, result_lines, teaches
 from combee_dspy.retention._tree import children_of, levels_of
 
@@ -32,6 +32,8 @@ DEFAULT_THRESHOLD = 0.5
 _SHARE = 0.8
 _LEAST = 0.1
 _TIMES = 3.0
+# Similarities held at a time: 32 MB, a few times over.
+_CELLS = 4_000_000
 
 UNREAD = (0, 0)
 """``lost_at`` of a reflection that no node read: it was lost before the first call."""
@@ -76,26 +78,50 @@ def measure_retention(
         ArgumentValueError: ``threshold`` is outside (0, 1].
     """
     view = _View.of(reflections, lessons, similarity, threshold)
-    final = result_lines(lessons)
+    final = view.best(result_lines(lessons), view.feedback)
     kept: list[Retained] = []
     for index, feedback in view.feedback.items():
-        coverage = view.coverage(index, final)
+        coverage = final[index]
         covered = coverage >= threshold
         lost_at = None if covered else view.last_seen(index)
         kept.append(Retained(index, coverage, covered, lost_at, measurable=teaches(feedback)))
     return tuple(kept)
 
 
+Block = Callable[[npt.NDArray[np.intp], npt.NDArray[np.intp]], Matrix]
+"""Similarities of some texts, by position, to some lines."""
+
+
+def _blocks(similarity: Similarity, texts: Sequence[str], lines: Sequence[str]) -> Block:
+    """Return a way to parts of a similarity matrix; only that of a measure of another's own is held whole."""
+    if similarity is gram_similarity:
+        return PreparedGrams(texts, lines).block
+    whole = similarity(texts, lines) if texts and lines else np.zeros((len(texts), len(lines)))
+    return lambda rows, columns: whole[np.ix_(rows, columns)]
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Similarities of everything to every line, looked up by text."""
+    """Similarities of everything to every line, looked up by text.
+
+    Attributes:
+        feedback: By index.
+        taught: Rows of ``block`` that hold what each index teaches: its feedback, and lines of level 1.
+        block: Similarities of the feedbacks, then of all lines, to lines.
+        column: Each line's column.
+        ways: The nodes that an index passed, from level 1 up.
+        threshold: From which a line covers a text.
+        known: What :meth:`covers` has found, by the node's identity.
+    """
 
     feedback: Mapping[int, str]
     taught: Mapping[int, frozenset[int]]
-    rows: Matrix
+    block: Block
     column: Mapping[str, int]
     nodes: tuple[NodeOutput, ...]
+    ways: Mapping[int, list[NodeOutput]]
     threshold: float
+    known: dict[int, dict[int, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, reflections: Sequence[Reflection], lessons: Lessons, similarity: Similarity, threshold: float) -> _View:
@@ -105,17 +131,20 @@ class _View:
         lines = dict.fromkeys(line for node in lessons.nodes for line in node.lessons)
         lines.update(dict.fromkeys(result_lines(lessons)))
         column = {line: number for number, line in enumerate(lines)}
-        every = (*feedback.values(), *lines)
-        rows = similarity(every, tuple(lines)) if lines else np.zeros((len(every), 0))
+        block = _blocks(similarity, (*feedback.values(), *lines), tuple(lines))
         # The other way round: a line is short, and what counts is how much of it comes from the record.
-        origin = similarity(tuple(lines), tuple(texts.values())) if lines else np.zeros((0, len(texts)))
+        origin = _blocks(similarity, tuple(lines), tuple(texts.values()))
         position = {index: number for number, index in enumerate(feedback)}
         taught = {index: {number} for index, number in position.items()}
+        ways: dict[int, list[NodeOutput]] = {}
+        for node in sorted(lessons.nodes, key=lambda node: (node.level, -node.node)):
+            for index in node.sources:
+                ways.setdefault(index, []).append(node)
         for node in lessons.nodes:
             readers = [position[index] for index in node.sources if index in position]
             if node.level != 1 or not node.lessons or not readers:
                 continue
-            near = origin[np.ix_([column[line] for line in node.lessons], readers)]
+            near = origin(np.array([column[line] for line in node.lessons]), np.array(readers))
             # A line belongs to the reflections that it is about as close to as to its closest one.
             mine = near >= _SHARE * near.max(axis=1, keepdims=True)
             own = np.where(mine, near, 0.0)
@@ -126,19 +155,32 @@ class _View:
             ):
                 if value > 0:
                     taught[index].add(len(feedback) + column[node.lessons[best]])
-        return cls(feedback, {k: frozenset(v) for k, v in taught.items()}, rows, column, lessons.nodes, threshold)
+        kept = {index: frozenset(rows) for index, rows in taught.items()}
+        return cls(feedback, kept, block, column, lessons.nodes, ways, threshold)
 
-    def coverage(self, index: int, lines: Collection[str]) -> float:
+    def best(self, lines: Collection[str], indices: Iterable[int]) -> dict[int, float]:
+        """Return the highest similarity of what each index teaches to any of the lines."""
+        asked = [index for index in indices if index in self.taught]
         if not lines:
-            return 0.0
-        columns = [self.column[line] for line in lines]
-        return float(self.rows[np.ix_(sorted(self.taught[index]), columns)].max())
+            return dict.fromkeys(asked, 0.0)
+        columns = np.array([self.column[line] for line in lines])
+        rows = sorted({row for index in asked for row in self.taught[index]})
+        highest: dict[int, float] = {}
+        step = max(1, _CELLS // len(columns))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            highest.update(zip(part, self.block(np.array(part), columns).max(axis=1).tolist(), strict=True))
+        return {index: max(highest[row] for row in self.taught[index]) for index in asked}
 
     def covers(self, node: NodeOutput, index: int) -> bool:
-        return self.coverage(index, node.lessons) >= self.threshold
+        # The nodes live as long as this view, so an identity stays theirs.
+        known = self.known.setdefault(id(node), {})
+        if index not in known:
+            known.update(self.best(node.lessons, {*node.sources, index}))
+        return known[index] >= self.threshold
 
     def last_seen(self, index: int) -> tuple[int, int]:
-        way = sorted((node for node in self.nodes if index in node.sources), key=lambda node: (node.level, -node.node))
+        way = self.ways.get(index, [])
         if not way:
             return UNREAD if self.nodes else (1, 0)
         seen = [node for node in way if self.covers(node, index)]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from combee_dspy.reflections import normalised
 
-__all__ = ["Matrix", "Similarity", "gram_similarity"]
+__all__ = ["Matrix", "PreparedGrams", "Similarity", "gram_similarity"]
 
 Matrix = npt.NDArray[np.float64]
 
@@ -52,35 +52,57 @@ def gram_similarity(texts: Sequence[str], lines: Sequence[str]) -> Matrix:
     Returns:
         Values from 0 to 1, one row a text, one column a line.
     """
-    from scipy import sparse
+    grams = PreparedGrams(texts, lines)
+    return grams.block(np.arange(len(texts)), np.arange(len(lines)))
 
-    if not texts or not lines:
-        return np.zeros((len(texts), len(lines)))
-    bags = [_grams(text) for text in (*texts, *lines)]
-    vocabulary = {gram: column for column, gram in enumerate(sorted(set().union(*bags)))}
-    # The same sentence in many nodes is one document: copies must not make its own words common.
-    distinct = set(bags)
-    held = Counter(gram for bag in distinct for gram in bag)
-    weights = np.array([np.log1p((len(distinct) + _UNSEEN) / held[gram]) for gram in vocabulary])
-    indices = [vocabulary[gram] for bag in bags for gram in bag]
-    pointers = np.concatenate([[0], np.cumsum([len(bag) for bag in bags])])
-    shape = (len(bags), len(vocabulary))
-    ones: Any = sparse.csr_matrix((np.ones(len(indices)), indices, pointers), shape=shape)
-    totals = np.asarray(ones @ weights)
-    shared = np.asarray((ones[: len(texts)].multiply(weights).tocsr() @ ones[len(texts) :].T).todense())
-    rows, columns = totals[: len(texts), None], totals[None, len(texts) :]
-    short = np.array([len(bag) < _FEWEST_GRAMS for bag in bags])
-    within = np.divide(shared, rows, out=np.zeros_like(shared), where=rows > 0)
-    both = np.sqrt(rows * columns)
-    mutual = np.divide(shared, both, out=np.zeros_like(shared), where=both > 0)
-    mutual[:, short[len(texts) :]] = 0.0
-    within[short[: len(texts)], :] = 0.0
-    found = np.clip(np.maximum(within, mutual), 0.0, 1.0)
-    # Equal texts are equal however short they are.
-    for row, text in enumerate(bags[: len(texts)]):
-        if short[row]:
-            found[row, [column for column, line in enumerate(bags[len(texts) :]) if line and line == text]] = 1.0
-    return found
+
+class PreparedGrams:
+    """:func:`gram_similarity` of some texts and lines, any part of which may be asked for by itself.
+
+    The whole matrix of ten thousand texts and lines would take gigabytes. Immutable, safe to share.
+
+    Args:
+        texts: What should be covered.
+        lines: What may cover it.
+    """
+
+    def __init__(self, texts: Sequence[str], lines: Sequence[str]) -> None:
+        from scipy import sparse
+
+        bags = [_grams(text) for text in (*texts, *lines)]
+        vocabulary = {gram: column for column, gram in enumerate(sorted(set().union(*bags)))}
+        # The same sentence in many nodes is one document: copies must not make its own words common.
+        distinct = set(bags)
+        held = Counter(gram for bag in distinct for gram in bag)
+        weights = np.array([np.log1p((len(distinct) + _UNSEEN) / held[gram]) for gram in vocabulary])
+        indices = [vocabulary[gram] for bag in bags for gram in bag]
+        pointers = np.concatenate([[0], np.cumsum([len(bag) for bag in bags])])
+        shape = (len(bags), len(vocabulary))
+        ones: Any = sparse.csr_matrix((np.ones(len(indices)), indices, pointers), shape=shape)
+        self._totals = np.asarray(ones @ weights)
+        self._texts: Any = ones[: len(texts)].multiply(weights).tocsr()
+        self._lines: Any = ones[len(texts) :]
+        self._bags = bags
+        self._short = np.array([len(bag) < _FEWEST_GRAMS for bag in bags])
+
+    def block(self, texts: npt.NDArray[np.intp], lines: npt.NDArray[np.intp]) -> Matrix:
+        """Return the values of some texts, by position, for some lines."""
+        if not len(texts) or not len(lines):
+            return np.zeros((len(texts), len(lines)))
+        places = lines + self._texts.shape[0]
+        shared = np.asarray((self._texts[texts] @ self._lines[lines].T).todense())
+        rows, columns = self._totals[texts, None], self._totals[None, places]
+        within = np.divide(shared, rows, out=np.zeros_like(shared), where=rows > 0)
+        both = np.sqrt(rows * columns)
+        mutual = np.divide(shared, both, out=np.zeros_like(shared), where=both > 0)
+        mutual[:, self._short[places]] = 0.0
+        within[self._short[texts], :] = 0.0
+        found = np.clip(np.maximum(within, mutual), 0.0, 1.0)
+        # Equal texts are equal however short they are.
+        for row in np.flatnonzero(self._short[texts]).tolist():
+            own = self._bags[texts[row]]
+            found[row, [column for column, place in enumerate(places) if own and self._bags[place] == own]] = 1.0
+        return found
 
 
 def _grams(text: str) -> frozenset[str]:

@@ -3,7 +3,8 @@
 from combee_dspy.sessions._agent import SessionAgent, SessionMetric, current, in_session, session_tools
 from combee_dspy.sessions._base import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind
 from combee_dspy.sessions._code import CodeAgent
-from combee_dspy.sessions._pool import PooledSession, PoolStats, SessionLimits, SessionPool
+from combee_dspy.sessions._pool import PoolStats, SessionPool
+from combee_dspy.sessions._pooled import PooledSession, SessionLimits
 from combee_dspy.sessions._process import ServerProcess
 
 __all__ = [

@@ -13,7 +13,8 @@ import dspy
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.sessions._base import EnvironmentFaultError
 from combee_dspy.sessions._code import CodeAgent
-from combee_dspy.sessions._pool import PooledSession, SessionPool
+from combee_dspy.sessions._pool import SessionPool
+from combee_dspy.sessions._pooled import PooledSession
 from combee_dspy.sessions._text import shorten
 
 __all__ = ["SessionAgent", "SessionMetric", "current", "in_session", "session_tools"]

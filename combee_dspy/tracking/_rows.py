@@ -192,10 +192,14 @@ def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
     except ImportError:
         return None
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    columns = [field for field in fields(Row) if field.name != "steps"]
+    columns = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "steps"}
     # Nested values as JSON text: every reader of Parquet has strings.
-    schema = pa.schema([(field.name, types.get(str(field.type).split(" ")[0], pa.string())) for field in columns])
-    table = {field.name: [_cell(_value(row, field.name)) for row in rows] for field in columns}
+    schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in columns.items()])
+    plain = [row if isinstance(row, dict) else {name: getattr(row, name) for name in columns} for row in rows]
+    table = {}
+    for name, kind in columns.items():
+        values = [row.get(name) for row in plain]
+        table[name] = values if kind in types else [_cell(value) for value in values]
     sink = io.BytesIO()
     parquet.write_table(pa.Table.from_pydict(table, schema=schema), sink, compression="zstd")
     return sink.getvalue()
@@ -203,10 +207,6 @@ def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
 
 _NAMES = tuple(field.name for field in fields(Row))
 _SHOWN = tuple(name for name in _NAMES if name not in ("run_id", "usage", "steps"))
-
-
-def _value(row: Row | Mapping[str, Any], name: str) -> Any:
-    return row.get(name) if isinstance(row, dict) else getattr(row, name)
 
 
 def _cell(value: Any) -> Any:

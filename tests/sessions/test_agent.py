@@ -62,8 +62,9 @@ def agent_answer(request: ScriptedRequest) -> str:
 
 
 def proposer_answer(request: ScriptedRequest) -> str:
-    # What a proposer can know is what the feedback says.
-    lessons = [LESSON] if "Failed: the door is shut." in request.text else []
+    # What a proposer can know is what the feedback says, and what the level below made of it.
+    known = LESSON in request.text or "Failed: the door is shut." in request.text
+    lessons = [LESSON] if known else []
     return said(request, {"lessons": lessons})
 
 

@@ -151,12 +151,9 @@ def test_without_a_tracker_and_a_log_dir_nothing_is_written(service: SimulatedSe
     assert not list(tmp_path.iterdir())
 
 
-def test_gpu_seconds_are_recorded_by_role_where_some_are_declared(
-    service: SimulatedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Combee, "gpus", {"task": 2}, raising=False)
+def test_gpu_seconds_are_recorded_by_role_where_some_are_declared(service: SimulatedService, tmp_path: Path) -> None:
     # A probe's call is nobody's rollout.
-    program = _compile(service, None, tmp_path / "log", probe=False)
+    program = _compile(service, None, tmp_path / "log", probe=False, gpus={"task": 2})
     by_role = program.combee_report.costs["by_role"]
     assert by_role["task"]["gpu_seconds"] > 0
     assert by_role["proposer"]["gpu_seconds"] is None

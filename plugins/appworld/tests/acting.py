@@ -59,13 +59,16 @@ def _act(request: ScriptedRequest) -> str:
 
 
 def _propose(request: ScriptedRequest) -> str:
-    lessons = []
-    if re.search(r"Not met:\s*- assert the task was marked complete", request.text):
+    # Records come as JSON, with their line ends escaped.
+    text = request.text.replace("\\n", "\n")
+    # Lessons of the level below are handed on.
+    lessons = [rule for rule in (FINISH, PAGES) if rule in text]
+    if re.search(r"Not met:\s*- assert the task was marked complete", text):
         lessons.append(FINISH)
     # A wrong answer, and not merely none.
-    if re.search(r"- assert answers match.\s+\S*\d", request.text):
+    if re.search(r"- assert answers match\.\s+'\d", text):
         lessons.append(PAGES)
-    return said(request, {"lessons": lessons})
+    return said(request, {"lessons": list(dict.fromkeys(lessons))})
 
 
 def agent_lm() -> ScriptedLM:

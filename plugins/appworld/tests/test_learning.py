@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
+
 import dspy
 import pytest
 from acting import FINISH, PAGES, agent_lm, proposer_lm
@@ -9,7 +13,7 @@ from combee_dspy import Combee
 from combee_dspy.events import RolloutFinished
 from combee_dspy.tracking import Hook
 
-from combee_appworld import AppWorld, CompletionHook
+from combee_appworld import AppWorld, AppWorldEnvironment, CompletionHook
 
 
 class Seen(Hook):
@@ -21,9 +25,25 @@ class Seen(Hook):
             self.rollouts.append(event)
 
 
-@pytest.mark.parametrize(("agent", "heldout"), [("react", "test_normal"), ("code", "test_challenge")])
-def test_combee_teaches_the_missing_steps(world, installation, agent, heldout):
-    benchmark = AppWorld(world, heldout=heldout, agent=agent, workers=2).load()
+@pytest.fixture
+def fifth_is_killed(monkeypatch):
+    """The server of the fifth session is killed, with SIGKILL, once that session is open."""
+    plain, opened = AppWorldEnvironment.open, itertools.count(1)
+
+    def open_and_kill(self, task):
+        session = plain(self, task)
+        if next(opened) == 5:
+            os.killpg(self.pid, signal.SIGKILL)
+        return session
+
+    monkeypatch.setattr(AppWorldEnvironment, "open", open_and_kill)
+
+
+@pytest.mark.usefixtures("fifth_is_killed")
+@pytest.mark.parametrize(("agent", "heldout", "workers"), [("react", "test_normal", 8), ("code", "test_challenge", 2)])
+def test_combee_teaches_the_missing_steps_while_a_world_is_killed(world, installation, agent, heldout, workers):
+    benchmark = AppWorld(world, heldout=heldout, agent=agent, workers=workers).load()
+    student = benchmark.program()
     completion, seen = CompletionHook(), Seen()
     combee = Combee(
         benchmark.metric,
@@ -32,17 +52,21 @@ def test_combee_teaches_the_missing_steps(world, installation, agent, heldout):
         operators=["insert"],
         max_metric_calls=60,
         reflection_minibatch_size=6,
-        num_threads=2,
+        num_threads=workers,
         hooks=[completion, seen],
         seed=0,
     )
     with dspy.context(lm=agent_lm(), adapter=dspy.ChatAdapter()):
         program = combee.compile(
-            benchmark.program(),
+            student,
             trainset=list(benchmark.train.examples),
             valset=list(benchmark.validation.examples),
             heldout=list(benchmark.heldout.examples),
         )
+    stats = student.pool.stats
+    student.pool.close()
+    assert stats.faults == {"lost": 1}
+    assert stats.started == workers + 1
     report = program.combee_report
     assert (report.seed_score, report.best_score) == (0.0, 1.0)
     assert (report.heldout.before, report.heldout.after) == (0.0, 1.0)

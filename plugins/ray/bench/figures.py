@@ -56,7 +56,7 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
 
 
 def measure(executor, program, examples, workers, kill_at=None):
-    """Return seconds, the ledger's totals, and how many rollouts were begun again."""
+    """Return seconds, this process's CPU seconds, calls in the ledger, and how many rollouts were begun again."""
     ledger = Ledger()
     with LedgerRecorder(ledger).installed(), closing(executor.start(workers)) as session:
         run = getattr(session, "run_rollout", run_rollout)
@@ -73,17 +73,17 @@ def measure(executor, program, examples, workers, kill_at=None):
         for future in warm:
             future.result()
         before = ledger.snapshot().total.calls
-        started = time.perf_counter()
+        started, spent = time.perf_counter(), time.process_time()
         futures = [session.submit(one, example) for example in examples]
         if kill_at is not None:
             for _ in range(kill_at):
                 done.acquire()
             os.kill(session.actors.pids()[0], signal.SIGKILL)
         rollouts = [future.result() for future in futures]
-        seconds = time.perf_counter() - started
+        seconds, cpu = time.perf_counter() - started, time.process_time() - spent
         calls = ledger.snapshot().total.calls - before
         assert all(rollout.score == 1.0 for rollout in rollouts)
-        return seconds, calls, getattr(session, "repeated", 0)
+        return seconds, cpu, calls, getattr(session, "repeated", 0)
 
 
 def main():
@@ -110,19 +110,22 @@ def main():
     with dspy.context(lm=dspy.LM("instant/double", engine=Instant(), cache=False)):
         for load, seconds in (("no work", 0.0), ("20 ms of Python", 0.02)):
             rates = {name: [] for name in executors}
+            costs = {name: [] for name in executors}
             for _ in range(given.repeats):
                 for name, executor in executors.items():
-                    taken, calls, _ = measure(executor, Thinking(seconds), examples, given.workers)
+                    taken, cpu, calls, _ = measure(executor, Thinking(seconds), examples, given.workers)
                     assert calls == len(examples)
                     rates[name].append(len(examples) / taken)
+                    costs[name].append(1000 * cpu / len(examples))
             for name, found in rates.items():
                 spread = f"{min(found):.0f} to {max(found):.0f}"
-                print(f"{load}: {name}: {statistics.median(found):.0f} rollouts/s ({spread})", flush=True)
-        taken, calls, again = measure(
+                here = f"{statistics.median(costs[name]):.1f} CPU ms a rollout in this process"
+                print(f"{load}: {name}: {statistics.median(found):.0f} rollouts/s ({spread}), {here}", flush=True)
+        taken, _, calls, again = measure(
             Ray(actors=given.actors), Thinking(0.02), examples, given.workers, kill_at=len(examples) // 3
         )
-        print(f"20 ms of Python, one worker killed after a third: {len(examples) / taken:.0f} rollouts/s, {again} begun ")
-        print(f"again, {calls} calls in the ledger for {len(examples)} rollouts")
+        print(f"20 ms of Python, one worker killed after a third: {len(examples) / taken:.0f} rollouts/s")
+        print(f"{again} begun again; {calls} calls in the ledger for {len(examples)} rollouts")
     ray.shutdown()
 
 

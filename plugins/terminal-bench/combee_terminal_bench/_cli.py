@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-from combee_dspy.exceptions import ArgumentError, CombeeError
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError, CombeeError
 from combee_dspy.sessions import EnvironmentFaultError
 
 from combee_terminal_bench._environment import HarborEnvironment, judge
@@ -56,6 +56,8 @@ def check(
     wrong = 0
     with ExitStack() as stack:
         try:
+            if environment not in ("docker", "namespace"):
+                raise ArgumentValueError("environment", environment, "is none", "Give 'docker' or 'namespace'.")
             found = read_tasks(tasks)
             harbor = HarborEnvironment({task.name: str(task.folder) for task in found}, environment, python)
             stack.callback(harbor.kill)
@@ -63,14 +65,14 @@ def check(
         except (CombeeError, EnvironmentFaultError) as error:
             raise _end(error) from error
         for task in found:
-            scores = {agent: _score(harbor, task.name, agent) for agent in ("oracle", "nop")}
+            scores = {"oracle": _score(harbor, task.name, "oracle"), "nop": _score(harbor, task.name, "nop")}
             wrong += scores != {"oracle": "1", "nop": "0"}
             typer.echo(f"{task.name}: " + ", ".join(f"{agent} {score}" for agent, score in scores.items()))
     if wrong:
         raise typer.Exit(1)
 
 
-def _score(harbor: HarborEnvironment, task: str, agent: str) -> str:
+def _score(harbor: HarborEnvironment, task: str, agent: Literal["oracle", "nop"]) -> str:
     try:
         return f"{judge(harbor, task, agent).score:g}"
     except EnvironmentFaultError as fault:

@@ -11,9 +11,9 @@ import subprocess
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from combee_dspy.sessions import AgentSession, Environment, EnvironmentFaultError, Evaluation, ServerProcess
+from combee_dspy.sessions import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind, ServerProcess
 
 from combee_terminal_bench._setup import harbor_python
 from combee_terminal_bench._verdict import verdict
@@ -107,7 +107,7 @@ class HarborEnvironment(Environment):
         except ValueError as error:
             raise EnvironmentFaultError("protocol", f"Harbor's process answered what is no JSON: {error}") from error
         if answer.get("fault"):
-            kind = answer["fault"] if answer["fault"] in _FAULTS else "lost"
+            kind = cast("FaultKind", answer["fault"] if answer["fault"] in _FAULTS else "lost")
             raise EnvironmentFaultError(kind, str(answer.get("reason")))
         return dict(answer)
 
