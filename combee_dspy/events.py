@@ -500,6 +500,7 @@ class RunStopping(Event):
 
     reason: str
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldoutEvaluated(Event):
     """The held-out set has been read, once, at the end.

@@ -105,9 +105,7 @@ class Meter(BaseCallback):
         else:
             self._books.drop()
 
-    def metric(
-        self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-    ) -> Any:
+    def metric(self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
         """Score as the task's metric does, and enter the rollout.
 
         What the metric raises is entered as a failure and raised.

@@ -84,9 +84,7 @@ def run_baseline(method: Baseline, task: BaselineTask) -> BaselineResult:
 
 
 @contextmanager
-def _opened(
-    method: Baseline, task: BaselineTask, splits: Splits, contract: HeldoutContract | None
-) -> Iterator[_Run]:
+def _opened(method: Baseline, task: BaselineTask, splits: Splits, contract: HeldoutContract | None) -> Iterator[_Run]:
     ledger = Ledger(PriceTable(task.prices), clock=task.clock)
     journal: list[Journal] = []
 

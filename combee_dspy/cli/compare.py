@@ -89,9 +89,7 @@ def compare(  # noqa: PLR0913 - one parameter an option
     train: Annotated[int, _rows("Training")] = 168,
     validation: Annotated[int, _rows("Validation")] = 48,
     heldout: Annotated[int, _rows("Held-out")] = 100,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Calls at once; 32, or 4 with the embedded model.")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Calls at once; 32, or 4 with the embedded model.")] = None,
     time_scale: Annotated[float, typer.Option(help="Wall seconds for one simulated second, above 0.")] = 0.2,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Record every run in MLflow, side by side.")] = False,
     json_file: Annotated[
@@ -213,9 +211,7 @@ def _title(options: CompareOptions) -> str:
     return f"{options.label}: {data}"
 
 
-def _table(
-    options: CompareOptions, summaries: Sequence[MethodSummary], results: Sequence[BaselineResult]
-) -> Table:
+def _table(options: CompareOptions, summaries: Sequence[MethodSummary], results: Sequence[BaselineResult]) -> Table:
     from rich.table import Table
 
     from combee_dspy.bench import MARGIN

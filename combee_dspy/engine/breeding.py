@@ -151,7 +151,9 @@ class Breeder:
         siblings = list(started)
         pending = list(enumerate(children))
         for attempt in range(self._draws):
-            made = [(number, child, self._submit(child.operator, scanned, attempt)) for number, child in pending]
+            made = [
+                (number, child, self._submit(child.operator, scanned, attempt, number)) for number, child in pending
+            ]
             refused: list[tuple[int, Child]] = []
             for number, child, edits in made:
                 child.tried.append(child.operator)
@@ -180,7 +182,9 @@ class Breeder:
         """Return one operator's edit of a child's parent as texts; what was refused is noted in the child."""
         return self._texts(child, scanned, self._submit(operator, scanned, attempt))
 
-    def _submit(self, operator: int, scanned: Mapping[str, Scanned], attempt: int) -> dict[str, Future[Edit | Refusal]]:
+    def _submit(
+        self, operator: int, scanned: Mapping[str, Scanned], attempt: int, number: int = 0
+    ) -> dict[str, Future[Edit | Refusal]]:
         return {
             component: self._pool.submit(
                 # A fresh copy per task: two threads may not run in one context.
@@ -189,13 +193,15 @@ class Breeder:
                 self._operators[operator],
                 operator,
                 one.given,
-                one.context if not attempt else self._again(one.context, attempt),
+                one.context if not attempt else self._again(one.context, attempt, number),
             )
             for component, one in scanned.items()
         }
 
-    def _again(self, context: StrategyContext, attempt: int) -> StrategyContext:
-        return replace(context, place=f"{context.place}/draw {attempt}", predict=self._predict(attempt))
+    def _again(self, context: StrategyContext, attempt: int, number: int) -> StrategyContext:
+        # Two children may come to one operator in one round: in one place they would make one text.
+        place = f"{context.place}/draw {attempt} of child {number}"
+        return replace(context, place=place, predict=self._predict(attempt))
 
     def _texts(
         self, child: Child, scanned: Mapping[str, Scanned], edits: Mapping[str, Future[Edit | Refusal]]

@@ -114,6 +114,6 @@ class BestNode:
             trial = Child(child.parent, child.operator)
             texts = self._breeder.apply(child.operator, lower, trial)
             whole = {**child.candidate, **texts}
-            if texts and whole != child.candidate and self._guarding.text(whole, child.parent, []) is None:
+            if texts and whole != child.candidate and self._guarding.likeness(whole, child.parent) is None:
                 found.append(texts)
         return found

@@ -17,33 +17,33 @@ def choose(
     count: int,
     *,
     seed: int,
-    draw: Callable[[Sequence[Candidate]], Sequence[Sequence[float]]] | None,
+    draw: Callable[[Sequence[Candidate], Sequence[Any]], Sequence[Sequence[float]]] | None,
 ) -> Selection:
     """Choose among a run's candidates.
 
     A validation score from a LM that samples is one draw, and the best of many
     is partly luck. So the finalists are drawn again, and the mean of both draws
-    decides. Candidates that were not validated on every example cannot be
-    compared and are left out, unless none was.
+    decides. Only candidates that were validated on the same examples can be
+    compared: those that the first of the most widely validated ones was.
 
     Args:
         result: gepa's result.
         count: How many finalists there are at most.
         seed: The run's seed.
-        draw: Scores candidates on the whole validation set once more; ``None`` where
-            that would tell nothing, or nothing is left to pay for it.
+        draw: Scores candidates once more on the validation examples with these ids; ``None``
+            where that would tell nothing, or nothing is left to pay for it.
     """
     scores: list[dict[Any, float]] = [dict(found) for found in result.val_subscores]
     widest = max(len(found) for found in scores)
-    pool = [index for index, found in enumerate(scores) if len(found) == widest]
-    means = [sum(scores[index].values()) / widest for index in pool]
+    order = sorted(next(found for found in scores if len(found) == widest))
+    pool = [index for index, found in enumerate(scores) if sorted(found) == order]
+    means = [sum(scores[index].values()) / len(order) for index in pool]
     tokens = [sum(map(estimate_tokens, result.candidates[index].values())) for index in pool]
     chosen = [pool[position] for position in finalists(means, count if draw is not None else 1, tokens)]
-    order = sorted(scores[pool[0]])
     first = [tuple(scores[index][key] for key in order) for index in chosen]
     again: Sequence[Sequence[float]] = ()
     if draw is not None and len(chosen) > 1:
-        again = draw([dict(result.candidates[index]) for index in chosen])
+        again = draw([dict(result.candidates[index]) for index in chosen], order)
     made = [
         Finalist(index, (first[place], tuple(again[place])) if again else (first[place],), tokens[pool.index(index)])
         for place, index in enumerate(chosen)

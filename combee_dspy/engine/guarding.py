@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import dspy
 
-from combee_dspy.diversity import SimilarityGuard, candidate_text
+from combee_dspy.diversity import SimilarityGuard, TooSimilar, candidate_text
 from combee_dspy.engine.candidates import Candidate, fields_key, visible
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
@@ -97,19 +97,29 @@ class Guarding:
         It is compared with the front, its parent, its siblings, and the children that were rejected last.
         """
         text = candidate_text(candidate)
-        if self._similar is not None:
-            others = (*self._state.front, parent, *siblings, *self._state.rejected)
-            compared = dict.fromkeys(candidate_text(one) for one in others)
-            if near_parent:
-                # An edit that says the same in other words is like its parent on purpose.
-                compared.pop(candidate_text(parent))
-            refused = self._state.drawn.refused_texts
-            refusal = self._similar.judge(text, list(compared), refused, order_counts=near_parent)
-            if refusal is not None:
-                self._state.drawn = self._state.drawn.after_refusal(text, refusal)
-                return refusal
-        self._state.drawn = self._state.drawn.after_proposal(text)
-        return None
+        refusal = self.likeness(candidate, parent, siblings, near_parent=near_parent)
+        drawn = self._state.drawn
+        self._state.drawn = drawn.after_proposal(text) if refusal is None else drawn.after_refusal(text, refusal)
+        return refusal
+
+    def likeness(
+        self,
+        candidate: Mapping[str, str],
+        parent: Mapping[str, str],
+        siblings: Sequence[Mapping[str, str]] = (),
+        *,
+        near_parent: bool = False,
+    ) -> TooSimilar | None:
+        """Return what :meth:`text` returns, and count nothing: for what may never be proposed."""
+        if self._similar is None:
+            return None
+        others = (*self._state.front, parent, *siblings, *self._state.rejected)
+        compared = dict.fromkeys(candidate_text(one) for one in others)
+        if near_parent:
+            # An edit that says the same in other words is like its parent on purpose.
+            compared.pop(candidate_text(parent))
+        refused = self._state.drawn.refused_texts
+        return self._similar.judge(candidate_text(candidate), list(compared), refused, order_counts=near_parent)
 
     def notes(self, component: str, candidate: Mapping[str, str]) -> str:
         """Return what a proposer must know before it edits a component."""

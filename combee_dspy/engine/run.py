@@ -332,7 +332,7 @@ class _Run:
                 result,
                 count,
                 seed=settings.seed,
-                draw=lambda candidates: self.adapter.another_draw(candidates, rows),
+                draw=lambda candidates, ids: self.adapter.another_draw(candidates, [rows[number] for number in ids]),
             )
         self.services.bus.emit(chosen.event(self.state.iteration))
         return chosen

@@ -29,6 +29,9 @@ MAX_ROWS = 5_000
 
 TABLE = "telling_rollouts.json"
 
+NOTE_SECONDS = 10.0
+"""Between two descriptions of a run that goes on, by the journal's clock: short iterations share one."""
+
 _WHY = {
     "improved": "biggest gain over its parent",
     "fell": "biggest loss against its parent",
@@ -86,6 +89,7 @@ class Fold:
         self._run_id = ""
         self._best = ""
         self._at = 0.0
+        self._noted = -NOTE_SECONDS
         self._iteration = 0
         self._ended = True
         self.rollouts = 0
@@ -208,7 +212,8 @@ class Fold:
         self._sent.update((name, iteration) for name in metrics)
         writes: list[Write] = []
         if metrics:
-            writes.append(Batch(self._now, iteration, metrics, tags=self._note()))
+            tags = self._note() if self._at - self._noted >= NOTE_SECONDS else {}
+            writes.append(Batch(self._now, iteration, metrics, tags=tags))
         best = self._summary.best
         if best is not None and best.candidate_id != self._best:
             self._best = best.candidate_id
@@ -260,6 +265,7 @@ class Fold:
         return [_json(TABLE, table), Batch(self._now, tags=tags), *traces]
 
     def _note(self) -> dict[str, str]:
+        self._noted = self._at
         return {} if self._target.described else {"mlflow.note.content": self._summary.description()}
 
 

@@ -206,7 +206,9 @@ def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
 
 
 _NAMES = tuple(field.name for field in fields(Row))
-_SHOWN = tuple(name for name in _NAMES if name not in ("run_id", "usage", "steps"))
+# What tells something comes first: a screen shows four to six columns of the table.
+_FIRST = ("score", "inputs", "prediction", "feedback", "error")
+_SHOWN = (*_FIRST, *(name for name in _NAMES if name not in {*_FIRST, "run_id", "usage", "steps"}))
 
 
 def _cell(value: Any) -> Any:

@@ -131,6 +131,12 @@ class Summary:
             data: Its line in the journal, by the names of :class:`combee_dspy.tracking.Row`.
         """
         step = self._open
+        if data["purpose"] == "heldout":
+            # They come after the last iteration has closed, under names that it has not given a value.
+            step.count("heldout/rollouts")
+            if data["error_class"]:
+                step.count("heldout/errors")
+            return
         if data["purpose"] in _PURPOSES:
             step.scores.setdefault(_PURPOSES[data["purpose"]], []).append(data["score"])
         step.count("rollouts/cached" if data["cached"] else "rollouts/run")
@@ -254,6 +260,14 @@ class Summary:
         self._open.values["rollouts/bought"] = event.rollouts
         self._open.values["time/run"] = event.seconds
         self._costs(event.costs)
+        if event.costs:
+            # The last iteration closed before the held-out set was paid for, and its step takes no second value.
+            total = sum_of(figures_of(event.costs))
+            values = {"calls": total.calls, "tokens": total.tokens, "dollars": total.dollars}
+            values |= {"unpriced_calls": total.unpriced, "rollouts": event.rollouts}
+            self._open.values.update({f"total/{name}": value for name, value in values.items()})
+            if total.gpu_seconds is not None:
+                self._open.values["total/gpu_seconds"] = total.gpu_seconds
 
     def _costs(self, costs: Mapping[str, Any]) -> None:
         figures = figures_of(costs)

@@ -311,7 +311,8 @@ def _of_mlflow(run: Any) -> RunRow:
     metrics, tags = run.data.metrics, run.data.tags
     tokens = [int(value) for name, value in metrics.items() if name.startswith("tokens/")]
     rolled = metrics.get("rollouts/bought")
-    unpriced = metrics.get("cost/unpriced_calls")
+    unpriced = _latest(metrics.get("cost/unpriced_calls"), metrics.get("total/unpriced_calls"))
+    spent = _latest(float(sum(tokens)) if tokens else None, metrics.get("total/tokens"))
     gain = {name: metrics.get(f"heldout/{name}") for name in ("before", "after", "gain_low", "gain_high")}
     return RunRow(
         run=run.info.run_id,
@@ -325,10 +326,15 @@ def _of_mlflow(run: Any) -> RunRow:
         heldout_after=gain["after"],
         heldout_low=gain["gain_low"],
         heldout_high=gain["gain_high"],
-        tokens=sum(tokens) if tokens else None,
-        dollars=metrics.get("cost/dollars"),
+        tokens=None if spent is None else int(spent),
+        dollars=_latest(metrics.get("cost/dollars"), metrics.get("total/dollars")),
         unpriced=None if unpriced is None else int(unpriced),
         fit_for_claims={"true": True, "false": False}.get(tags.get("combee.fit_for_claims", "")),
         journal="",
         mlflow_run=run.info.run_id,
     )
+
+
+def _latest(at_iteration: float | None, at_end: float | None) -> float | None:
+    """Return the later of two sums that only grow: a finished run may have been taken up again."""
+    return max((one for one in (at_iteration, at_end) if one is not None), default=None)

@@ -118,7 +118,10 @@ def test_options_reach_the_measurement_and_the_record_and_the_picture(asked, cap
     assert "no language model" in data["label"]
     assert {"machine", "versions", "command", "options", "summary", "runs"} <= set(data)
     assert [(run["method"], run["seed"]) for run in data["runs"]] == [
-        ("ace", 3), ("combee", 3), ("ace", 4), ("combee", 4),
+        ("ace", 3),
+        ("combee", 3),
+        ("ace", 4),
+        ("combee", 4),
     ]
     assert data["runs"][0]["curve"][0]["rollouts"] == 40
     assert "no language model" in picture.read_text()
@@ -176,9 +179,7 @@ def test_options_are_refused_before_the_first_method_runs(changes, error):
 def test_two_methods_really_run_on_the_same_rows(capsys, tmp_path: Path):
     record = tmp_path / "c.json"
     sizes = "--train 12 --validation 6 --heldout 10 --budget 40 --threads 8 --time-scale 0.001"
-    code, out, err = shell(
-        capsys, "compare", "--methods", "gepa,combee", *sizes.split(), "--json", str(record)
-    )
+    code, out, err = shell(capsys, "compare", "--methods", "gepa,combee", *sizes.split(), "--json", str(record))
     assert code == 0, err
     data = json.loads(record.read_text())
     one, two = data["runs"]

@@ -214,10 +214,10 @@ def bought(hook: Recorder) -> int:
 
 
 def test_the_best_node_stands_in_where_the_merge_lost_what_helps(world: Any) -> None:
-    plain, without = run(world, dropping)
+    plain, without = run(world, dropping, aggregator="parallel-scan")
     assert plain.combee_report.best_score == plain.combee_report.seed_score
     assert not without.of(CandidateScreened)
-    program, hook = run(world, dropping, fallback="best-node")
+    program, hook = run(world, dropping, aggregator="parallel-scan", fallback="best-node")
     assert program.combee_report.best_score > program.combee_report.seed_score
     passed = [event for event in hook.of(CandidateScreened) if event.passed]
     assert passed
@@ -241,7 +241,8 @@ def test_the_screens_rollouts_count_in_the_budget(world: Any) -> None:
 
 
 def test_a_tie_keeps_the_root(world: Any) -> None:
-    _, hook = run(world, dropping, task=lambda request: as_chat({"answer": "unknown"}), fallback="best-node")
+    unknown = as_chat({"answer": "unknown"})
+    _, hook = run(world, dropping, task=lambda request: unknown, aggregator="parallel-scan", fallback="best-node")
     screened = hook.of(CandidateScreened)
     assert screened
     assert not any(event.passed for event in screened)

@@ -183,6 +183,7 @@ def _everything(world: Any, last: int = 8, log_dir: Path | None = None, **kwargs
         "anchors": world.examples(1),
         "fallback": "best-node",
         "screen": 3,
+        "aggregator": "parallel-scan",
         "rescue": True,
         "lesson_ledger": True,
         "calibration": Calibration(world.metric, minimum=10, share=1.0),

@@ -221,3 +221,12 @@ def test_copies_that_reach_a_merge_are_told_apart_and_failed_nodes_are_no_sample
     assert len(reads) == 2
     found = [(one.copies, one.kept, one.total, one.items, one.lines) for one in merges]
     assert found == [(1, 1, 2, 3, 4), (2, 1, 1, 3, 4)]
+
+
+def test_a_matrix_in_parts_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = two_levels((0, 1, 2), (6, 7), (0, 6))
+    whole = measure_retention(RECORDS, given)
+    monkeypatch.setattr("combee_dspy.retention._measure._CELLS", 4)
+    assert measure_retention(RECORDS, given) == whole
+    # A measure of the user's own is asked for all at once.
+    assert measure_retention(RECORDS, given, similarity=lambda texts, told: gram_similarity(texts, told)) == whole

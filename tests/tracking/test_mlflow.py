@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,6 +81,9 @@ def test_metrics_have_one_value_a_step(done: MLflowHook, client: Any) -> None:
     assert history["tokens/task"] == [(1, 1050), (2, 2100)]
     assert history["batch/size"] == [(1, 4), (2, 4)]
     assert history["heldout/after"] == [(2, 0.8)]
+    # What the held-out set cost comes after the last iteration has closed.
+    assert history["total/tokens"] == [(2, 5520)]
+    assert history["total/dollars"] == [(2, 0.75)]
     for name, points in history.items():
         assert len({step for step, _ in points}) == len(points), name
 
@@ -100,6 +104,45 @@ def test_telling_rollouts_have_traces(done: MLflowHook, client: Any) -> None:
     assert len(ids) == len(traces)
     assert all(name.startswith(done.journal.run_id) for name in ids)
     assert {trace.data.spans[0].inputs["question"] for trace in traces} <= {f"question {index}" for index in range(5)}
+
+
+def test_the_machines_load_is_recorded_on_request_alone(
+    monkeypatch: pytest.MonkeyPatch, store: Store, story: Story
+) -> None:
+    heard: list[str] = []
+
+    class Monitor:
+        def __init__(self, run_id: str, tracking_uri: str) -> None:
+            self.place = f"{run_id} {tracking_uri}"
+
+        def start(self) -> None:
+            heard.append(f"start {self.place}")
+
+        def finish(self) -> None:
+            heard.append(f"finish {self.place}")
+
+    module = "mlflow.system_metrics.system_metrics_monitor"
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(SystemMetricsMonitor=Monitor))
+    for wanted in (False, True):
+        hook = MLflowTracker("load", store[0], registry=False, traces=0, system_metrics=wanted).open()
+        with EventBus([hook]) as bus:
+            bus.emit(story()[0])
+    assert heard == [f"start {hook.run_id} {store[0]}", f"finish {hook.run_id} {store[0]}"]
+
+
+def test_a_machine_whose_load_cannot_be_read_is_recorded_without(
+    monkeypatch: pytest.MonkeyPatch, store: Store, story: Story, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def monitor(run_id: str, tracking_uri: str) -> None:
+        raise ImportError("no psutil here")
+
+    module = "mlflow.system_metrics.system_metrics_monitor"
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(SystemMetricsMonitor=monitor))
+    hook = MLflowTracker("load", store[0], registry=False, traces=0, system_metrics=True).open()
+    with EventBus([hook]) as bus:
+        bus.emit(story()[0])
+    assert "load is not recorded: no psutil here" in caplog.text
+    assert client.get_run(hook.run_id).data.params["size/train"] == "24"
 
 
 def test_splits_are_datasets_with_our_own_hash(done: MLflowHook, client: Any) -> None:

@@ -66,6 +66,15 @@ def test_each_iteration_has_its_own_figures(story: Story) -> None:
     assert steps[3]["tokens/task"] == 3150
 
 
+def test_held_out_rollouts_count_by_themselves_and_the_end_has_the_sums(story: Story) -> None:
+    _, steps = _steps(story)
+    last = steps[3]
+    assert last["heldout/rollouts"] == 5
+    assert "rollouts/run" not in last
+    assert "latency/rollout_mean" not in last
+    assert (last["total/tokens"], last["total/calls"], last["total/dollars"]) == (5520, 31, 0.75)
+
+
 def test_of_several_children_in_one_iteration_the_best_is_the_candidate(story: Story) -> None:
     summary = Summary()
     for index, score in enumerate([0.4, 0.9, 0.6], start=1):

@@ -56,7 +56,7 @@ class Frame:
     def of(cls, x: tuple[float, float], y: tuple[float, float], *, log: bool = False, height: float = HEIGHT) -> Frame:
         """Return a frame of the usual size over two ranges; an empty range is widened."""
         (x0, x1), (y0, y1) = _wide(x, log), _wide(y, log)
-        return cls(Scale(x0, x1, 46, WIDTH - 14, log), Scale(y0, y1, height - 40, 14, log))
+        return cls(Scale(x0, x1, 60, WIDTH - 14, log), Scale(y0, y1, height - 40, 14, log))
 
     def axes(
         self,

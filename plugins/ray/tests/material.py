@@ -56,6 +56,13 @@ class Locked(dspy.Module):
         return self.answer(question=question)
 
 
+class Leaking(dspy.Module):
+    """Answers with what no other process can have."""
+
+    def forward(self, question):
+        return dspy.Prediction(answer=threading.Lock())
+
+
 class Outage(dspy.Module):
     def forward(self, question):
         raise InfrastructureFaultError("the environment is gone", retryable=False)

@@ -14,7 +14,7 @@ from combee_dspy.costs import Ledger, LedgerRecorder, RolloutMeter
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.rollouts import InfrastructureFaultError, Threads, run_rollout
-from material import Killer, Locked, Once, Outage, Threshold, Where, always, benchmark, judged
+from material import Killer, Leaking, Locked, Once, Outage, Threshold, Where, always, benchmark, judged
 
 from combee_ray import Ray
 from combee_ray._carry import CannotTravelError
@@ -240,6 +240,12 @@ def test_code_that_the_workers_cannot_import_is_named():
                 future.result()
     finally:
         del sys.modules["only_here"]
+
+
+def test_a_result_that_cannot_come_back_is_named():
+    with closing(Ray(actors=1).start(1)) as session:
+        with pytest.raises(CannotTravelError, match="brought back.*lock"):
+            session.run_rollout(Leaking(), rows(1)[0], "id", always, 0.0)
 
 
 def test_gpu_seconds_are_refused():
