@@ -189,12 +189,15 @@ class CandidateProposed(Event):
         parent_id: The parent's content hash.
         operator: The operator's name.
         texts: The components that changed, with their new text.
+        copied_words: Words of its demonstrations that come from training examples. Instructions and
+            field descriptions may copy none; demonstrations are meant to.
     """
 
     candidate_id: str
     parent_id: str
     operator: str
     texts: Mapping[str, str]
+    copied_words: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +346,8 @@ class RetentionMeasured(Event):
         reflections: What became of each, by index.
         tokens_per_level: Estimated tokens of all lessons, by level from 1.
         rescued: Indices of reflections that had been lost before and were offered again.
+        expected: Share of reflections that were expected to stay covered, with the ends of its 95 %
+            interval, by what the calls of the run's earlier scans kept; ``None`` in its first scan.
     """
 
     component: str
@@ -350,6 +355,7 @@ class RetentionMeasured(Event):
     reflections: tuple[Retained, ...]
     tokens_per_level: tuple[int, ...]
     rescued: tuple[int, ...] = ()
+    expected: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

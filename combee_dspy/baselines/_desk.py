@@ -119,8 +119,15 @@ class Desk:
         """
         before, after = (texts_of(program, self._task.program) for program in (parent, child))
         changed = {name: text for name, text in after.items() if before.get(name) != text}
-        ids = {"candidate_id": candidate_id(after), "parent_id": candidate_id(before)}
-        self._emit(CandidateProposed(iteration=self.books.iteration, operator=operator, texts=changed, **ids))
+        self._emit(
+            CandidateProposed(
+                iteration=self.books.iteration,
+                candidate_id=candidate_id(after),
+                parent_id=candidate_id(before),
+                operator=operator,
+                texts=changed,
+            )
+        )
 
     def trouble(self, where: str, error: str) -> None:
         """Tell of something that failed and that the method goes on after.

@@ -67,8 +67,6 @@ class SweepOptions:
         workers: Calls in flight.
         benchmark: A benchmark's name.
         params: Its parameters, without sizes and seed.
-        max_tokens: Budget of the learned section, wide enough for all lessons, so that no
-            condensing call hides what an aggregator returned.
         model: ``None`` for the simulated service, ``"embedded"``, or a model's name for ``dspy.LM``.
         lm_kwargs: Further arguments of ``dspy.LM``.
     """
@@ -82,7 +80,6 @@ class SweepOptions:
     workers: int = 16
     benchmark: str = "formula-mini"
     params: Mapping[str, Any] = field(default_factory=lambda: {"task": "compute"})
-    max_tokens: int = 12_000
     model: str | None = None
     lm_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -255,7 +252,7 @@ class _Epoch:
         )
         given = OperatorInput(text, (), predictor.signature, Lessons(name), ())
         reflections = [_reflection(index, rollout) for index, rollout in enumerate(rollouts)]
-        operator = Insert(max_tokens=self.options.max_tokens)
+        operator = Insert()
         edit = propose_component(self.aggregator, [operator], reflections, given, context)[0]
         return edit.instruction if isinstance(edit, Edit) and edit.instruction is not None else text
 

@@ -169,7 +169,7 @@ class Breeder:
             pending = [
                 (number, child)
                 for number, child in refused
-                if self._redraw(child, scanned, weights, f"{iteration}/{place}/{number}/{attempt}")
+                if self._redraw(child, children, scanned, weights, f"{iteration}/{place}/{number}/{attempt}")
             ]
             if not pending:
                 return
@@ -257,15 +257,25 @@ class Breeder:
                 child.refusals.append((self._name(child), f"{component} was started without {what} as a component"))
         return {key: text for key, text in texts.items() if text != child.parent[key]}
 
-    def _redraw(self, child: Child, scanned: Mapping[str, Scanned], weights: Mapping[str, float], place: str) -> bool:
+    def _redraw(
+        self,
+        child: Child,
+        children: Sequence[Child],
+        scanned: Mapping[str, Scanned],
+        weights: Mapping[str, float],
+        place: str,
+    ) -> bool:
         """Give a refused child another operator; return whether there is one."""
+        # What applies the scan's lessons would make the text again that it made for a sibling.
+        taken = {place for other in children for place in (*other.tried, other.operator)}
         # Where no scan ran, nobody may ask for lessons now: the call would be one that nobody planned.
         learned = any(one.given.lessons.lessons or one.given.lessons.nodes for one in scanned.values())
         labels = labels_of(self._operators)
         left = {
             labels[position]: weights.get(labels[position], 1.0)
             for position, operator in enumerate(self._operators)
-            if position not in child.tried and (learned or not operator.needs_lessons)
+            if position not in (taken if operator.needs_lessons else child.tried)
+            and (learned or not operator.needs_lessons)
         }
         if not left or len(child.tried) >= self._draws:
             return False

@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 import dspy
 
 from combee_dspy.diversity import SimilarityGuard, TooSimilar, candidate_text
-from combee_dspy.engine.candidates import Candidate, fields_key, visible
+from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key, visible
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
-from combee_dspy.guards import CopyIndex, GuardInput, check, guard_notes, validate_against
-from combee_dspy.operators import OperatorInput, decode_fields
+from combee_dspy.guards import (
+    CopyIndex,
+    GuardInput,
+    check,
+    copied_in_demonstrations,
+    guard_notes,
+    validate_against,
+)
+from combee_dspy.operators import OperatorInput, decode_demonstrations, decode_fields
 from combee_dspy.records import Edit, Refusal
 
 __all__ = ["Guarding"]
@@ -120,6 +127,13 @@ class Guarding:
             compared.pop(candidate_text(parent))
         refused = self._state.drawn.refused_texts
         return self._similar.judge(candidate_text(candidate), list(compared), refused, order_counts=near_parent)
+
+    def copied_words(self, texts: Mapping[str, str]) -> int:
+        """Return how many words of the demonstrations among some texts come from training examples."""
+        if self._copies is None:
+            return 0
+        shown = [texts[key] for name in self.seed if (key := demonstrations_key(name)) in texts]
+        return sum(copied_in_demonstrations(decode_demonstrations(text), self._copies) for text in shown)
 
     def notes(self, component: str, candidate: Mapping[str, str]) -> str:
         """Return what a proposer must know before it edits a component."""

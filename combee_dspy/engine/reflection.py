@@ -20,9 +20,10 @@ from combee_dspy.engine.lost import joined_lost
 from combee_dspy.engine.scanning import Scanned, Scanner
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import Proposed, RunState
-from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised, Event
+from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised, Event, RetentionMeasured
 from combee_dspy.records import Lessons
 from combee_dspy.reflections import estimate_record_tokens
+from combee_dspy.retention import tokens_per_level
 from combee_dspy.strategies import PredictFn
 
 __all__ = ["ScanReflection"]
@@ -219,6 +220,7 @@ class ScanReflection:
 
     def _noted(self, found: Scanned) -> Scanned:
         """Enter a scan's lessons in the ledger, and add those that the parent lacks from before."""
+        self._say_retention(found)
         component, lessons = found.context.component, found.given.lessons
         if self._settings.rescue and found.lost:
             self._state.lost[component] = joined_lost(self._state.lost.get(component, ()), found.lost)
@@ -228,6 +230,24 @@ class ScanReflection:
         self._state.lessons.add(lessons, self._state.iteration, [one.example_id for one in found.reflections])
         joined = replace(lessons, lessons=(*lessons.lessons, *offered))
         return replace(found, given=replace(found.given, lessons=joined))
+
+    def _say_retention(self, found: Scanned) -> None:
+        """Say what the scan kept, beside what the run's earlier scans let expect."""
+        if not found.retained:
+            return
+        expected = self._state.retention.expect(found.scan.nodes)
+        self._state.retention.add(found.samples)
+        self._emit(
+            RetentionMeasured(
+                iteration=self._state.iteration,
+                component=found.context.component,
+                aggregator=self._settings.aggregator.name,
+                reflections=found.retained,
+                tokens_per_level=tokens_per_level(found.scan.nodes),
+                rescued=found.again,
+                expected=None if expected is None else (expected.survival, expected.low, expected.high),
+            )
+        )
 
     def _propose_code(self, group: _Group) -> None:
         """Let the code proposer edit a group's ``dspy.Flex`` parts: one edit, which the first child gets."""
@@ -288,7 +308,12 @@ class ScanReflection:
         self._state.lessons.carried(identity, child.candidate)
         self._emit(
             CandidateProposed(
-                iteration=iteration, candidate_id=identity, parent_id=parent, operator=name, texts=dict(child.texts)
+                iteration=iteration,
+                candidate_id=identity,
+                parent_id=parent,
+                operator=name,
+                texts=dict(child.texts),
+                copied_words=self._guarding.copied_words(child.texts),
             )
         )
 

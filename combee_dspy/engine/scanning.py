@@ -11,15 +11,18 @@ from combee_dspy.engine.adapter import CombeeAdapter, ReflectiveDataset
 from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.runs import predictor_runs
-from combee_dspy.events import Event, ReflectionsMade, RetentionMeasured
+from combee_dspy.events import Event, ReflectionsMade
 from combee_dspy.operators import OperatorInput, decode_demonstrations, decode_fields
 from combee_dspy.records import Lessons, Reflection, Retained
 from combee_dspy.reducer_core import learn
 from combee_dspy.reflections import estimate_record_tokens
-from combee_dspy.retention import lost_once, measure_retention, tokens_per_level, with_rescued
+from combee_dspy.retention import RetentionSample, lost_once, measure_retention, node_samples, with_rescued
 from combee_dspy.strategies import PredictFn, StrategyContext
 
 __all__ = ["Scanned", "Scanner"]
+
+# Sampling costs as much as measuring; beyond this a single scan tells more than the law needs.
+_SAMPLED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Scanned:
         scan: What the scan returned; without lessons and nodes where none ran.
         retained: What became of each reflection; empty where no scan ran.
         again: Indices of the reflections that were on their second chance.
+        samples: What the scan's calls kept, those that read and those that merged.
     """
 
     given: OperatorInput
@@ -41,6 +45,7 @@ class Scanned:
     scan: Lessons
     retained: tuple[Retained, ...] = ()
     again: tuple[int, ...] = ()
+    samples: tuple[tuple[RetentionSample, ...], tuple[RetentionSample, ...]] = ((), ())
 
     @property
     def lost(self) -> tuple[Reflection, ...]:
@@ -132,19 +137,10 @@ class Scanner:
         tokens = sum(estimate_record_tokens(one.record) for one in reflections)
         self._emit(ReflectionsMade(iteration=iteration, component=component, size=len(reflections), tokens=tokens))
         lessons = learn(self._aggregator, reflections, context)
-        retained = () if lessons.rewrite is not None else measure_retention(reflections, lessons)
-        if retained:
-            self._emit(
-                RetentionMeasured(
-                    iteration=iteration,
-                    component=component,
-                    aggregator=self._aggregator.name,
-                    reflections=retained,
-                    tokens_per_level=tokens_per_level(lessons.nodes),
-                    rescued=offered,
-                )
-            )
-        return Scanned(replace(given, lessons=lessons), context, reflections, lessons, retained, offered)
+        told = lessons.rewrite is None
+        retained = measure_retention(reflections, lessons) if told else ()
+        samples = node_samples(reflections, lessons) if told and len(reflections) <= _SAMPLED else ((), ())
+        return Scanned(replace(given, lessons=lessons), context, reflections, lessons, retained, offered, samples)
 
 
 def _reflections(records: Sequence[Mapping[str, Any]], dataset: ReflectiveDataset) -> list[Reflection]:

@@ -14,6 +14,7 @@ from combee_dspy.engine.lost import dump_lost, load_lost
 from combee_dspy.engine.spending import add_totals, dump_totals, load_totals
 from combee_dspy.operators import OperatorOutcome
 from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Reflection
+from combee_dspy.retention import RetentionBook
 
 __all__ = ["Proposed", "RunState"]
 
@@ -71,6 +72,7 @@ class RunState:
         lessons: Every lesson found.
         lost: Reflections that the last scan lost, by component, to be offered once more. Kept
             across a resume as far as JSON can hold their records.
+        retention: What the calls of this process's scans kept.
         unbilled: Rollouts bought outside gepa's view and not counted by it yet.
     """
 
@@ -101,6 +103,7 @@ class RunState:
     validated: list[tuple[int, float]] = field(default_factory=list)
     lessons: LessonLedger = field(default_factory=LessonLedger)
     lost: dict[str, tuple[Reflection, ...]] = field(default_factory=dict)
+    retention: RetentionBook = field(default_factory=RetentionBook)
     unbilled: int = 0
     _started: float | None = None
     _minibatches: tuple[int, ...] = ()

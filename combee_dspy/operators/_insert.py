@@ -49,14 +49,15 @@ class Insert(Operator):
 
     Args:
         max_tokens: Estimated tokens that the section may take. The instruction's
-            own text does not count: it is the user's.
+            own text does not count: it is the user's. The default holds what ``union`` returns by its
+            own; in the sweep over batch sizes 2,000 made the one condensing call lose nine lessons in ten.
         similarity: Jaccard similarity of word pairs from which two lessons count
             as one, in (0, 1]. 0.8 lets one word in about seventeen differ.
     """
 
     name: ClassVar[str] = "insert"
 
-    def __init__(self, max_tokens: int = 2_000, similarity: float = 0.8) -> None:
+    def __init__(self, max_tokens: int = 8_000, similarity: float = 0.8) -> None:
         self.max_tokens = max_tokens
         self.similarity = similarity
 

@@ -1,5 +1,6 @@
 """What a scan keeps of what its reflections teach: measured, expected, and how to keep more."""
 
+from combee_dspy.retention._expect import RetentionBook, plan_of
 from combee_dspy.retention._fit import fit_retention, pooled_retention
 from combee_dspy.retention._law import RetentionFit, RetentionLaw, RetentionLaws, RetentionSample
 from combee_dspy.retention._measure import (
@@ -24,6 +25,7 @@ __all__ = [
     "PlantedFact",
     "PredictedSurvival",
     "ProbeResult",
+    "RetentionBook",
     "RetentionFit",
     "RetentionLaw",
     "RetentionLaws",
@@ -36,6 +38,7 @@ __all__ = [
     "lost_once",
     "measure_retention",
     "node_samples",
+    "plan_of",
     "plant",
     "planted_in",
     "planted_record",

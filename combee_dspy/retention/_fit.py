@@ -162,8 +162,8 @@ def _check(samples: Sequence[RetentionSample], replicates: int) -> None:
     if not samples:
         raise ArgumentValueError("samples", (), "is empty", "Measure at least one call.")
     for sample in samples:
-        if not 0 <= sample.kept <= sample.total <= sample.items or sample.total < 1 or sample.copies < 1:
-            remedy = "Give 0 <= kept <= total <= items, total and copies at least 1."
+        if not 0 <= sample.kept <= sample.total or min(sample.total, sample.items, sample.copies) < 1:
+            remedy = "Give 0 <= kept <= total; items, total and copies at least 1."
             raise ArgumentValueError("samples", sample, "contradicts itself", remedy)
     if replicates < 2:
         raise ArgumentValueError("replicates", replicates, "is below 2", "200 is the default.")

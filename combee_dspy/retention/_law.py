@@ -23,7 +23,7 @@ class RetentionSample:
     Attributes:
         items: m, the different things the call was given.
         kept: How many of those looked at its answer holds.
-        total: How many were looked at, at most ``items``.
+        total: How many were looked at; more than ``items`` where several reflections share one.
         copies: In how many places of the input each of those stands.
         lines: All entries of the input, copies included; 0 for ``items`` · ``copies``.
     """

@@ -67,6 +67,10 @@ class EventBus:
         self._own: deque[Event] = deque()
         # Held while an event enters the queue, so that nothing can enter behind the end mark.
         self._entry = threading.Lock()
+        # What a hook raised to end the run, until an emitter has raised it in the run's own thread.
+        self._ending: BaseException | None = None
+        # Not the other lock: an emitter holds that one while it waits for the delivering thread.
+        self._ends = threading.Lock()
         self._closed = not self._hooks
         self._thread: threading.Thread | None = None
         if self._hooks:
@@ -74,7 +78,11 @@ class EventBus:
             self._thread.start()
 
     def emit(self, event: Event) -> None:
-        """Say what happened. An event that comes after :meth:`close` is ignored."""
+        """Say what happened. An event that comes after :meth:`close` is ignored.
+
+        Raises:
+            BaseException: What a hook raised to end the run, once; no ``Exception``, which a hook is skipped for.
+        """
         if self._journal is not None:
             self._journal.record(event)
         if not self._hooks:
@@ -85,6 +93,7 @@ class EventBus:
         with self._entry:
             if not self._closed:
                 self._queue.put(event)
+        self._raise_ending()
 
     def close(self) -> None:
         """Deliver what is waiting, then close every hook exactly once. Idempotent.
@@ -93,6 +102,7 @@ class EventBus:
 
         Raises:
             RuntimeError: A hook called it; only the owner of the bus can wait for its end.
+            BaseException: What a hook raised to end the run, unless :meth:`emit` has.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError("a hook cannot close the bus that it listens to")
@@ -104,6 +114,13 @@ class EventBus:
             self._journal.close()
         if self._thread is not None:
             self._thread.join()
+        self._raise_ending()
+
+    def _raise_ending(self) -> None:
+        with self._ends:
+            ending, self._ending = self._ending, None
+        if ending is not None:
+            raise ending
 
     def __enter__(self) -> EventBus:
         return self
@@ -152,4 +169,8 @@ class EventBus:
             what = "could not be closed" if event is None else "failed and hears no further event"
             _logger.warning("Hook %s %s: %s", type(hook).__name__, what, text)
             return text
+        except BaseException as error:  # noqa: BLE001 - a budget that is spent passes through, in the run's thread
+            with self._ends:
+                self._ending = self._ending or error
+            return f"{type(error).__name__}: {error}"
         return None

@@ -92,7 +92,6 @@ class Journal:
         self._redactor = Redactor(self._secrets)
         self._lock = threading.Lock()
         self._roles: Mapping[str, str] = {}
-        self._parents: dict[str, tuple[str, ...]] = {}
         self._schedule = ""
         self._seen: dict[tuple[int, str], int] = {}
         self._steps = 0
@@ -102,6 +101,7 @@ class Journal:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self.run_id = _run_id(folder, clock())
+            self._parents = _parents_in(folder)
             self.file, self._process, self._descriptor = _open_next(folder)
         except OSError as error:
             remedy = "Give a log_dir, or a tracker's spool, on a disk that can be written. Nothing was spent."
@@ -325,6 +325,16 @@ def _run_id(folder: Path, now: float) -> str:
             break
     # Not from the run's seed: two runs with one seed are two runs.
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(4)}"
+
+
+def _parents_in(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return the parents that earlier processes told of: their candidates run on in a run that is taken up again."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries_of(folder):
+        told = entry.data.get("data")
+        if entry.kind == events.CandidateProposed.__name__ and isinstance(told, dict):
+            found[str(told.get("candidate_id", ""))] = (str(told.get("parent_id", "")),)
+    return found
 
 
 def _open_next(folder: Path) -> tuple[Path, int, int]:

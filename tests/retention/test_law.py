@@ -181,7 +181,7 @@ def test_the_same_samples_and_seed_give_the_same_fit() -> None:
     [
         [],
         [RetentionSample(4, 5, 4)],
-        [RetentionSample(4, 1, 5)],
+        [RetentionSample(0, 1, 5)],
         [RetentionSample(4, 0, 0)],
         [RetentionSample(4, -1, 4)],
         [RetentionSample(4, 1, 4, copies=0)],

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from combee_dspy.events import ErrorRaised, Event
+from combee_dspy.events import ErrorRaised, Event, IterationStarted
 from combee_dspy.tracking import EventBus, Hook
 
 
@@ -213,3 +213,34 @@ def test_importing_the_room_or_making_a_tracker_loads_no_mlflow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - our own code
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Spent(BaseException):
+    """A budget that a hook keeps."""
+
+
+def test_what_ends_a_run_passes_through_and_leaves_no_hook_open() -> None:
+    closed, heard = [], []
+
+    class Keeper(Hook):
+        def handle(self, event: Event) -> None:
+            raise Spent("enough")
+
+        def close(self) -> None:
+            closed.append("keeper")
+
+    class Other(Hook):
+        def handle(self, event: Event) -> None:
+            heard.append(event)
+
+        def close(self) -> None:
+            closed.append("other")
+
+    bus = EventBus([Keeper(), Other()])
+    with pytest.raises(Spent, match="enough"):
+        # Whichever comes first after the hook has raised it.
+        bus.emit(IterationStarted(iteration=1))
+        bus.close()
+    bus.close()
+    assert closed == ["keeper", "other"]
+    assert [type(event).__name__ for event in heard] == ["IterationStarted", "ErrorRaised"]

@@ -189,3 +189,17 @@ def test_what_was_told_outlives_a_killed_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)  # noqa: S603 - our own code
     numbers = [entry.data["data"]["iteration"] for entry in entries_of(tmp_path) if entry.kind == "IterationStarted"]
     assert numbers == list(range(50))
+
+
+def test_a_run_taken_up_again_still_knows_its_candidates_parents(tmp_path: Path, story: Story) -> None:
+    told = story()
+    proposed = next(event for event in told if isinstance(event, events.CandidateProposed))
+    rollout = next(event for event in told if isinstance(event, events.RolloutFinished))
+    before = Journal(tmp_path)
+    before.record(proposed)
+    before.close()
+    after = Journal(tmp_path)
+    after.record(replace(rollout, candidate_id=proposed.candidate_id))
+    after.close()
+    (row,) = [row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout"]
+    assert row.parent_ids == (proposed.parent_id,)

@@ -173,7 +173,10 @@ def test_a_long_cell_is_cut_visibly(make_rollout: Callable[..., Rollout]) -> Non
 def test_the_table_is_plain_json(make_rollout: Callable[..., Rollout]) -> None:
     rows = [_as_row(_row(make_rollout, index, float("nan") if index == 0 else 1.0)) for index in range(2)]
     table = table_of(rows, ["worst", "best"])
-    assert [line[:2] for line in table["data"]] == [["worst", "run.r0"], ["best", "run.r1"]]
+    ids = table["columns"].index("rollout_id")
+    assert [(line[0], line[ids]) for line in table["data"]] == [("worst", "run.r0"), ("best", "run.r1")]
+    # What a screen shows without scrolling.
+    assert table["columns"][:6] == ["why", "score", "inputs", "prediction", "feedback", "error"]
     assert json.loads(json.dumps(table, allow_nan=False))["data"][0][table["columns"].index("score")] is None
 
 
