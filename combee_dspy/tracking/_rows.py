@@ -162,6 +162,8 @@ def data_of(
 def row_of(data: Mapping[str, Any]) -> Row:
     """Return the row that :func:`data_of` wrote. What an older journal did not know is ``None``."""
     values = {name: data.get(name) for name in _NAMES}
+    # JSON has no number for a metric's NaN.
+    values["score"] = float("nan") if data.get("score") is None else float(data["score"])
     values["parent_ids"] = tuple(data.get("parent_ids") or ())
     values["usage"] = tuple(data.get("usage") or ())
     values["roles"] = dict(data.get("roles") or {})

@@ -96,7 +96,7 @@ def test_a_dry_run_shows_the_plan_and_buys_nothing(shell: Shell, tmp_path: Path)
     code, out, err = shell("run", config(SIMULATED + "output: out/learned.json\n"), "--dry-run")
     assert (code, err) == (0, "")
     assert "train 12, validation 6, heldout 6" in out
-    assert "ParallelScan(" in out
+    assert "Union(" in out
     assert "task simulated" in out
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
