@@ -10,6 +10,7 @@ from typing import Any
 
 import dspy
 
+from combee_dspy.bounds import check_whole
 from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, SplitOverlapError
 from combee_dspy.guards import Guards
@@ -76,10 +77,7 @@ def check_positive(name: str, value: object, *, optional: bool = True) -> None:
     """
     if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(name, value, "is no whole number", "Give a whole number of at least 1.")
-    if value < 1:
-        raise ArgumentValueError(name, value, "is below 1", "Give a whole number of at least 1.")
+    check_whole(name, value, 1)
 
 
 def as_diversity(value: object) -> Diversity:

@@ -114,8 +114,14 @@ class Combee(Teleprompter):
             than its parent on one is refused. They cost a rollout each for every child, and
             switch gepa's merge off, which would not ask them.
         fallback: ``"best-node"`` lets the lessons of a scan's node stand in for those of its root
-            where they do better on ``screen`` examples of the minibatch.
-        screen: How many examples that are.
+            where they do better on a screen.
+        screen: Examples of its minibatch that a child runs on before its validation; the parent has run
+            on all of them. A child that they do not show to be worse is validated (see
+            :class:`~combee_dspy.engine.screening.Screening`).
+        staleness: 1 lets the next iteration's minibatch run beside this one, on a parent chosen before this
+            one's children are known: faster, and its effect on quality is measured on the results page.
+        speculation: The largest share of rollouts that may be bought on a guess and not be needed, in
+            [0, 1). They are counted in the budget and reported (``report.speculative``).
         rescue: Whether reflections that a scan's result does not cover are offered to the next scan, once.
         lesson_ledger: Whether lessons that a parent's text lacks, because a sibling's child
             found them or was refused, are offered to its next update.
@@ -187,6 +193,8 @@ class Combee(Teleprompter):
         anchors: Sequence[dspy.Example] = (),
         fallback: Literal["best-node"] | None = None,
         screen: int = 8,
+        staleness: int = 0,
+        speculation: float = 0.1,
         rescue: bool = False,
         lesson_ledger: bool = True,
         calibration: Calibration | None = None,
@@ -240,6 +248,8 @@ class Combee(Teleprompter):
         self.anchors = tuple(anchors)
         self.fallback = fallback
         self.screen = screen
+        self.staleness = staleness
+        self.speculation = speculation
         self.rescue = rescue
         self.lesson_ledger = lesson_ledger
         self.calibration = calibration
@@ -372,6 +382,11 @@ class Combee(Teleprompter):
         check_positive("children", self.children)
         check_positive("screen", self.screen, optional=False)
         check_positive("finalists", self.finalists, optional=False)
+        if self.staleness not in (0, 1):
+            raise ArgumentValueError("staleness", self.staleness, "is neither 0 nor 1", "Give 0, or 1 for speed.")
+        share: object = self.speculation
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1:
+            raise ArgumentValueError("speculation", share, "is no share in [0, 1)", "Give 0.1, or 0 for no guesses.")
         for name, kind in (("calibration", Calibration), ("ceiling", CostCeiling), ("heldout_terms", HeldoutTerms)):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
@@ -388,6 +403,9 @@ class Combee(Teleprompter):
             whose = "dspy.GEPA's own minibatches" if self.like_gepa else "a batch_sampler of your own"
             remedy = "Leave one of the two out."
             raise ArgumentValueError("anchors", len(self.anchors), f"cannot be put into {whose}", remedy)
+        if self.staleness and (self.like_gepa or "batch_sampler" in self.gepa_kwargs):
+            whose = "dspy.GEPA's own minibatches" if self.like_gepa else "those of a batch_sampler of your own"
+            raise ArgumentValueError("staleness", 1, f"cannot draw ahead {whose}", "Leave one of the two out.")
         if self.anchors and "selection_strategy" in self.gepa_kwargs:
             remedy = "It may keep what an anchor refuses: leave one of the two out."
             raise ArgumentValueError("anchors", len(self.anchors), "do not bind a selection_strategy", remedy)

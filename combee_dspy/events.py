@@ -186,11 +186,12 @@ class CandidateProposed(Event):
 
     Attributes:
         candidate_id: The child's content hash.
-        parent_id: The parent's content hash.
-        operator: The operator's name.
+        parent_id: The parent's content hash; of a merge, that of the first.
+        operator: The operator's name; ``"merge"`` for gepa's merge.
         texts: The components that changed, with their new text.
         copied_words: Words of its demonstrations that come from training examples. Instructions and
             field descriptions may copy none; demonstrations are meant to.
+        parent_ids: Content hashes of all parents, where there are several.
     """
 
     candidate_id: str
@@ -198,6 +199,12 @@ class CandidateProposed(Event):
     operator: str
     texts: Mapping[str, str]
     copied_words: int = 0
+    parent_ids: tuple[str, ...] = ()
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Content hashes of its parents, whether there is one or there are several."""
+        return self.parent_ids or (self.parent_id,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,8 +475,10 @@ class ScheduleDecided(Event):
 
     Attributes:
         schedule_id: Unique in the run; rollouts name the decision they ran under.
-        decision: What kind of decision, for example ``"flush"`` or ``"concurrency"``.
-        values: What was decided, and by which figures; JSON values.
+        decision: What kind of decision, for example ``"flush"``, ``"concurrency"`` or ``"preemption"``.
+        values: What was decided, and by which figures; JSON values. A flush names its reason, its tasks by
+            lane, how many waited and the limit; a change of concurrency the limit before and after; a
+            pre-emption the policy, the lane it was for and how many tasks gave way.
     """
 
     schedule_id: str

@@ -43,6 +43,10 @@ _SET_BY_COMBEE: Mapping[str, str] = {
 # Arguments that would not do what they say.
 _UNUSABLE: Mapping[str, tuple[str, str]] = {
     "max_reflection_cost": ("is not supported", "Give budget=Budget(dollars=…), which counts every role."),
+    "cache_evaluation": (
+        "would confuse training with validation examples, whose positions are its keys",
+        "Combee buys no rollout twice without it (memoize, cache).",
+    ),
     "reflection_prompt_template": (
         "would not be used",
         "Give instruction_proposer=InstructionProposer(base_instructions=…) instead.",

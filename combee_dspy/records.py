@@ -89,6 +89,7 @@ class Rollout:
         queue_seconds: From its submission to its start; ``None`` where nobody took the time.
         prompt_hash: Hash of all prompts that its task calls sent, in any order
             (16 hex digits); empty where it sent none.
+        schedule_id: The batch that released it; empty without a scheduler.
     """
 
     example_id: str
@@ -106,6 +107,7 @@ class Rollout:
     usage: tuple[CallUsage, ...] | None = None
     queue_seconds: float | None = None
     prompt_hash: str = ""
+    schedule_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import NoneType
 
-from combee_dspy.aggregators import Aggregator
+from combee_dspy.aggregators import Aggregator, Scan
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.records import Demonstration, Edit, Lessons, Reflection, Refusal
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["apply_operator", "learn", "propose_component"]
+__all__ = ["apply_operator", "begin", "learn", "propose_component"]
 
 
 def learn(aggregator: Aggregator, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
@@ -21,11 +21,26 @@ def learn(aggregator: Aggregator, reflections: Sequence[Reflection], context: St
     Raises:
         ArgumentTypeError: The aggregator returned something else than lessons.
     """
-    lessons: object = aggregator.aggregate(reflections, replace(context, place=f"{context.place}/aggregator"))
+    lessons: object = aggregator.aggregate(reflections, _aggregating(context))
     if not isinstance(lessons, Lessons):
         problem = f"returned no Lessons for {context.component}"
         raise ArgumentTypeError(f"aggregator {aggregator.name!r}", lessons, problem, "aggregate() must return Lessons.")
     return lessons
+
+
+def begin(aggregator: Aggregator, size: int, context: StrategyContext) -> Scan | None:
+    """Begin what :func:`learn` does, before the reflections exist; ``None`` where the aggregator cannot.
+
+    Args:
+        aggregator: Turns reflections into lessons.
+        size: Reflections to come, at most.
+        context: As for :func:`learn`.
+    """
+    return aggregator.begin(size, _aggregating(context))
+
+
+def _aggregating(context: StrategyContext) -> StrategyContext:
+    return replace(context, place=f"{context.place}/aggregator")
 
 
 def propose_component(

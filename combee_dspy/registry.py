@@ -55,7 +55,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "power-law": "combee_dspy.controllers:PowerLaw",
         "static": "combee_dspy.controllers:Static",
     },
-    "executor": {"threads": "combee_dspy.rollouts:Threads"},
+    "executor": {"asyncio": "combee_dspy.rollouts:Asyncio", "threads": "combee_dspy.rollouts:Threads"},
     "benchmark": {
         "finer": "combee_dspy.benchmarks:Finer",
         "formula": "combee_dspy.benchmarks:Formula",

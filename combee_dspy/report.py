@@ -19,14 +19,16 @@ class CombeeReport:
 
     Attributes:
         reason: Why the run stopped, in one sentence.
-        seed_score: Mean validation score of the student as it was given.
-        best_score: Mean validation score of the program that was returned.
+        seed_score: Mean validation score of the student as it was given; NaN where nothing was validated.
+        best_score: Mean validation score of the program that was returned; NaN where nothing was validated.
         rollouts: Rollouts bought, by gepa's count and with the finalists' further draws.
         iterations: Iterations begun.
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``, of all parts of a run that was resumed.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
         receipt: What was read of the held-out set, by whom, and after how many earlier looks.
+        speculative: Rollouts that were begun on a guess and not needed, those stopped in time included. They are
+            counted in the budget, and among ``rollouts``.
         selection: How the program was chosen: finalists, draws, the runner-up's distance, looks.
         digests: SHA-256 per split.
         decisions: Every batch decision with its fit and clamps, of all parts of a run that was resumed.
@@ -52,6 +54,7 @@ class CombeeReport:
     warnings: tuple[str, ...] = ()
     receipt: Receipt | None = None
     selection: Selection | None = None
+    speculative: int = 0
 
     @property
     def supports_claims(self) -> bool:

@@ -109,9 +109,7 @@ for check in checks_for(strategy):
 # %% [markdown]
 # ## Use it
 #
-# Give the object. To make it known by name (`aggregator="each-lesson-once"`, and
-# in the YAML files of `combee run`), publish it in a distribution with an entry
-# point: `combee plugins new each-lesson-once --kind aggregator` writes one.
+# Give the object. The last part of this page makes it known by name.
 #
 # A simulated service answers here, so nothing is paid and no score is a claim.
 
@@ -136,3 +134,64 @@ with SimulatedService(SimulatedConfig(time_scale=0.0), SimulatedTask.from_benchm
 report = better.combee_report
 print(report.specs["aggregator"])
 print(f"simulated, held-out: {report.heldout.before:.2f} -> {report.heldout.after:.2f}")
+
+# %% [markdown]
+# ## Make it known by name
+#
+# A strategy that is published in a distribution of its own is found by name: in
+# `Combee(aggregator="each-lesson-once")`, in the YAML files of `combee run`, and in
+# logs, from which a run's strategies are built again. In any folder:
+#
+# ```sh
+# combee plugins new each-lesson-once --kind aggregator   # writes ./combee-dspy-each-lesson-once
+# # put the class into combee_each_lesson_once/_strategy.py, in place of the example there
+# python -m pip install -e "./combee-dspy-each-lesson-once[test]"
+# python -m pytest ./combee-dspy-each-lesson-once         # the checks above, and that it is found
+# combee plugins                                          # lists it, or says what is wrong with it
+# ```
+#
+# The class's `name`, the entry point in `pyproject.toml` and the name that users
+# write are one. What the command writes works as it is: it is a small strategy
+# of that kind, to be replaced.
+#
+# A configuration names it, with parameters where it has some:
+#
+# ```yaml
+# data: {benchmark: {name: formula-mini, params: {task: compute}}}
+# lms: {task: {model: simulated, time_scale: 0}}
+# strategies:
+#   aggregator: {name: each-lesson-once, params: {size: 3}}
+# budget: {rollouts: 400}
+# ```
+#
+# ## The other kinds
+#
+# | `--kind` | a subclass of | writes | gets | returns |
+# | --- | --- | --- | --- | --- |
+# | `aggregator` | `aggregators.Aggregator` | `aggregate` | reflections, a context | `Lessons` |
+# | `operator` | `operators.Operator` | `apply` | an `OperatorInput`, a context | `Edit` or `Refusal` |
+# | `controller` | `controllers.BatchController` | `plan` | a `BatchView` | `BatchDecision` |
+# | `executor` | `rollouts.Executor` | `start` | a number of workers | a session |
+# | `embedder` | `diversity.Embedder` | `embed` | texts | a row of length 1 a text |
+# | `stopping` | `stopping.StoppingRule` | `check` | a `RunView` | a reason, or `None` |
+# | `artifact` | `artifacts.Instruction`, `PlaybookArtifact` | `show` | instruction, what was learned | a text |
+# | `tracker` | `tracking.Tracker` | `open` | the run's journal | a `Hook`, which hears events |
+# | `benchmark` | `benchmarks.BaseBenchmark` | `load` | nothing | a `Benchmark` |
+# | `baseline` | `baselines.Baseline` | `search` | a `BaselineTask`, a `Desk` | a program, or `None` |
+#
+# In a configuration, each of these a name, or a name and parameters:
+#
+# ```yaml
+# data: {benchmark: x}
+# strategies:
+#   {artifact: x, aggregator: x, operators: [x, y], controller: x, executor: x, embedder: x, stopping: [x]}
+# tracker: x
+# ```
+#
+# A baseline is no part of a run: `combee compare --methods x,combee` sets it beside others.
+#
+# Bases are in `combee_dspy`, records in `combee_dspy.records` or beside the base;
+# their docstrings say what each field holds. Only aggregators and operators get a
+# context. The rules above hold for all: the constructor only stores, nothing of a
+# run is kept on `self`, what is given is not changed, and a parameter that cannot
+# be used is refused with an error that names it.

@@ -1,7 +1,7 @@
 """From many reflections to lessons: the scan and its plan, the union, the baselines, and a node's stand-ins."""
 
 from combee_dspy.aggregators._alternatives import NodeAlternative, node_lessons
-from combee_dspy.aggregators._base import Aggregator
+from combee_dspy.aggregators._base import Aggregator, ReadyShard, Scan
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._plan import PlanNode, ScanPlan, TokenBudget, plan_scan
 from combee_dspy.aggregators._single_call import SingleCall
@@ -14,6 +14,8 @@ __all__ = [
     "NodeAlternative",
     "ParallelScan",
     "PlanNode",
+    "ReadyShard",
+    "Scan",
     "ScanPlan",
     "SingleCall",
     "Summarize",

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
-from combee_dspy.aggregators._base import Aggregator
-from combee_dspy.aggregators._plan import ScanPlan, plan_scan
-from combee_dspy.aggregators._reading import (
-    LESSON_TOKENS,
-    call_room,
-    check_call_tokens,
-    check_least,
-    fitted,
-    outputs,
-    token_budget,
-)
-from combee_dspy.aggregators._scan import run_scan
+from combee_dspy.aggregators._plan import merge_levels
+from combee_dspy.aggregators._reading import LEARN, LESSON_TOKENS, Asking, Held, check_call_tokens, check_least
+from combee_dspy.aggregators._scan import merged_tree
+from combee_dspy.aggregators._sharded import Sharded, shards_for
+from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import Lessons, Reflection
 from combee_dspy.shuffle import PLACEMENTS, Placement
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["ParallelScan"]
 
 
-class ParallelScan(Aggregator):
+class ParallelScan(Sharded):
     """Reads shards of reflections in parallel and merges their lessons level by level.
 
     The plan is :func:`combee_dspy.aggregators.plan_scan`; all calls of a level
@@ -78,34 +69,13 @@ class ParallelScan(Aggregator):
             check_least(self, {"window": 1})
         check_call_tokens(self.max_call_tokens)
 
-    def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
-        """Return the root's lessons, with the output of every node.
+    def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course:
+        shards = shards_for(self, size, room, context, tokens, window=self.window)
+        fan_in = min(self.fan_in, max(2, room // (self.max_lessons * LESSON_TOKENS)))
+        above = merge_levels(len(shards), fan_in)
+        planned = (len(shards), *(sum(len(node.sources) > 1 for node in nodes) for nodes in above))
 
-        Raises:
-            ArgumentValueError: A parameter of this strategy is out of range.
-        """
-        self.validate()
-        if not reflections:
-            return Lessons(context.component)
-        told = ScanTeller(context, self.name)
-        room = call_room(self.max_call_tokens, context)
-        items = fitted(reflections, room, context)
-        plan = self._plan(items, room, context)
-        told.started(len(reflections), plan.calls_per_level)
-        levels = run_scan(plan, items, told, room=room, most=self.max_lessons)
-        nodes = outputs(levels)
-        lessons = levels[-1][0].lessons
-        told.finished(nodes, lessons)
-        return Lessons(context.component, lessons=lessons, nodes=nodes)
+        def merge(told: ScanTeller, read: list[Held]) -> list[list[Held]]:
+            return merged_tree(told, read, fan_in, room)
 
-    def _plan(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> ScanPlan:
-        return plan_scan(
-            len(items),
-            self.copies,
-            self.fan_in,
-            context.stream("shuffle"),
-            self.placement,
-            window=self.window,
-            merge_fan_in=max(2, room // (self.max_lessons * LESSON_TOKENS)),
-            budget=token_budget(items, room),
-        )
+        return Course(shards, planned, Asking(LEARN, self.max_lessons), merge)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.shuffle import Placement, effective_copies, largest_shard, plan_shards
 
-__all__ = ["PlanNode", "ScanPlan", "TokenBudget", "plan_scan"]
+__all__ = ["PlanNode", "ScanPlan", "TokenBudget", "merge_levels", "plan_scan"]
 
 _DRAWN = 8
 
@@ -148,7 +148,7 @@ def plan_scan(  # noqa: PLR0913 - a pure function of all that decides a plan
         shards = [shard for shard in dealt if shard]
         if budget is None or all(sum(budget.tokens[i] for i in shard) <= budget.limit for shard in shards):
             break
-    levels = [tuple(PlanNode(shard) for shard in shards), *_tree(len(shards), merge)]
+    levels = [tuple(PlanNode(shard) for shard in shards), *merge_levels(len(shards), merge)]
     return ScanPlan(n, effective_copies(copies, k, placement, window), tuple(levels))
 
 
@@ -161,8 +161,13 @@ def _shard_count(n: int, copies: int, size: int, placement: Placement, window: i
     return k
 
 
-def _tree(width: int, fan_in: int) -> Iterator[tuple[PlanNode, ...]]:
-    """Yield the levels above ``width`` nodes: the fewest groups of near-equal size, up to the root."""
+def merge_levels(width: int, fan_in: int) -> Iterator[tuple[PlanNode, ...]]:
+    """Yield the levels above ``width`` nodes: the fewest groups of near-equal size, up to the root.
+
+    Args:
+        width: Nodes of the level below. None or one needs no level above it.
+        fan_in: The most nodes that one node may read, at least 2.
+    """
     while width > 1:
         groups = -(-width // fan_in)
         yield tuple(

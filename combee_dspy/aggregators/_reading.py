@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -14,18 +14,22 @@ from combee_dspy.aggregators._prompts import LearnFromExamples
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Lesson, NodeOutput, Reflection
-from combee_dspy.reflections import estimate_record_tokens, estimate_tokens, fit_reflections, render_records
+from combee_dspy.reflections import estimate_record_tokens, estimate_tokens, render_records
 from combee_dspy.strategies import Strategy, StrategyContext
 
 __all__ = [
     "LEARN",
     "LESSON_TOKENS",
+    "Asking",
     "Held",
     "Question",
+    "ask",
+    "below",
     "call_room",
     "check_call_tokens",
     "check_least",
-    "fitted",
+    "fit_limit",
+    "heard",
     "outputs",
     "read_level",
     "read_texts",
@@ -73,6 +77,26 @@ class Question:
 LEARN = Question(LearnFromExamples, "most_lessons", "lessons")
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A question as it is put to every shard of a scan.
+
+    Attributes:
+        question: What is asked.
+        most: The most texts that a call may return.
+        extra: Further input fields, the same for every call.
+    """
+
+    question: Question
+    most: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def below(held: Iterable[Held]) -> tuple[int, ...]:
+    """Return the indices of the reflections below nodes, ascending, each once."""
+    return tuple(sorted({source for one in held for source in one.output.sources}))
+
+
 def check_least(strategy: Strategy, bounds: Mapping[str, int]) -> None:
     """Check that parameters reach their least values.
 
@@ -102,9 +126,9 @@ def call_room(max_call_tokens: int, context: StrategyContext) -> int:
     return max(max_call_tokens - _PROMPT_TOKENS - estimate_tokens(context.text), max_call_tokens // 2)
 
 
-def fitted(reflections: Sequence[Reflection], room: int, context: StrategyContext) -> list[Reflection]:
-    """Return the reflections, those that take more than a quarter of ``room`` split or trimmed, with an event each."""
-    return fit_reflections(reflections, room // _SHARE, context.component, context.emit, context.iteration)
+def fit_limit(room: int) -> int:
+    """Return the estimated tokens that one reflection may take of a call; one that takes more is split or trimmed."""
+    return room // _SHARE
 
 
 def token_budget(items: Sequence[Reflection], room: int) -> TokenBudget:
@@ -113,41 +137,45 @@ def token_budget(items: Sequence[Reflection], room: int) -> TokenBudget:
     return TokenBudget(tuple(min(estimate_record_tokens(item.record), room) for item in items), room)
 
 
-def read_level(
-    told: ScanTeller,
-    shards: Sequence[Sequence[Reflection]],
-    question: Question,
-    most: int,
-    extra: Mapping[str, Any] | None = None,
-) -> list[Held]:
+def read_level(told: ScanTeller, shards: Sequence[Sequence[Reflection]], asking: Asking) -> list[Held]:
     """Read every shard by one call, all of them in flight at once, and say what each node returned.
 
     Args:
         told: Emits the level's events; its context is the way to the LM.
         shards: The reflections of each call, in the order in which it sees them.
-        question: What is asked.
-        most: The most texts that a call may return.
-        extra: Further input fields, the same for every call.
+        asking: What is asked.
 
     Returns:
         What each node of level 1 holds, in the order of the shards. A call that
         failed or wrote nothing readable holds no lessons and says why.
     """
-    context = told.context
+    return heard(told, shards, ask(told.context, shards, asking), asking)
+
+
+def ask(
+    context: StrategyContext, shards: Sequence[Sequence[Reflection]], asking: Asking
+) -> Sequence[dspy.Prediction | FailedCall]:
+    """Return the answer about each shard, all of them asked for at once. Emits nothing."""
     inputs: list[dict[str, Any]] = [
         {
             "current_instruction": context.text,
             "examples_with_feedback": render_records(shard),
-            question.limit: most,
-            **(extra or {}),
+            asking.question.limit: asking.most,
+            **asking.extra,
         }
         for shard in shards
     ]
-    answers = context.predict(question.signature, inputs, role="proposer")
+    return context.predict(asking.question.signature, inputs, role="proposer") if inputs else ()
+
+
+def heard(
+    told: ScanTeller, shards: Sequence[Sequence[Reflection]], answers: Sequence[Any], asking: Asking
+) -> list[Held]:
+    """Return the nodes of level 1 that answers about shards make, and say what each returned."""
     held: list[Held] = []
     for node, (shard, answer) in enumerate(zip(shards, answers, strict=True)):
         sources = tuple(sorted({reflection.index for reflection in shard}))
-        texts, failed = read_texts(told, (1, node), answer, question.answer, most)
+        texts, failed = read_texts(told, (1, node), answer, asking.question.answer, asking.most)
         lessons = tuple(Lesson(text, sources) for text in texts)
         held.append(Held(NodeOutput(1, node, sources, tuple(texts), failed), lessons))
     told.level_done(one.output for one in held)
@@ -155,7 +183,7 @@ def read_level(
 
 
 def read_texts(
-    told: ScanTeller, place: tuple[int, int], answer: Any, field: str, most: int
+    told: ScanTeller, place: tuple[int, int], answer: Any, name: str, most: int
 ) -> tuple[list[str], str | None]:
     """Return the texts in an answer, and what is wrong with it where it holds none.
 
@@ -163,14 +191,14 @@ def read_texts(
         told: Hears of texts that were cut.
         place: Level and node.
         answer: A prediction or a ``FailedCall``; its content is hostile.
-        field: The output field that holds the texts.
+        name: The output field that holds the texts.
         most: The most texts to keep.
     """
     if isinstance(answer, FailedCall):
         return [], answer.error
-    value = getattr(answer, field, None)
+    value = getattr(answer, name, None)
     if value is None:
-        return [], f"EmptyAnswer: the answer has no {field} field"
+        return [], f"EmptyAnswer: the answer has no {name} field"
     texts, notes = parse_lessons(value, most)
     for note in notes:
         told.note(*place, f"AnswerCut: {note}")

@@ -1,67 +1,53 @@
-"""Carrying out the plan of a scan: one call of ``predict`` per level, joins by position."""
+"""The tree above the shards of a scan: one call of ``predict`` per level, joins by position."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from combee_dspy.aggregators._joining import joined, traced
-from combee_dspy.aggregators._plan import PlanNode, ScanPlan
+from combee_dspy.aggregators._plan import PlanNode, merge_levels
 from combee_dspy.aggregators._prompts import MergeLessons
-from combee_dspy.aggregators._reading import LEARN, Held, read_level, read_texts
+from combee_dspy.aggregators._reading import Held, below, read_texts
 from combee_dspy.aggregators._telling import ScanTeller
-from combee_dspy.records import NodeOutput, Reflection
+from combee_dspy.records import NodeOutput
 from combee_dspy.reflections import estimate_record_tokens
 
-__all__ = ["run_scan"]
+__all__ = ["merged_tree"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
-    plan: ScanPlan
-    reflections: Sequence[Reflection]
-    told: ScanTeller
-    room: int
+def merged_tree(told: ScanTeller, read: list[Held], fan_in: int, room: int) -> list[list[Held]]:
+    """Merge what shards returned, level by level, up to one node.
 
-    def sources(self, level: int, node: int) -> tuple[int, ...]:
-        return tuple(sorted({self.reflections[position].index for position in self.plan.below(level, node)}))
-
-
-def run_scan(
-    plan: ScanPlan, reflections: Sequence[Reflection], told: ScanTeller, *, room: int, most: int
-) -> list[list[Held]]:
-    """Carry out a plan.
-
-    A level-1 call that fails loses its shard's lessons there and nowhere else.
     A merge that fails, returns nothing or would pass ``room`` is replaced by
     code: the node holds all its children's lessons, so nothing found is lost.
 
     Args:
-        plan: A plan over these reflections, with at least one level.
-        reflections: In the order of the plan's positions.
         told: Emits the nodes of each level; its context is the way to the LM.
+        read: What level 1 holds, at least one node.
+        fan_in: The most lists that one call may merge, at least 2.
         room: Estimated tokens that the lists of one merge may take together.
-        most: The most lessons a level-1 call may return.
 
     Returns:
-        What every node holds, by level; the last level holds the root alone.
+        What every node holds, by level from 2; the last level holds the root alone.
+        Nothing where level 1 is one node.
     """
-    scan = _Scan(plan, reflections, told, room)
-    shards = [[reflections[position] for position in node.sources] for node in plan.levels[0]]
-    levels = [read_level(told, shards, LEARN, most)]
-    for level, nodes in enumerate(plan.levels[1:], start=2):
-        levels.append(_merge_level(scan, level, nodes, levels[-1]))
-    return levels
+    levels = [read]
+    for level, nodes in enumerate(merge_levels(len(read), fan_in), start=2):
+        levels.append(_merge_level(told, level, nodes, levels[-1], room))
+    return levels[1:]
 
 
-def _merge_level(scan: _Scan, level: int, nodes: Sequence[PlanNode], below: Sequence[Held]) -> list[Held]:
-    context = scan.told.context
-    children = [[below[position].lessons for position in node.sources] for node in nodes]
+def _merge_level(
+    told: ScanTeller, level: int, nodes: Sequence[PlanNode], lower: Sequence[Held], room: int
+) -> list[Held]:
+    context = told.context
+    children = [[lower[position].lessons for position in node.sources] for node in nodes]
+    sources = [below(lower[position] for position in node.sources) for node in nodes]
     called = [
         position
         for position, lists in enumerate(children)
-        if _needs_call(scan.told, (level, position), [[x.text for x in lessons] for lessons in lists], scan.room)
+        if _needs_call(told, (level, position), [[x.text for x in lessons] for lessons in lists], room)
     ]
     inputs: list[dict[str, Any]] = [
         {
@@ -76,14 +62,14 @@ def _merge_level(scan: _Scan, level: int, nodes: Sequence[PlanNode], below: Sequ
         lessons, failed = joined(lists), None
         if node in answers:
             most = sum(len(found) for found in lists)
-            texts, failed = read_texts(scan.told, (level, node), answers[node], "lessons", most)
+            texts, failed = read_texts(told, (level, node), answers[node], "lessons", most)
             if not texts:
                 failed = failed or "EmptyAnswer: the merge returned no lessons"
             else:
-                lessons = traced(texts, lists, scan.sources(level, node))
-        output = NodeOutput(level, node, scan.sources(level, node), tuple(lesson.text for lesson in lessons), failed)
+                lessons = traced(texts, lists, sources[node])
+        output = NodeOutput(level, node, sources[node], tuple(lesson.text for lesson in lessons), failed)
         held.append(Held(output, lessons))
-    scan.told.level_done(one.output for one in held)
+    told.level_done(one.output for one in held)
     return held
 
 

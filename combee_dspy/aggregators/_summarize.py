@@ -6,26 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from combee_dspy.aggregators._base import Aggregator
 from combee_dspy.aggregators._joining import joined, traced
 from combee_dspy.aggregators._plan import plan_scan
 from combee_dspy.aggregators._prompts import LearnFromSummaries, SummarizeExamples
 from combee_dspy.aggregators._reading import (
     LEARN,
     LESSON_TOKENS,
+    Asking,
     Held,
     Question,
-    call_room,
+    below,
     check_call_tokens,
     check_least,
-    fitted,
-    outputs,
-    read_level,
     read_texts,
     token_budget,
 )
+from combee_dspy.aggregators._sharded import Sharded
+from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
-from combee_dspy.records import Lessons, NodeOutput, Reflection
+from combee_dspy.records import NodeOutput, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext
 
@@ -37,7 +36,7 @@ _WORDS_PER_TOKEN = 0.75
 _LEAST_SUMMARY_TOKENS = 5 * LESSON_TOKENS
 
 
-class Summarize(Aggregator):
+class Summarize(Sharded):
     """Compresses each shard by one call, all at once, then lets one call write the lessons from all summaries.
 
     A shard holds few enough reflections that its reader sees each of them, and
@@ -74,38 +73,29 @@ class Summarize(Aggregator):
         check_least(self, {"shard_items": 2, "max_points": 1})
         check_call_tokens(self.max_call_tokens)
 
-    def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
-        """Return the last call's lessons, with the output of every node.
+    def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> None:
+        # How long a summary may be depends on how many there are, which long reflections decide.
+        return None
 
-        Raises:
-            ArgumentValueError: A parameter of this strategy is out of range.
-        """
-        self.validate()
-        if not reflections:
-            return Lessons(context.component)
-        told = ScanTeller(context, self.name)
-        room = call_room(self.max_call_tokens, context)
-        items = fitted(reflections, room, context)
+    def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
         most_shards = max(room // _LEAST_SUMMARY_TOKENS, 1)
         size = max(self.shard_items, -(-len(items) // most_shards))
         plan = plan_scan(len(items), 1, size, context.stream("shuffle"), budget=token_budget(items, room))
-        shards = [[items[position] for position in node.sources] for node in plan.levels[0]]
-        told.started(len(reflections), (len(shards), 1) if len(shards) > 1 else (1,))
+        shards = [node.sources for node in plan.levels[0]]
         if len(shards) == 1:
-            levels = [read_level(told, shards, LEARN, self.max_points)]
-        else:
-            share = min(room // len(shards), self.max_points * 2 * LESSON_TOKENS)
-            words = {"most_words": max(int(share * _WORDS_PER_TOKEN), 1)}
-            read = read_level(told, shards, _SUMMARIZE, self.max_points, words)
-            levels = [read, [self._learned([_cut(one, share, told) for one in read], told)]]
-        nodes, lessons = outputs(levels), levels[-1][0].lessons
-        told.finished(nodes, lessons)
-        return Lessons(context.component, lessons=lessons, nodes=nodes)
+            return Course(shards, (1,), Asking(LEARN, self.max_points), lambda told, read: [])
+        share = min(room // len(shards), self.max_points * 2 * LESSON_TOKENS)
+        words = {"most_words": max(int(share * _WORDS_PER_TOKEN), 1)}
+
+        def merge(told: ScanTeller, read: list[Held]) -> list[list[Held]]:
+            return [[self._learned([_cut(one, share, told) for one in read], told)]]
+
+        return Course(shards, (len(shards), 1), Asking(_SUMMARIZE, self.max_points, words), merge)
 
     def _learned(self, read: Sequence[Held], told: ScanTeller) -> Held:
         context = told.context
         lists = [held.lessons for held in read]
-        sources = tuple(sorted({source for held in read for source in held.output.sources}))
+        sources = below(read)
         lessons, failed = joined(lists), None
         if lessons:
             given = {

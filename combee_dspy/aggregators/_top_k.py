@@ -7,7 +7,15 @@ from typing import ClassVar
 
 from combee_dspy.aggregators._base import Aggregator
 from combee_dspy.aggregators._choose import MODES, Mode, choose, informativeness
-from combee_dspy.aggregators._reading import LEARN, call_room, check_call_tokens, check_least, outputs, read_level
+from combee_dspy.aggregators._reading import (
+    LEARN,
+    Asking,
+    call_room,
+    check_call_tokens,
+    check_least,
+    outputs,
+    read_level,
+)
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.aggregators._vectors import reflection_vectors
 from combee_dspy.exceptions import ArgumentValueError
@@ -80,7 +88,7 @@ class TopK(Aggregator):
         share = call_room(self.max_call_tokens, context) // len(chosen)
         items = fit_reflections(chosen, share, context.component, context.emit, context.iteration, max_parts=1)
         told.started(len(reflections), (1,))
-        level = read_level(told, [items], LEARN, self.max_lessons)
+        level = read_level(told, [items], Asking(LEARN, self.max_lessons))
         nodes, lessons = outputs([level]), level[0].lessons
         told.finished(nodes, lessons)
         return Lessons(context.component, lessons=lessons, nodes=nodes)

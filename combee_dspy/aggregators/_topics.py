@@ -48,8 +48,9 @@ def topic_groups(
 
 def _between_poles(vectors: Vectors, members: list[int], stream: random.Random) -> list[int]:
     one = stream.choice(members)
-    to_one = similarities(vectors[members], vectors[[one]])[:, 0]
+    own = vectors[members]
+    to_one = similarities(own, vectors[[one]])[:, 0]
     other = members[int(to_one.argmin())]
-    to_other = similarities(vectors[members], vectors[[other]])[:, 0]
+    to_other = similarities(own, vectors[[other]])[:, 0]
     nearness = dict(zip(members, (to_other - to_one).round(5).tolist(), strict=True))
     return sorted(members, key=lambda member: (nearness[member], member))

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, get_args
 
-from combee_dspy.aggregators._base import Aggregator
 from combee_dspy.aggregators._joining import joined_near, traced
 from combee_dspy.aggregators._plan import plan_scan
 from combee_dspy.aggregators._prompts import AddLessons, ShortenLessons
 from combee_dspy.aggregators._reading import (
+    Asking,
     Held,
     Question,
-    call_room,
+    below,
     check_call_tokens,
     check_least,
-    fitted,
-    outputs,
-    read_level,
     read_texts,
     token_budget,
 )
+from combee_dspy.aggregators._sharded import Sharded, shards_for
+from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.aggregators._topics import topic_groups
 from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
+from combee_dspy.records import Lesson, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.shuffle import PLACEMENTS, Placement
 from combee_dspy.strategies import StrategyContext
@@ -40,7 +39,7 @@ _ADD = Question(AddLessons, "most_lessons", "lessons")
 _WORDS_PER_TOKEN = 0.65
 
 
-class Union(Aggregator):
+class Union(Sharded):
     """Reads shards of reflections in parallel; each returns lines to add, and code joins the lines.
 
     The shards are those of :class:`combee_dspy.aggregators.ParallelScan`. Their
@@ -61,7 +60,10 @@ class Union(Aggregator):
         fan_in: The most reflections one call may take. 32, as for the parallel scan.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
         max_lessons: The most lines a shard may return.
-        window: How many shards a copy may travel, or ``None`` for no bound. For shuffled shards.
+        window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4: from
+            eight shards on (64 reflections) they are dealt in blocks of four to seven, so that an early
+            shard need not wait for the last rollout. ``combee_dspy.bench.placement`` shows that copies
+            stay apart as without a bound.
         max_tokens: Estimated tokens of the joined list from which an LM shortens it. 8,000, about
             two hundred lessons, is a third of a call: below that a reader is not crowded by it.
         similarity: Jaccard similarity of word pairs from which two lessons count
@@ -80,7 +82,7 @@ class Union(Aggregator):
         fan_in: int = 32,
         max_call_tokens: int = 24_000,
         max_lessons: int = 32,
-        window: int | None = None,
+        window: int | None = 4,
         max_tokens: int = 8_000,
         similarity: float = 0.8,
         sharding: Sharding = "shuffle",
@@ -111,51 +113,36 @@ class Union(Aggregator):
             raise ArgumentValueError("similarity", self.similarity, "is not in (0, 1]", "1 joins equal lessons only.")
         check_call_tokens(self.max_call_tokens)
 
-    def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
-        """Return all lessons that any shard found, with the output of every node.
+    def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course | None:
+        if self.sharding == "topic":
+            return None
+        shards = shards_for(self, size, room, context, tokens, window=self.window)
+        return self._over(shards, room)
 
-        Raises:
-            ArgumentValueError: A parameter of this strategy is out of range.
-        """
-        self.validate()
-        if not reflections:
-            return Lessons(context.component)
-        told = ScanTeller(context, self.name)
-        room = call_room(self.max_call_tokens, context)
-        items = fitted(reflections, room, context)
-        shards = self._shards(items, room, context)
-        told.started(len(reflections), (len(shards), 0))
-        read = read_level(told, [[items[position] for position in shard] for shard in shards], _ADD, self.max_lessons)
-        lessons = joined_near((held.lessons for held in read), self.similarity)
-        levels = [read, [_node(2, 0, lessons, _below(read))]]
-        told.level_done(held.output for held in levels[-1])
-        if _size(lessons) > self.max_tokens:
-            levels += self._shortened(lessons, room, told, _below(read))
-        nodes, lessons = outputs(levels), levels[-1][0].lessons
-        told.finished(nodes, lessons)
-        return Lessons(context.component, lessons=lessons, nodes=nodes)
-
-    def _shards(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> list[tuple[int, ...]]:
+    def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
         budget = token_budget(items, room)
-        plan = plan_scan(
-            len(items),
-            self.copies,
-            self.fan_in,
-            context.stream("shuffle"),
-            self.placement,
-            window=self.window,
-            budget=budget,
-        )
-        shards = [node.sources for node in plan.levels[0]]
-        if self.sharding == "shuffle":
-            return shards
+        plan = plan_scan(len(items), self.copies, self.fan_in, context.stream("shuffle"), self.placement, budget=budget)
 
         def fits(members: Sequence[int]) -> bool:
             return len(members) <= self.fan_in and sum(budget.tokens[member] for member in members) <= room
 
-        vectors, each = reflection_vectors(items), -(-len(shards) // plan.copies)
+        vectors, each = reflection_vectors(items), -(-len(plan.levels[0]) // plan.copies)
         dealt = (topic_groups(vectors, each, context.stream("topic", copy), fits) for copy in range(plan.copies))
-        return [group for groups in dealt for group in groups]
+        return self._over([group for groups in dealt for group in groups], room)
+
+    def _over(self, shards: Sequence[tuple[int, ...]], room: int) -> Course:
+        def merge(told: ScanTeller, read: list[Held]) -> list[list[Held]]:
+            return self._merged(told, read, room)
+
+        return Course(shards, (len(shards), 0), Asking(_ADD, self.max_lessons), merge)
+
+    def _merged(self, told: ScanTeller, read: list[Held], room: int) -> list[list[Held]]:
+        lessons = joined_near((held.lessons for held in read), self.similarity)
+        levels = [[_node(2, 0, lessons, below(read))]]
+        told.level_done(held.output for held in levels[-1])
+        if _size(lessons) > self.max_tokens:
+            levels += self._shortened(lessons, room, told, below(read))
+        return levels
 
     def _shortened(
         self, lessons: tuple[Lesson, ...], room: int, told: ScanTeller, sources: tuple[int, ...]
@@ -215,10 +202,6 @@ def _node(
     level: int, node: int, lessons: tuple[Lesson, ...], sources: tuple[int, ...], failed: str | None = None
 ) -> Held:
     return Held(NodeOutput(level, node, sources, tuple(lesson.text for lesson in lessons), failed), lessons)
-
-
-def _below(read: Sequence[Held]) -> tuple[int, ...]:
-    return tuple(sorted({source for held in read for source in held.output.sources}))
 
 
 def _united(lessons: Sequence[Lesson]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from combee_dspy.artifacts._artifact import Mode, PlaybookArtifact, Signatures, Start
 from combee_dspy.artifacts._base import Artifact, Instruction
-from combee_dspy.artifacts._curating import Curated, curate
+from combee_dspy.artifacts._curating import Curated, CuratedShard, Curator, Insight, join_curated
 from combee_dspy.artifacts._deltas import Applied, Delta, Op, apply_deltas
 from combee_dspy.artifacts._playbook import SECTIONS, Bullet, Playbook
 from combee_dspy.artifacts._reading import ReadDeltas, read_deltas, read_tags
@@ -18,7 +18,10 @@ __all__ = [
     "Artifact",
     "Bullet",
     "Curated",
+    "CuratedShard",
+    "Curator",
     "Delta",
+    "Insight",
     "Instruction",
     "Mode",
     "Op",
@@ -34,8 +37,8 @@ __all__ = [
     "Signatures",
     "Start",
     "apply_deltas",
-    "curate",
     "join_answers",
+    "join_curated",
     "line_of",
     "read_deltas",
     "read_tags",

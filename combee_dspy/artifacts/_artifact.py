@@ -12,7 +12,8 @@ from combee_dspy.artifacts._base import Artifact
 from combee_dspy.artifacts._playbook import SECTIONS, Playbook
 from combee_dspy.artifacts._prompts import CurateInsights, ReflectOnTrajectory, ReflectOnTrajectoryWithTruth
 from combee_dspy.artifacts._text import read_text, render, write_text
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.bounds import check_whole
+from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["Mode", "PlaybookArtifact", "Signatures", "Start"]
 
@@ -78,6 +79,10 @@ class PlaybookArtifact(Artifact):
             or, where it cites none, those most like it.
         similarity: Jaccard similarity of word pairs from which two bullets count as one, in (0, 1].
         leave_at: Net harm at which a bullet leaves, at least 1.
+        staleness: Minibatches by which what a prediction sees may lag behind, 0 or 1. With 1 the next
+            minibatch is predicted and reflected on while this one's is, with the same playbook;
+            curators always see all that was learned. It takes about half the time, and the last
+            minibatch is the only one whose lessons no rollout of the run has tried. Offline only.
         field: An input field that takes the playbook in place of the instruction's end. It must be
             one that the program does not fill itself: the playbook becomes its default value,
             which ``program.save`` keeps with ``save_program=True`` only.
@@ -99,6 +104,7 @@ class PlaybookArtifact(Artifact):
         most_bullets: int = 8,
         similarity: float = 0.8,
         leave_at: int = 3,
+        staleness: int = 0,
         field: str | None = None,
     ) -> None:
         self.max_tokens = max_tokens
@@ -111,6 +117,7 @@ class PlaybookArtifact(Artifact):
         self.most_bullets = most_bullets
         self.similarity = similarity
         self.leave_at = leave_at
+        self.staleness = staleness
         self.field = field
 
     def validate(self) -> None:
@@ -120,17 +127,18 @@ class PlaybookArtifact(Artifact):
             ArgumentTypeError: A parameter is no whole number.
             ArgumentValueError: A parameter is out of its range.
         """
-        least = {"max_tokens": 64, "epochs": 1, "rounds": 1, "most_bullets": 0, "leave_at": 1}
+        least = {"max_tokens": 64, "epochs": 1, "rounds": 1, "most_bullets": 0, "leave_at": 1, "staleness": 0}
         if self.validate_every is not None:
             least["validate_every"] = 0
         for name, bound in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ArgumentTypeError(name, value, "is no whole number", f"Give at least {bound}.")
-            if value < bound:
-                raise ArgumentValueError(name, value, f"is below {bound}", f"Give at least {bound}.")
+            check_whole(name, getattr(self, name), bound)
         if self.mode not in MODES:
             raise ArgumentValueError("mode", self.mode, "is unknown", f"Give {' or '.join(MODES)}.")
+        if self.staleness > 1:
+            raise ArgumentValueError("staleness", self.staleness, "is above 1", "Give 0 or 1.")
+        if self.mode == "online" and self.staleness:
+            remedy = "A stream is predicted with all that was learned before: give 0."
+            raise ArgumentValueError("staleness", self.staleness, "is not 0", remedy)
         if self.mode == "online" and self.epochs != 1:
             raise ArgumentValueError("epochs", self.epochs, "is not 1", "A stream passes once.")
         if not 0 < self.similarity <= 1:

@@ -33,6 +33,11 @@ class Answered:
     answer: dspy.Prediction | FailedCall
     shown: frozenset[str]
 
+    @property
+    def insight(self) -> str:
+        """The key insight; empty where the trajectory teaches nothing, or the reflection failed."""
+        return "" if isinstance(self.answer, FailedCall) else _insight(self.answer)
+
 
 @dataclass(frozen=True, slots=True)
 class Reflected:

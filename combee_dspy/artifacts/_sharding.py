@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, TokenBudget, Union, plan_scan
+from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Union, plan_scan
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.shuffle import Placement
 from combee_dspy.strategies import StrategyContext
@@ -57,13 +57,33 @@ class Sharding:
         remedy = "Give ParallelScan(…), or SingleCall() for one curator call over the whole batch."
         raise ArgumentValueError("aggregator", aggregator, "cannot be used with a playbook", remedy)
 
-    def shards(self, tokens: Sequence[int], fixed: int, context: StrategyContext) -> list[tuple[int, ...]]:
-        """Return the positions that each call reads.
+    def plan(self, n: int, share: float, context: StrategyContext) -> list[tuple[int, ...]]:
+        """Return which positions of a minibatch each shard reads, before anything of it is known.
+
+        So a shard can be asked about as soon as its own reflections are there. A trajectory that
+        teaches nothing has no insight; where only a share of them did so far, a shard takes
+        more positions, so that it is expected to read as many insights as it may.
 
         Args:
-            tokens: Estimated tokens of each insight.
-            fixed: Estimated tokens of what every call reads besides.
+            n: Trajectories in the minibatch.
+            share: The share of trajectories that had an insight so far; 1 where nothing is known.
             context: Where chance comes from.
+        """
+        if n < 1:
+            return []
+        if self.copies == 0:
+            return [tuple(range(n))]
+        fan_in = max(2, min(n * self.copies, int(self.fan_in / share) if share > 0 else n))
+        stream = context.stream("shuffle")
+        plan = plan_scan(n, self.copies, fan_in, stream, self.placement, window=self.window)
+        return [node.sources for node in plan.levels[0]]
+
+    def pieces(self, tokens: Sequence[int], fixed: int) -> list[tuple[int, ...]]:
+        """Return how a shard is cut into calls: the fewest even pieces that keep the limits of one call.
+
+        Args:
+            tokens: Estimated tokens of each of its insights.
+            fixed: Estimated tokens of what every call reads besides.
         """
         if not tokens:
             return []
@@ -71,14 +91,10 @@ class Sharding:
             return [tuple(range(len(tokens)))]
         # Where the playbook itself fills a call, some insights must still stand beside it.
         room = max(self.max_call_tokens - _PROMPT_TOKENS - fixed, self.max_call_tokens // 2)
-        budget = TokenBudget(tuple(min(one, room) for one in tokens), room)
-        plan = plan_scan(
-            len(tokens),
-            self.copies,
-            self.fan_in,
-            context.stream("shuffle"),
-            self.placement,
-            window=self.window,
-            budget=budget,
-        )
-        return [node.sources for node in plan.levels[0]]
+        n = len(tokens)
+        cuts: list[tuple[int, ...]] = []
+        for count in range(-(-n // self.fan_in), n + 1):
+            cuts = [tuple(range(n * one // count, n * (one + 1) // count)) for one in range(count)]
+            if all(sum(tokens[place] for place in cut) <= room for cut in cuts):
+                break
+        return cuts

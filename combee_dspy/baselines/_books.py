@@ -73,6 +73,7 @@ class Books:
         self._running = 0
         self._serial = 0
         self.rollouts = 0
+        self.reused = 0
         self.spent = False
 
     @property
@@ -120,11 +121,20 @@ class Books:
             self._running -= 1
             self._idle.notify_all()
 
-    def finish(self, rollout: Rollout, texts: Mapping[str, str], identity: str, program: dspy.Module | None) -> None:
-        """Enter a rollout that :meth:`begin` had admitted."""
+    def finish(
+        self,
+        rollout: Rollout,
+        texts: Mapping[str, str],
+        identity: str,
+        program: dspy.Module | None,
+        *,
+        cached: bool = False,
+    ) -> None:
+        """Enter a rollout that :meth:`begin` had admitted, bought now or ``cached``: paid for before."""
         with self._lock:
             self._running -= 1
             self.rollouts += 1
+            self.reused += cached
             self._serial += 1
             known = self._candidates.setdefault(identity, _Candidate(texts))
             if known.program is None and program is not None:
@@ -141,6 +151,7 @@ class Books:
                     candidate_id=identity,
                     split=split,
                     purpose=purpose,
+                    cached=cached,
                 )
             )
             if split == "validation":
@@ -195,8 +206,9 @@ class Books:
         """Take an event of a method that reports itself into the books."""
         with self._lock:
             self._iteration = max(self._iteration, event.iteration)
-            if isinstance(event, RolloutFinished) and not event.cached:
-                self.rollouts += 1
+            if isinstance(event, RolloutFinished):
+                self.rollouts += not event.cached
+                self.reused += event.cached
             if isinstance(event, ValidationFinished):
                 self._candidates[event.candidate_id] = _Candidate(event.texts, {}, event.index, None, event.score)
                 point = self._point(event.candidate_id, event.score)

@@ -17,7 +17,9 @@ from combee_dspy.stopping import Budget
 
 __all__ = ["CombeeMethod", "compiled"]
 
-_OURS = ("metric", "budget", "reflection_lm", "num_threads", "seed", "hooks", "tracker", "progress", "probe", "prices")
+_OURS = frozenset(
+    ("metric", "budget", "reflection_lm", "num_threads", "seed", "hooks", "tracker", "progress", "probe", "prices")
+) | {"cache"}
 
 
 class CombeeMethod(Baseline):
@@ -43,7 +45,7 @@ class CombeeMethod(Baseline):
         given: object = self.arguments
         if given is not None and not isinstance(given, Mapping):
             raise ArgumentTypeError("arguments", given, "is no mapping", 'Give {"aggregator": "union"}.')
-        taken = sorted(set(self.arguments or {}) & set(_OURS))
+        taken = sorted(set(self.arguments or {}) & _OURS)
         if taken:
             raise ArgumentTypeError("arguments", taken, "are set by the task", "Leave them out.")
 
@@ -65,6 +67,8 @@ def compiled(task: BaselineTask, desk: Desk, budget: int, **arguments: Any) -> d
         budget: Rollouts at which it stops.
         **arguments: Further arguments of :class:`combee_dspy.Combee`.
     """
+    if desk.cache is not None:
+        arguments = {**arguments, "cache": desk.cache, "memoize": True}
     optimizer = Teleprompter(
         task.metric,
         budget=Budget(rollouts=budget),

@@ -16,7 +16,7 @@ from combee_dspy.engine.candidates import candidate_id
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.events import CandidateProposed, ErrorRaised, Event, RolloutFinished, RunFinished, RunStarted
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts import ExecutorSession
+from combee_dspy.rollouts import EvaluationCache, ExecutorSession
 from combee_dspy.tracking import Hook
 
 __all__ = ["Desk"]
@@ -31,9 +31,12 @@ class Desk:
         meter: Hears the rollouts of optimizers that run programs themselves.
         session: Where rollouts run that are asked for here.
         emit: Where events go.
+        cache: Rollouts that have been paid for; ``None`` where none is to be reused.
+        plain: Returns a program of the student's own class.
 
     Attributes:
         books: As given.
+        cache: As given.
         notes: What the method did otherwise than a reader would expect: append to it.
         reason: Why the search ended, in one sentence: set it where the method says.
     """
@@ -45,8 +48,12 @@ class Desk:
         meter: Meter,
         session: ExecutorSession,
         emit: Callable[[Event], None],
+        cache: EvaluationCache | None = None,
+        plain: Callable[[dspy.Module], dspy.Module] = lambda program: program,
     ) -> None:
         self._task = task
+        self._plain = plain
+        self.cache = cache
         self.books = books
         self._meter = meter
         self._session = session
@@ -85,13 +92,14 @@ class Desk:
             InfrastructureError: The service kept failing.
         """
         self.books.require(len(rows))
+        program = self._plain(program)
         texts = texts_of(program, self._task.program)
         identity = candidate_id(texts)
         kept = program.deepcopy() if self.books.wants_program(identity) else None
 
         def enter(event: Event) -> None:
             if isinstance(event, RolloutFinished):
-                self.books.finish(event.rollout, texts, identity, kept)
+                self.books.finish(event.rollout, texts, identity, kept, cached=event.cached)
             else:
                 self._emit(event)
 
@@ -159,13 +167,17 @@ class Desk:
         purpose: str,
         emit: Callable[[Event], None],
     ) -> tuple[Rollout, ...]:
+        cache = self.cache
+        if purpose == "heldout" and self._task.heldout_cache is not None:
+            cache = self._task.heldout_cache
         evaluator = Evaluator(
             lambda _: program,
             self._task.metric,
             self._task.failure_score,
             self._session,
             emit,
-            memoize=False,
+            memoize=cache is not None,
+            cache=cache,
             keep_traces=frozenset() if purpose == "heldout" else self.books.train,
         )
         done = evaluator.evaluate([(dict(texts), rows)], purpose=purpose, iteration=self.books.iteration)

@@ -9,7 +9,7 @@ import dspy
 from combee_dspy.baselines._base import Baseline
 from combee_dspy.baselines._desk import Desk
 from combee_dspy.baselines._records import BaselineTask
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.bounds import check_whole
 
 __all__ = ["GEPA"]
 
@@ -36,10 +36,10 @@ class GEPA(Baseline):
         """Check the parameters.
 
         Raises:
-            ArgumentValueError: ``minibatch`` is no whole number of at least 1.
+            ArgumentTypeError: ``minibatch`` is no whole number.
+            ArgumentValueError: It is below 1.
         """
-        if not isinstance(self.minibatch, int) or isinstance(self.minibatch, bool) or self.minibatch < 1:
-            raise ArgumentValueError("minibatch", self.minibatch, "is no size", "Give a whole number of at least 1.")
+        check_whole("minibatch", self.minibatch, 1)
 
     def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
         """Run ``dspy.GEPA``."""

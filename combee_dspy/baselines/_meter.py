@@ -14,6 +14,7 @@ from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import LMError
 
 from combee_dspy.baselines._books import Books
+from combee_dspy.baselines._remembered import Remembered
 from combee_dspy.baselines._texts import same_shape, texts_of
 from combee_dspy.costs import RolloutMeter, current_meter, role_scope, rollout_scope
 from combee_dspy.engine.candidates import candidate_id
@@ -34,6 +35,7 @@ class _Run:
     started: float
     scopes: ExitStack = field(default_factory=ExitStack)
     output: Any = None
+    known: Rollout | None = None
 
 
 class Meter(BaseCallback):
@@ -52,6 +54,7 @@ class Meter(BaseCallback):
         books: Where rollouts are entered.
         failure_score: Score of a rollout that failed.
         clock: Monotonic seconds.
+        remembered: Answers from a cache; ``None`` for none. The student is one of its programs then.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class Meter(BaseCallback):
         books: Books,
         failure_score: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        remembered: Remembered | None = None,
     ) -> None:
+        self._remembered = remembered
         self._student = student
         self._metric = metric
         self._books = books
@@ -94,6 +99,7 @@ class Meter(BaseCallback):
             return
         run.scopes.close()
         self._forget()
+        run.known = self._remembered.take() if self._remembered is not None else None
         if exception is None:
             # GEPA's adapter lets a program return its trace beside the prediction.
             run.output = outputs
@@ -115,6 +121,9 @@ class Meter(BaseCallback):
             with role_scope("evaluator"):
                 return self._metric(gold, pred, trace, pred_name, pred_trace)
         self._local.waiting = None
+        if run.known is not None:
+            self._enter(run, run.known)
+            return run.known.metric_output
         meter: AbstractContextManager[Any] = rollout_scope(run.meter)
         try:
             with role_scope("evaluator"), meter:
@@ -160,7 +169,10 @@ class Meter(BaseCallback):
         identity = candidate_id(texts)
         # The optimizer may edit the program that it ran: what was scored is kept as it was.
         program = self._copy(run.program) if self._books.wants_program(identity) else None
-        self._books.finish(run.meter.stamp(rollout), texts, identity, program)
+        known = run.known is not None
+        if self._remembered is not None and not known and rollout.failed_in is None:
+            self._remembered.keep(run.program, rollout)
+        self._books.finish(rollout if known else run.meter.stamp(rollout), texts, identity, program, cached=known)
 
     def _copy(self, program: dspy.Module) -> dspy.Module:
         copied = self._student.deepcopy()

@@ -14,6 +14,7 @@ import dspy
 from combee_dspy.baselines._base import Baseline
 from combee_dspy.baselines._desk import Desk
 from combee_dspy.baselines._records import BaselineTask
+from combee_dspy.bounds import check_whole
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
 
@@ -88,13 +89,11 @@ class MIPRO(Baseline):
         """Check the parameters.
 
         Raises:
+            ArgumentTypeError: One is no whole number.
             ArgumentValueError: One is out of its range.
         """
         for name, least in (("candidates", 2), ("bootstrapped", 0), ("labelled", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                remedy = f"Give a whole number of at least {least}."
-                raise ArgumentValueError(name, value, "is out of range", remedy)
+            check_whole(name, getattr(self, name), least)
 
     def prepare(self) -> None:
         """Load optuna.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from combee_dspy.checks import check_metric, check_positive, check_student
 from combee_dspy.costs import Price
 from combee_dspy.evaluation import Receipt
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.rollouts import EvaluationCache
 from combee_dspy.tracking import Hook, Tracker
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ class BaselineTask:
         clock: Monotonic seconds in which the run is timed. A simulated service has a clock of its own.
         name: The run's name; made from method and seed where empty.
         probe: Whether both LMs are asked for one token before anything is bought.
+        cache: Where rollouts that have been paid for are kept, for runs one after the other to share: an
+            :class:`~combee_dspy.rollouts.EvaluationCache` or the path of its file. One that is found there
+            counts against the budget like any other, so that a method's course does not depend on it; its
+            tokens and seconds are not spent again, which flatters whoever runs later: compare costs without.
+        heldout_cache: The same for the readings of the held-out set alone, which are in nobody's price.
     """
 
     program: dspy.Module
@@ -67,6 +74,8 @@ class BaselineTask:
     clock: Callable[[], float] = time.monotonic
     name: str = ""
     probe: bool = True
+    cache: EvaluationCache | str | os.PathLike[str] | None = None
+    heldout_cache: EvaluationCache | None = None
 
     def validate(self) -> None:
         """Check what can be checked before anything is bought.
@@ -82,6 +91,8 @@ class BaselineTask:
         for name in ("task_lm", "reflection_lm"):
             if not isinstance(getattr(self, name), dspy.BaseLM):
                 raise ArgumentTypeError(name, getattr(self, name), "is no DSPy LM", "Give a dspy.LM.")
+        if self.cache is not None and not isinstance(self.cache, (str, os.PathLike, EvaluationCache)):
+            raise ArgumentTypeError("cache", self.cache, "is no cache", "Give EvaluationCache(…) or a path.")
         if not self.validation:
             remedy = "Give rows that are not in train: the curve is measured on them."
             raise ArgumentValueError("validation", self.validation, "is empty", remedy)
@@ -128,7 +139,8 @@ class BaselineResult:
         curve: One point per validated candidate, in order.
         program: The best program.
         validation: Its mean validation score; ``None`` where nothing was validated.
-        rollouts: Rollouts bought.
+        rollouts: Rollouts bought, those among them that a cache had paid for.
+        reused: How many of these cost nothing.
         tokens: Tokens, all roles.
         dollars: Dollars; ``None`` where the cost of a call is not known.
         seconds: Seconds of the task's clock.
@@ -159,6 +171,7 @@ class BaselineResult:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     simulated: bool = False
+    reused: int = 0
 
     @property
     def heldout(self) -> PairedDifference | None:
@@ -167,10 +180,11 @@ class BaselineResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data; the program stands in it as its state."""
-        names = ("method", "seed", "validation", "rollouts", "tokens", "dollars", "seconds", "reason", "simulated")
+        names = ("method", "seed", "validation", "rollouts", "reused", "tokens", "dollars", "seconds", "reason")
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         return {
             **plain,
+            "simulated": self.simulated,
             "spec": dict(self.spec),
             "versions": dict(self.versions),
             "curve": [asdict(point) for point in self.curve],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from combee_dspy.baselines._books import Books, BudgetSpentError
 from combee_dspy.baselines._desk import Desk
 from combee_dspy.baselines._meter import Meter
 from combee_dspy.baselines._records import BaselineResult, BaselineTask
+from combee_dspy.baselines._remembered import Remembered
 from combee_dspy.baselines._texts import texts_of
 from combee_dspy.checks import Splits, check_splits
 from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable, Totals, role_scope
@@ -25,7 +26,7 @@ from combee_dspy.events import ErrorRaised, Event, HeldoutEvaluated, HeldoutPinn
 from combee_dspy.hashing import row_hash
 from combee_dspy.lms import probe
 from combee_dspy.registry import Spec
-from combee_dspy.rollouts import Threads, scorer_fingerprint
+from combee_dspy.rollouts import EvaluationCache, Threads, scorer_fingerprint
 from combee_dspy.tracking import EventBus, Journal, lm_secrets
 
 __all__ = ["run_baseline"]
@@ -46,6 +47,8 @@ class _Run:
     books: Books
     desk: Desk
     contract: HeldoutContract | None
+    student: dspy.Module
+    remembered: Remembered | None = None
 
     @property
     def name(self) -> str:
@@ -107,12 +110,20 @@ def _opened(method: Baseline, task: BaselineTask, splits: Splits, contract: Held
         validation = frozenset(row_hash(row) for row in splits.validation)
         books = Books(bus.emit, ledger, splits.train_hashes, validation, task.budget)
         rows = (*splits.train, *splits.validation)
-        meter = Meter(task.program, task.metric, rows, books, task.failure_score)
+        cache = _cache(task, stack)
+        if cache is not None:
+            stack.enter_context(cache.listen(bus.emit))
+        remembered = None
+        if cache is not None and not method.reports_itself:
+            remembered = Remembered(cache, task.program, task.metric, task.failure_score, splits.validation)
+        student = task.program if remembered is None else remembered.asking()
+        meter = Meter(student, task.metric, rows, books, task.failure_score, remembered=remembered)
         if not method.reports_itself:
             callbacks = [*(dspy.settings.get("callbacks") or []), meter]
             stack.enter_context(dspy.context(callbacks=callbacks))
-        desk = Desk(task, books, meter, session, bus.emit)
-        run = _Run(method, task, splits, bus.emit, ledger, books, desk, contract)
+        plain = (lambda program: program) if remembered is None else remembered.plain
+        desk = Desk(task, books, meter, session, bus.emit, cache, plain)
+        run = _Run(method, task, splits, bus.emit, ledger, books, desk, contract, student, remembered)
         try:
             yield run
         except Exception as error:
@@ -120,6 +131,14 @@ def _opened(method: Baseline, task: BaselineTask, splits: Splits, contract: Held
             text = f"{type(error).__name__}: {error}"
             bus.emit(ErrorRaised(iteration=books.iteration, where=method.name, error=text, fatal=True))
             raise
+
+
+def _cache(task: BaselineTask, stack: ExitStack) -> EvaluationCache | None:
+    if task.cache is None or isinstance(task.cache, EvaluationCache):
+        return task.cache
+    opened = EvaluationCache(task.cache)
+    stack.callback(opened.close)
+    return opened
 
 
 def _settings(task: BaselineTask) -> dict[str, Any]:
@@ -188,7 +207,7 @@ def _search(run: _Run) -> tuple[dspy.Module, str]:
     try:
         # What a method asks outside of a rollout is its own proposing.
         with role_scope("proposer"):
-            chosen = run.method.search(run.task, run.desk)
+            chosen = run.method.search(replace(run.task, program=run.student), run.desk)
         reason = run.desk.reason
     except BudgetSpentError as spent:
         run.books.settle()
@@ -199,7 +218,8 @@ def _search(run: _Run) -> tuple[dspy.Module, str]:
         reason = "the method gave up on an answer of its proposer that could not be read"
         run.desk.trouble(run.method.name, f"{type(unread).__name__}: {unread}"[:_SHOWN])
         run.desk.notes.append(f"{reason}; its best so far counts.")
-    return chosen or run.books.best() or run.task.program, reason
+    found = chosen or run.books.best() or run.task.program
+    return found if run.remembered is None else run.remembered.plain(found), reason
 
 
 def _read(run: _Run, program: dspy.Module) -> Receipt | None:
@@ -227,6 +247,12 @@ def _read(run: _Run, program: dspy.Module) -> Receipt | None:
         )
     )
     return receipt
+
+
+def _reused(books: Books) -> tuple[str, ...]:
+    if not books.reused:
+        return ()
+    return (f"{books.reused} of its {books.rollouts} rollouts came from a cache: tokens and seconds leave them out.",)
 
 
 def _result(
@@ -268,7 +294,8 @@ def _result(
         reason=reason,
         receipt=receipt,
         state=state,
-        notes=tuple(run.desk.notes),
+        notes=(*run.desk.notes, *(_reused(run.books) if run.task.cache is not None else ())),
+        reused=run.books.reused,
         warnings=run.warnings,
         simulated=run.simulated,
     )

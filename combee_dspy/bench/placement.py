@@ -1,6 +1,7 @@
 """Where the copies of a reflection land: distinct placement beside plain, against the closed form.
 
     python -m combee_dspy.bench.placement --json placement.json
+    python -m combee_dspy.bench.placement --window 4
 
 No language model is involved: this is arithmetic on the plans of a scan.
 """
@@ -13,6 +14,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -61,32 +63,44 @@ class PlacementRow:
         return self.low - 1e-12 <= self.expected <= self.high + 1e-12
 
 
-def closed_form(n: int, shards: int, placement: str) -> float:
+def closed_form(n: int, shards: int, placement: str, window: int | None = None) -> float:
     """Return the expected share of reflections whose two copies lie in different shards.
 
     1 under distinct placement. Under plain placement a copy shares its shard
     of s entries with its twin with probability (s − 1) / (2n − 1); shards that
-    differ in size by one entry weigh by their entries.
+    differ in size by one entry weigh by their entries. With a window the same holds within each block
+    of shards, and blocks weigh by their reflections.
 
     Args:
         n: Reflections.
         shards: Shards.
         placement: ``"distinct"`` or ``"plain"``.
+        window: How many shards a copy may travel, or ``None``.
     """
     if placement == "distinct":
         return 1.0
+    blocks = 1 if window is None else max(1, shards // window)
+    bounds = [shards * block // blocks for block in range(blocks + 1)]
+    parts = [(n * last // shards - n * first // shards, last - first) for first, last in pairwise(bounds)]
+    return sum(members * _apart(members, homes) for members, homes in parts) / n
+
+
+def _apart(n: int, shards: int) -> float:
     entries = _COPIES * n
     sizes = [entries * (number + 1) // shards - entries * number // shards for number in range(shards)]
     return 1.0 - sum(size * (size - 1) for size in sizes) / (entries * (entries - 1))
 
 
-def run_placement(sizes: Sequence[int] = SIZES, trials: int = 400, seed: int = 0) -> tuple[PlacementRow, ...]:
+def run_placement(
+    sizes: Sequence[int] = SIZES, trials: int = 400, seed: int = 0, window: int | None = None
+) -> tuple[PlacementRow, ...]:
     """Draw plans and count.
 
     Args:
         sizes: Numbers of reflections, each at least 9: with two shards, distinct placement makes one copy.
         trials: Plans per size and placement, at least 2.
         seed: Where the plans come from.
+        window: How many shards a copy may travel, at least 3, or ``None`` for no bound.
 
     Raises:
         ArgumentValueError: A number is out of range.
@@ -95,15 +109,17 @@ def run_placement(sizes: Sequence[int] = SIZES, trials: int = 400, seed: int = 0
         raise ArgumentValueError("sizes", sizes, f"holds no size, or one below {SIZES[0]}", "Two copies need 3 shards.")
     if trials < 2:
         raise ArgumentValueError("trials", trials, "is below 2", "An interval needs several plans.")
-    return tuple(_row(n, placement, trials, seed) for n in sizes for placement in PLACEMENTS)
+    if window is not None and window < 3:
+        raise ArgumentValueError("window", window, "is below 3", "Two copies need 3 shards within reach.")
+    return tuple(_row(n, placement, trials, seed, window) for n in sizes for placement in PLACEMENTS)
 
 
-def _row(n: int, placement: str, trials: int, seed: int) -> PlacementRow:
+def _row(n: int, placement: str, trials: int, seed: int, window: int | None) -> PlacementRow:
     shards = math.isqrt(n)
     shares = []
     for trial in range(trials):
         stream = derive(seed, "bench placement", n, placement, trial)
-        plan = plan_shards(n, _COPIES, shards, stream, "plain" if placement == "plain" else "distinct")
+        plan = plan_shards(n, _COPIES, shards, stream, "plain" if placement == "plain" else "distinct", window)
         homes: dict[int, set[int]] = {}
         for number, shard in enumerate(plan):
             for index in shard:
@@ -112,7 +128,7 @@ def _row(n: int, placement: str, trials: int, seed: int) -> PlacementRow:
     mean = sum(shares) / trials
     error = math.sqrt(sum((share - mean) ** 2 for share in shares) / (trials - 1) / trials)
     half = 1.96 * error
-    expected = closed_form(n, shards, placement)
+    expected = closed_form(n, shards, placement, window)
     return PlacementRow(
         n=n,
         shards=shards,
@@ -160,13 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m combee_dspy.bench.placement", description=__doc__)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of reflections, by comma")
     parser.add_argument("--trials", type=int, default=400, help="plans per size and placement")
+    parser.add_argument("--window", type=int, help="how many shards a copy may travel; no bound by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write the rows")
     asked = parser.parse_args(arguments)
-    rows = run_placement([int(size) for size in asked.sizes.split(",")], asked.trials, asked.seed)
+    rows = run_placement([int(size) for size in asked.sizes.split(",")], asked.trials, asked.seed, asked.window)
     if asked.json is not None:
         data = [{**asdict(row), "inside": row.inside} for row in rows]
-        record = {"seed": asked.seed, "joint_p": joint_p(rows), "rows": data}
+        record = {"seed": asked.seed, "window": asked.window, "joint_p": joint_p(rows), "rows": data}
         asked.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(table(rows) + "\n")
 

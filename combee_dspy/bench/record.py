@@ -4,41 +4,54 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.bench.speed import MethodResult, SpeedOptions
+from combee_dspy.bench.compare import MARGIN
+from combee_dspy.bench.speed import SpeedRun
+from combee_dspy.bench.speed_options import LABEL, SpeedOptions
+from combee_dspy.bench.speed_quality import MethodResult
 
 __all__ = ["LABEL", "environment", "speed_record"]
-
-LABEL = "simulated service, no language model"
-"""What is said wherever these figures are shown."""
 
 _DISTRIBUTIONS = ("combee-dspy", "dspy", "gepa", "litellm")
 
 
-def speed_record(options: SpeedOptions, results: Iterable[MethodResult], command: str) -> dict[str, Any]:
+def speed_record(
+    options: SpeedOptions,
+    results: Sequence[MethodResult],
+    runs: Sequence[SpeedRun],
+    command: str,
+    *,
+    source: str | None = None,
+) -> dict[str, Any]:
     """Return a run of :func:`combee_dspy.bench.run_speed` as plain JSON data.
 
     Args:
         options: What was measured.
-        results: What came of it.
+        results: What it came to, by method.
+        runs: Every run.
         command: The command that repeats it.
+        source: Where the rows come from.
     """
     machine, versions = environment()
     return {
-        "label": LABEL,
-        "simulated": True,
+        "label": options.label,
+        "simulated": options.simulated,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "machine": machine,
         "versions": versions,
+        "source": source,
+        "service": options.law,
+        "margin": MARGIN,
         "options": asdict(options),
         "results": [result.to_dict() for result in results],
+        "runs": [run.to_dict() for run in runs],
     }
 
 

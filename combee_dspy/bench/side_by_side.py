@@ -21,6 +21,7 @@ from combee_dspy.bench.speed import quietly
 from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
 from combee_dspy.costs import Price
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.rollouts import EvaluationCache
 from combee_dspy.tracking import MLflowTracker
 
 __all__ = ["CompareOptions", "compare_record", "figures_of", "run_compare"]
@@ -108,9 +109,12 @@ def run_compare(options: CompareOptions) -> Iterator[BaselineResult]:
 
 def _results(options: CompareOptions, methods: Sequence[Baseline], benchmark: Benchmark) -> Iterator[BaselineResult]:
     for seed in options.seeds:
+        # The readings of the held-out set are in no method's price: the student is read once for all of them.
+        read = EvaluationCache()
         for method in methods:
             with _endpoint(options, benchmark, seed) as endpoint, quietly():
-                result = method.run(_task(options, benchmark, endpoint, method.name, seed))
+                task = _task(options, benchmark, endpoint, method.name, seed)
+                result = method.run(replace(task, heldout_cache=read))
             yield result
 
 

@@ -1,285 +1,208 @@
-"""Seconds for one epoch: Combee beside ``dspy.GEPA``, on the simulated service.
+"""Seconds for one epoch: Combee beside ``dspy.GEPA``, on one service, in one run.
 
 Every method gets the same program, data, service and seed, with the arguments
 that its constructor has by default; only the end is set, after the minibatch
-that completes one pass over the training examples. Seconds are the service's
-own simulated seconds at full scale: wall-clock divided by the time scale, so
-what the client computes counts too, and counts for more the smaller the scale.
+that completes one pass over the training examples. On the simulated service
+seconds are its own simulated seconds at full scale: wall-clock divided by the
+time scale, so what the client computes counts too, and counts for more the
+smaller the scale.
+
+Held-out is compared on further seeds without latencies, on which it does not
+depend. Where sizes were planned from delays, these runs repeat the sizes of the
+first timed one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import dspy
 
-from combee_dspy.bench.compare import Comparison, compare
-from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
-from combee_dspy.combee import Combee
-from combee_dspy.evaluation import paired_difference
-from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from combee_dspy.bench.bound import Bound
+from combee_dspy.bench.quiet import quietly
+from combee_dspy.bench.speed_endpoint import Counted, Endpoint, open_endpoint
+from combee_dspy.bench.speed_methods import METHODS, OneEpoch, Terms, picked_size
+from combee_dspy.bench.speed_options import SpeedOptions, check_options, load_rows
+from combee_dspy.benchmarks import Benchmark
+from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts import read_score
-from combee_dspy.streams import derive_seed
 
-__all__ = ["METHODS", "MethodResult", "SpeedOptions", "quietly", "run_speed"]
-
-# Benchmarks that make as many rows as they are asked for. Others are cut.
-_MADE_TO_SIZE = ("formula-mini",)
-
-# Far beyond what an epoch needs: the epoch ends the run, never this.
-_NO_LIMIT = 1_000_000
+__all__ = ["METHODS", "SpeedOptions", "SpeedRun", "quietly", "run_speed"]
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedOptions:
-    """What is measured.
-
-    Attributes:
-        methods: Names out of :data:`METHODS`, in the order in which they run.
-        examples: Training examples, which make one epoch.
-        validation: Validation examples.
-        heldout: Held-out examples, read once before and once after.
-        slots: Calls that the service serves at once; also the threads of every method.
-        time_scale: Wall seconds per simulated second, above 0.
-        seed: Seed of the service and of every method.
-        benchmark: A benchmark's name.
-        params: Its parameters, without the sizes.
-    """
-
-    methods: tuple[str, ...] = ("gepa", "combee")
-    examples: int = 240
-    validation: int = 60
-    heldout: int = 100
-    slots: int = 64
-    time_scale: float = 0.1
-    seed: int = 0
-    benchmark: str = "formula-mini"
-    params: Mapping[str, Any] = field(default_factory=lambda: {"task": "compute"})
-
-
-@dataclass(frozen=True, slots=True)
-class MethodResult:
-    """What one method needed for one epoch.
+class SpeedRun:
+    """One epoch of one method.
 
     Attributes:
         method: Its name.
-        seconds: Simulated seconds at full scale.
+        seed: Seed of service and method.
+        repeat: Which timed run it is, from 0; ``None`` where only held-out was of interest.
+        seconds: Seconds at full scale; ``None`` where latencies were not waited for.
         wall_seconds: Wall-clock seconds.
-        iterations: Updates.
-        calls: Calls by what was asked: ``task`` or ``reflect``.
+        updates: Iterations.
+        sizes: Batch sizes that a controller planned, in order.
+        picked: The size that it settled on, at most a third of the epoch; ``None`` without a controller.
+        calls: Calls by what was asked: ``task``, ``reflect`` or ``other``.
         tokens: Prompt and completion tokens by what was asked.
-        slot_use: Share of the slots' time that was in use.
+        written: Completion tokens by what was asked.
+        speculative: Calls made before it was known whether they would be needed; ``None`` where not counted.
+        slot_use: Share of the slots' time that was in use; ``None`` where not known.
+        bound: The run's own bounds, in seconds at full scale; ``None`` where not known.
         validation: Mean validation score of the result.
-        before: Mean held-out score of the student.
-        after: Mean held-out score of the result.
-        low: Lower end of the 95 % interval of ``after - before``.
-        high: Upper end.
-        heldout_scores: Held-out score of the result per example, in the order of the split.
-        versus: This method beside the first; ``None`` for the first itself.
-        simulated: Always true.
+        before: Held-out score of the student per example.
+        after: Held-out score of the result per example, in the same order.
     """
 
     method: str
-    seconds: float
+    seed: int
+    repeat: int | None
+    seconds: float | None
     wall_seconds: float
-    iterations: int
-    calls: Mapping[str, int]
-    tokens: Mapping[str, int]
-    slot_use: float
+    updates: int
+    sizes: tuple[int, ...]
+    picked: int | None
+    calls: dict[str, int]
+    tokens: dict[str, int]
+    written: dict[str, int]
+    speculative: int | None
+    slot_use: float | None
+    bound: Bound | None
     validation: float
-    before: float
-    after: float
-    low: float
-    high: float
-    heldout_scores: tuple[float, ...] = ()
-    versus: Comparison | None = None
-    simulated: bool = True
+    before: tuple[float, ...] = field(repr=False)
+    after: tuple[float, ...] = field(repr=False)
+
+    @property
+    def efficiency(self) -> float | None:
+        """The run's bound, its own barriers kept, over its seconds."""
+        return self.bound.staged / self.seconds if self.bound is not None and self.seconds else None
+
+    @property
+    def free_efficiency(self) -> float | None:
+        """The same against the bound that grants it no barrier."""
+        return self.bound.free / self.seconds if self.bound is not None and self.seconds else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        return asdict(self)
+        """Return plain JSON data; scores that are all 0 or 1 as one text of digits."""
+        scores = {name: _compact(getattr(self, name)) for name in ("before", "after")}
+        return {**asdict(self), **scores, "efficiency": self.efficiency, "free_efficiency": self.free_efficiency}
 
 
-class _OneEpoch:
-    """gepa's stop callback: ends with the iteration that completes one epoch."""
+def run_speed(options: SpeedOptions) -> Iterator[SpeedRun]:
+    """Run each method for one epoch, as often as asked; the figures come one run at a time.
 
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
-        self.iterations = 0
-
-    def __call__(self, state: Any) -> bool:
-        """Return whether one epoch has been drawn."""
-        self.iterations = state.i + 1
-        drawn = sum(len(set(_drawn(record))) for record in state.full_program_trace)
-        return drawn >= self.examples
-
-
-def _drawn(record: Mapping[str, Any]) -> list[Any]:
-    return [index for task in record.get("tasks", ()) for index in task["subsample_ids"]]
-
-
-Compile = Callable[[Any, "SpeedOptions", "_OneEpoch", dspy.LM], Any]
-
-
-def _common(options: SpeedOptions, stop: _OneEpoch, lm: dspy.LM) -> dict[str, Any]:
-    """Return what every method is given: where to end, with what, and nothing that is a choice."""
-    return {
-        "max_metric_calls": _NO_LIMIT,
-        "reflection_lm": lm,
-        "num_threads": options.slots,
-        "seed": options.seed,
-        "track_stats": True,
-        "gepa_kwargs": {"stop_callbacks": [stop]},
-    }
-
-
-def _gepa(metric: Any, options: SpeedOptions, stop: _OneEpoch, lm: dspy.LM) -> Any:
-    return dspy.GEPA(metric, **_common(options, stop, lm))
-
-
-def _combee(metric: Any, options: SpeedOptions, stop: _OneEpoch, lm: dspy.LM) -> Any:
-    return Combee(metric, progress=False, **_common(options, stop, lm))
-
-
-METHODS: Mapping[str, Compile] = {"gepa": _gepa, "combee": _combee}
-"""Method name to what makes the optimizer."""
-
-
-def run_speed(options: SpeedOptions) -> Iterator[MethodResult]:
-    """Run each method for one epoch; the figures come one method at a time.
-
-    Options and data are checked at once, before the first method runs. From the
-    second method on a result is compared with the first one's on the same
-    held-out examples (see :func:`combee_dspy.bench.compare`).
+    Timed runs come first: every method once, then every method once more in an
+    order rotated by a part of the list, so that a drift of the machine hits all.
+    Then the seeds on which held-out is compared, seed by seed. Options and data
+    are checked at once, before the first run.
 
     Args:
         options: What to measure.
 
     Raises:
-        ArgumentValueError: A method is unknown or named twice, the time scale is not
-            above 0, or the benchmark has fewer rows than asked for.
+        ArgumentValueError: An option cannot be used, or the benchmark has fewer rows than asked for.
         DataSourceError: The benchmark cannot be read.
     """
-    _check(options)
-    benchmark = _benchmark(options)
-    with quietly():
-        task = SimulatedTask.from_benchmark(benchmark, options.seed, params=options.params)
-    return _results(benchmark, task, options)
+    check_options(options)
+    return _runs(load_rows(options), options)
 
 
-def _results(benchmark: Benchmark, task: SimulatedTask, options: SpeedOptions) -> Iterator[MethodResult]:
-    config = SimulatedConfig(seed=options.seed, slots=options.slots, time_scale=options.time_scale)
-    reference: MethodResult | None = None
-    with SimulatedService(config, task) as service:
-        for name in options.methods:
-            result = _measure(name, benchmark, options, service)
-            if reference is None:
-                reference = result
-            else:
-                result = replace(result, versus=_versus(reference, result, options.seed))
-            yield result
+def _runs(benchmark: Benchmark, options: SpeedOptions) -> Iterator[SpeedRun]:
+    planned: dict[str, SpeedRun] = {}
+    with open_endpoint(options, benchmark, options.seed, timed=True) as endpoint:
+        for repeat in range(options.repeats):
+            for name in _rotated(options.methods, repeat, options.repeats):
+                run = _run(name, benchmark, options, endpoint, planned, seed=options.seed, repeat=repeat)
+                planned.setdefault(name, run)
+                yield run
+    for seed in options.seeds:
+        with open_endpoint(options, benchmark, seed, timed=False) as endpoint:
+            for name in options.methods:
+                yield _run(name, benchmark, options, endpoint, planned, seed=seed, repeat=None)
 
 
-def _check(options: SpeedOptions) -> None:
-    known = f"Methods: {', '.join(METHODS)}."
-    if not options.methods:
-        raise ArgumentValueError("methods", options.methods, "names no method", known)
-    for name in options.methods:
-        if name not in METHODS:
-            raise ArgumentValueError("methods", name, "is no method", known)
-        if options.methods.count(name) > 1:
-            raise ArgumentValueError("methods", name, "is named twice", "Name each method once.")
-    if options.time_scale <= 0:
-        raise ArgumentValueError("time_scale", options.time_scale, "is not above 0", "Nothing would be measured.")
+def _compact(scores: tuple[float, ...]) -> str | list[float]:
+    return "".join(f"{score:.0f}" for score in scores) if set(scores) <= {0.0, 1.0} else list(scores)
 
 
-def _benchmark(options: SpeedOptions) -> Benchmark:
-    sizes = {"train": options.examples, "validation": options.validation, "heldout": options.heldout}
-    made = sizes if options.benchmark in _MADE_TO_SIZE else {}
-    loaded = load_benchmark(options.benchmark, **{**options.params, **made})
-    train, validation, heldout = (_first(split, sizes[split.name]) for split in loaded.splits)
-    return replace(loaded, train=train, validation=validation, heldout=heldout)
+def _rotated(methods: tuple[str, ...], repeat: int, repeats: int) -> tuple[str, ...]:
+    first = repeat * len(methods) // repeats
+    return methods[first:] + methods[:first]
 
 
-def _first(split: Split, size: int) -> Split:
-    if not 1 <= size <= len(split):
-        name = "examples" if split.name == "train" else split.name
-        remedy = f"Give 1 to {len(split)}."
-        raise ArgumentValueError(name, size, f"cannot be taken from {len(split)} rows of {split.name}", remedy)
-    return Split(split.name, split.examples[:size], split.row_hashes[:size])
-
-
-def _versus(reference: MethodResult, result: MethodResult, seed: int) -> Comparison:
-    return compare(
-        reference.method,
-        reference.heldout_scores,
-        result.heldout_scores,
-        seconds=(reference.seconds, result.seconds),
-        seed=derive_seed(seed, "bench", reference.method, result.method),
+def _run(
+    name: str,
+    benchmark: Benchmark,
+    options: SpeedOptions,
+    endpoint: Endpoint,
+    planned: dict[str, SpeedRun],
+    *,
+    seed: int,
+    repeat: int | None,
+) -> SpeedRun:
+    method, stop = METHODS[name], OneEpoch(options.examples)
+    untimed = repeat is None and options.simulated
+    terms = Terms(
+        metric=benchmark.metric,
+        examples=options.examples,
+        threads=options.slots,
+        seed=seed,
+        stop=stop,
+        lm=endpoint.reflection_lm,
+        picked=planned[method.follows].picked if method.follows else None,
+        sizes=planned[name].sizes if method.plans and repeat is None else (),
     )
-
-
-def _measure(name: str, benchmark: Benchmark, options: SpeedOptions, service: SimulatedService) -> MethodResult:
-    lm = service.lm()
-    stop = _OneEpoch(options.examples)
-    with dspy.context(lm=lm), quietly():
+    with dspy.context(lm=endpoint.task_lm), quietly():
         student = benchmark.program()
-        service.reset_stats()
-        service.forget_attempts()
+        optimizer = method.make(terms)
+        endpoint.begin()
         started = time.monotonic()
-        program = METHODS[name](benchmark.metric, options, stop, lm).compile(
+        program = optimizer.compile(
             student, trainset=list(benchmark.train.examples), valset=list(benchmark.validation.examples)
         )
         wall = time.monotonic() - started
-        stats = service.stats()
+        counted = endpoint.counted()
         before, after = (_scores(which, benchmark, options) for which in (student, program))
-    found = paired_difference(before, after, seed=derive_seed(options.seed, "bench", name))
-    seconds = wall / options.time_scale
-    return MethodResult(
+    seconds = None if untimed else wall / (options.time_scale if options.simulated else 1.0)
+    report = getattr(program, "combee_report", None)
+    decisions: tuple[BatchDecision, ...] = getattr(report, "decisions", ())
+    return SpeedRun(
         method=name,
+        seed=seed,
+        repeat=repeat,
         seconds=seconds,
         wall_seconds=wall,
-        iterations=stop.iterations,
-        calls={kind: tally.calls for kind, tally in stats.by_kind.items() if tally.calls},
-        tokens={
-            kind: tally.prompt_tokens + tally.completion_tokens for kind, tally in stats.by_kind.items() if tally.calls
-        },
-        slot_use=stats.slot_busy_seconds / (seconds * options.slots),
+        updates=stop.iterations,
+        sizes=tuple(decision.size for decision in decisions),
+        picked=picked_size(decisions, options.examples) if decisions else None,
+        calls=dict(counted.calls),
+        tokens=dict(counted.tokens),
+        written=dict(counted.written),
+        speculative=_speculative(report),
+        slot_use=_slot_use(counted, seconds, options.slots),
+        bound=None if untimed else counted.bound,
         validation=max(program.detailed_results.val_aggregate_scores),
-        before=found.before,
-        after=found.after,
-        low=found.low,
-        high=found.high,
-        heldout_scores=tuple(after),
+        before=before,
+        after=after,
     )
 
 
-def _scores(program: Any, benchmark: Benchmark, options: SpeedOptions) -> list[float]:
+def _speculative(report: object) -> int | None:
+    found = getattr(report, "speculative", None)
+    return None if found is None else int(found)
+
+
+def _slot_use(counted: Counted, seconds: float | None, slots: int) -> float | None:
+    return None if counted.busy is None or not seconds else counted.busy / (seconds * slots)
+
+
+def _scores(program: Any, benchmark: Benchmark, options: SpeedOptions) -> tuple[float, ...]:
     evaluate = dspy.Evaluate(
         devset=list(benchmark.heldout.examples),
         metric=lambda gold, pred: read_score(benchmark.metric(gold, pred))[0],
         num_threads=options.slots,
     )
-    return [float(score) for _, _, score in evaluate(program).results]
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """Keep DSPy's progress bars and log lines out of the table."""
-    names = ("dspy", "gepa", "combee_dspy")
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    return tuple(float(score) for _, _, score in evaluate(program).results)

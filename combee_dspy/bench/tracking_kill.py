@@ -165,7 +165,7 @@ def _replayed(folder: Path) -> dict[str, int]:
 def _write(folder: Path, uri: str) -> dict[str, int]:
     """Tell of rollouts until somebody kills this process."""
     journal = Journal(folder)
-    tracker = MLflowTracker("struck", uri, registry=False, traces=0)
+    tracker = MLflowTracker("struck", uri, registry=False, traces=0, every=0.0)
     bus = EventBus([tracker.open(journal)], journal=journal)
     _say({"on": 1})
     texts = {"self": "Answer."}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,8 @@ class BusTime(Hook):
     """Reads at the end how much CPU time the thread that delivers events has used."""
 
     cpu_seconds = 0.0
+    # To be there must not be what makes an event wake the thread.
+    wants = ()
 
     def close(self) -> None:
         """Read the clock: a hook is closed by that very thread."""
@@ -133,6 +135,8 @@ def run_shape(  # noqa: PLR0913 - which of the books to keep, each on its own
     hooks: tuple[Hook, ...] = (),
     books: bool = True,
     label: str = "run",
+    bus: type[EventBus] = EventBus,
+    during: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Books:
     """Run it, and keep the books asked for.
 
@@ -145,17 +149,19 @@ def run_shape(  # noqa: PLR0913 - which of the books to keep, each on its own
         hooks: Further hooks.
         books: Whether the ledger listens at all.
         label: Part of every prompt: another label, other prompts.
+        bus: The class that carries the events.
+        during: Entered where the ledger listens, for as long as rollouts run.
     """
     hook = tracker.open(journal) if tracker is not None else None
     ledger = Ledger()
     with ExitStack() as stack:
         if books:
             stack.enter_context(LedgerRecorder(ledger).installed())
-        bus = EventBus((*(() if hook is None else (hook,)), *hooks), journal=journal)
-        stack.callback(bus.close)
-        with dspy.context(lm=lm), _evaluator(shape, metric, bus) as evaluator:
+        carrier = bus((*(() if hook is None else (hook,)), *hooks), journal=journal)
+        stack.callback(carrier.close)
+        with dspy.context(lm=lm), during(), _evaluator(shape, metric, carrier) as evaluator:
             wall, cpu = time.monotonic(), time.process_time()
-            _loop(shape, evaluator, bus, ledger, label)
+            _loop(shape, evaluator, carrier, ledger, label)
             wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     return Books(wall, cpu, ledger.snapshot(), None if journal is None else journal.folder, hook)
 

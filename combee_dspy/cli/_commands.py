@@ -8,7 +8,7 @@ by ``combee --help``, and never before. A command of the package's own comes fir
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from combee_dspy.cli._exit import ExitCode
 from combee_dspy.exceptions import PluginError
-from combee_dspy.registry import Entry
+from combee_dspy.registry import DISTRIBUTION, Entry
 
 __all__ = ["GROUP", "PluginGroup", "installed_commands"]
 
@@ -56,16 +56,26 @@ def _load(point: metadata.EntryPoint) -> Any:
     return command
 
 
-def installed_commands() -> tuple[Entry, ...]:
-    """Return every command that a plugin brings, with what is wrong with it. Loads all of them; never raises."""
+def installed_commands(own: Collection[str] = ()) -> tuple[Entry, ...]:
+    """Return every command that a plugin brings, with what is wrong with it. Loads all of them; never raises.
+
+    Args:
+        own: Names of the package's own commands: no plugin can take one of them.
+    """
     found = []
-    for point in _points():
+    taken = dict.fromkeys(own, DISTRIBUTION)
+    for point in metadata.entry_points(group=GROUP):
+        distribution, version = _owner(point)
         problem = None
-        try:
-            _load(point)
-        except PluginError as error:
-            problem = error.reason
-        found.append(Entry("command", point.name, point.value, *_owner(point), problem))
+        if point.name in taken:
+            problem = f"the name is already taken by distribution {taken[point.name]!r}"
+        else:
+            taken[point.name] = distribution
+            try:
+                _load(point)
+            except PluginError as error:
+                problem = error.reason
+        found.append(Entry("command", point.name, point.value, distribution, version, problem))
     return tuple(found)
 
 

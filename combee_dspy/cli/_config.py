@@ -127,12 +127,25 @@ class LMsConfig(_Strict):
 
 
 class StrategiesConfig(_Strict):
-    """Strategies by kind. What is left out is ``Combee``'s default."""
+    """Strategies by kind. What is left out is ``Combee``'s default.
 
+    Attributes:
+        artifact: What is learned.
+        aggregator: Turns reflections into lessons.
+        operators: Make children of lessons.
+        controller: Plans minibatches.
+        executor: Where rollouts run.
+        embedder: What the guard against collapse compares candidates by.
+        stopping: Rules beside the budget; the run stops at the first that says so.
+    """
+
+    artifact: Strategy | None = None
     aggregator: Strategy | None = None
     operators: list[Strategy] | None = None
     controller: Strategy | None = None
     executor: Strategy | None = None
+    embedder: Strategy | None = None
+    stopping: list[Strategy] | None = None
 
 
 class BudgetConfig(_Strict):

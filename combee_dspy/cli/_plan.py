@@ -18,6 +18,7 @@ from combee_dspy.tracking import RememberingTracker, Tracker
 if TYPE_CHECKING:
     from combee_dspy.benchmarks import Benchmark
     from combee_dspy.combee import Combee
+    from combee_dspy.stopping import StoppingRule
 
 __all__ = ["Plan", "plan_run"]
 
@@ -62,9 +63,15 @@ class Plan:
         from dspy.utils import DummyLM
 
         from combee_dspy import Budget, Combee, Price
+        from combee_dspy.diversity import Diversity
 
         config = self.config
         chosen = {kind: value for kind, value in config.strategies if value is not None}
+        # Neither is an argument of its own: one is a part of the budget, the other of the diversity.
+        budget: StoppingRule = Budget(**config.budget.model_dump())
+        for rule in chosen.pop("stopping", []):
+            budget = budget | cast("StoppingRule", registry.resolve("stopping", rule.model_dump()))
+        embedder = chosen.pop("embedder", None)
         log_dir = None if config.log_dir is None else str(self.folder / config.log_dir)
         return Combee(
             self.metric,
@@ -72,7 +79,8 @@ class Plan:
             num_threads=config.threads,
             log_dir=log_dir,
             seed=config.seed,
-            budget=Budget(**config.budget.model_dump()),
+            budget=budget,
+            diversity=True if embedder is None else Diversity(embedder=embedder.model_dump()),
             tracker=self.tracker,
             prices={model: Price(**price.model_dump()) for model, price in config.prices.items()},
             probe=config.probe,

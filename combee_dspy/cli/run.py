@@ -51,12 +51,14 @@ Your own program, files and models:
       aggregator: {{name: parallel-scan, params: {{copies: 3}}}}
       operators: [insert, few-shot-swap]
       controller: {{name: static, params: {{size: 40, reason: as before}}}}
+      stopping: [{{name: patience, params: {{iterations: 5}}}}]   # beside the budget
     budget: {{rollouts: 2000, dollars: 5}}
     prices: {{openai/my-model: {{prompt: 0.1, completion: 0.4}}}}
     threads: 64
     seed: 0
     log_dir: checkpoints               # run again to resume
 
+Further strategies: artifact, executor, embedder; combee plugins lists them all.
 Further keys: adapter (chat, json, xml, constrained-json), probe (false skips the
 one-token question to each LM). Keys of services never stand in the file: name
 the environment variable in api_key_env. Paths start at the file's folder;
@@ -118,11 +120,25 @@ def _show_plan(plan: Plan, console: Console) -> None:
         "operators": ", ".join(repr(operator) for operator in optimizer.operators),
         "controller": repr(optimizer.controller),
         "budget": ", ".join(f"{name} {value:g}" for name, value in config.budget if value is not None),
+        **_chosen(plan),
         "recorded in": config.tracker.name if config.tracker else "nothing",
         "output": str(plan.output or "none"),
     }
     _show(rows, console)
     console.print("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
+
+
+def _chosen(plan: Plan) -> dict[str, str]:
+    """Return the strategies that only some configurations name."""
+    found = plan.config.strategies
+    named = {
+        "artifact": [found.artifact],
+        "executor": [found.executor],
+        "embedder": [found.embedder],
+        "stopping": found.stopping or [],
+    }
+    texts = {kind: ", ".join(one.name for one in chosen if one is not None) for kind, chosen in named.items()}
+    return {kind: text for kind, text in texts.items() if text}
 
 
 def _show_report(report: CombeeReport, plan: Plan, console: Console) -> None:

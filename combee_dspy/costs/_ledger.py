@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,27 +137,68 @@ class Totals:
         return {"seconds": self.seconds, "total": self.total.to_dict(), "by_role": roles}
 
 
-class _Line:
-    """Running sums of one key. Read and written under the ledger's lock."""
+class _Flight:
+    """How many calls of one key are in flight. Read and written under the ledger's lock."""
 
-    __slots__ = ("gpu_seconds", "in_flight", "peak", "slowest", "sums")
+    __slots__ = ("in_flight", "peak")
 
-    def __init__(self, gpu_seconds: float | None = None) -> None:
-        self.gpu_seconds = gpu_seconds
+    def __init__(self) -> None:
         self.in_flight = 0
         self.peak = 0
-        self.slowest = 0.0
-        # calls, errors, cached, prompt tokens, completion tokens, picodollars, unpriced
-        self.sums = [0, 0, 0, 0, 0, 0, 0, 0.0]
 
-    def freeze(self) -> tuple[int, float, float | None, tuple[Any, ...]]:
-        return self.peak, self.slowest, self.gpu_seconds, tuple(self.sums)
+    def begin(self) -> None:
+        self.in_flight += 1
+        if self.in_flight > self.peak:
+            self.peak = self.in_flight
 
 
-def _counts(peak: int, slowest: float, gpu_seconds: float | None, sums: tuple[Any, ...]) -> Counts:
-    calls, errors, cached, prompt, completion, pico, unpriced, seconds = sums
-    dollars = pico / _PICO
-    return Counts(calls, errors, cached, prompt, completion, dollars, unpriced, seconds, slowest, peak, gpu_seconds)
+class _Line(_Flight):
+    """Running sums of one role and model."""
+
+    __slots__ = (
+        "cached",
+        "calls",
+        "completion",
+        "errors",
+        "gpu_seconds",
+        "pico",
+        "prompt",
+        "seconds",
+        "slowest",
+        "unpriced",
+    )
+
+    def __init__(self, gpu_seconds: float | None) -> None:
+        super().__init__()
+        self.calls = self.errors = self.cached = self.prompt = self.completion = self.pico = self.unpriced = 0
+        self.seconds = self.slowest = 0.0
+        self.gpu_seconds = gpu_seconds
+
+    def freeze(self) -> _Sums:
+        sums = (self.calls, self.errors, self.cached, self.prompt, self.completion, self.pico, self.unpriced)
+        return sums, self.seconds, self.slowest, self.gpu_seconds
+
+
+_Sums = tuple[tuple[int, ...], float, float, float | None]
+
+
+def _counts(lines: Sequence[_Sums], peak: int, gpu_seconds: float | None = None) -> Counts:
+    whole = (sum(line[0][at] for line in lines) for at in range(7))
+    calls, errors, cached, prompt, completion, pico, unpriced = whole
+    gpus = [line[3] for line in lines if line[3] is not None]
+    return Counts(
+        calls=calls,
+        errors=errors,
+        cached=cached,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        known_dollars=pico / _PICO,
+        unpriced=unpriced,
+        seconds=sum((line[1] for line in lines), 0.0),
+        slowest=max((line[2] for line in lines), default=0.0),
+        peak=peak,
+        gpu_seconds=sum(gpus) if gpus else gpu_seconds,
+    )
 
 
 class Ledger:
@@ -191,7 +232,9 @@ class Ledger:
         self._opened = clock()
         self._lock = threading.Lock()
         self._meters: dict[str, GpuMeter] = {role: GpuMeter(number) for role, number in (gpus or {}).items()}
-        self._lines: dict[tuple[str, ...], _Line] = {(): _Line(0.0 if self._meters else None)}
+        self._all = _Flight()
+        self._roles: dict[str, _Flight] = {}
+        self._lines: dict[tuple[str, str], _Line] = {}
 
     @property
     def gpu_roles(self) -> tuple[str, ...]:
@@ -204,14 +247,14 @@ class Ledger:
         Returns:
             What :meth:`finish` needs for the GPU-seconds.
         """
-        keys = ((), (role,), (role, model))
         with self._lock:
-            for key in keys:
-                line = self._lines.get(key)
-                if line is None:
-                    line = self._lines[key] = _Line(0.0 if role in self._meters else None)
-                line.in_flight += 1
-                line.peak = max(line.peak, line.in_flight)
+            line = self._lines.get((role, model))
+            if line is None:
+                line = self._lines[role, model] = _Line(0.0 if role in self._meters else None)
+                self._roles.setdefault(role, _Flight())
+            line.begin()
+            self._roles[role].begin()
+            self._all.begin()
             meter = self._meters.get(role)
             # Read under the lock, so that the meter's time never runs backwards.
             return 0.0 if meter is None else meter.start(self.clock())
@@ -228,31 +271,27 @@ class Ledger:
         """
         pico = 0 if call.dollars is None else round(call.dollars * _PICO)
         seconds = 0.0 if call.cached else call.seconds
-        amounts = (
-            1,
-            int(call.error is not None),
-            int(call.cached),
-            call.prompt_tokens,
-            call.completion_tokens,
-            pico,
-            int(call.dollars is None),
-            seconds,
-        )
-        keys = ((), (call.role,), (call.role, call.model))
         with self._lock:
             meter = self._meters.get(call.role)
             if meter is not None:
                 share = meter.stop(gpu_started, self.clock())
                 call = replace(call, gpu_seconds=0.0 if call.cached else share)
-            for key in keys:
-                line = self._lines[key]
-                line.in_flight -= 1
-                if call.gpu_seconds is not None:
-                    line.gpu_seconds = (line.gpu_seconds or 0.0) + call.gpu_seconds
-                line.slowest = max(line.slowest, seconds)
-                sums = line.sums
-                for position, amount in enumerate(amounts):
-                    sums[position] += amount
+            line = self._lines[call.role, call.model]
+            line.in_flight -= 1
+            self._roles[call.role].in_flight -= 1
+            self._all.in_flight -= 1
+            line.calls += 1
+            line.errors += call.error is not None
+            line.cached += call.cached
+            line.prompt += call.prompt_tokens
+            line.completion += call.completion_tokens
+            line.pico += pico
+            line.unpriced += call.dollars is None
+            line.seconds += seconds
+            if seconds > line.slowest:
+                line.slowest = seconds
+            if call.gpu_seconds is not None:
+                line.gpu_seconds = (line.gpu_seconds or 0.0) + call.gpu_seconds
         for listener in self._listeners:
             listener(call)
         return call
@@ -260,11 +299,13 @@ class Ledger:
     def snapshot(self) -> Totals:
         """Return what has been counted so far. Cheap: copies a few numbers per role and model."""
         with self._lock:
-            frozen = {key: line.freeze() for key, line in self._lines.items()}
-        counts = {key: _counts(*values) for key, values in frozen.items()}
+            lines = {key: (line.freeze(), line.peak) for key, line in self._lines.items()}
+            roles = {role: flight.peak for role, flight in self._roles.items()}
+            peak = self._all.peak
+        by_role = {role: [sums for (whose, _), (sums, _) in lines.items() if whose == role] for role in roles}
         return Totals(
             seconds=self.clock() - self._opened,
-            total=counts[()],
-            by_role={key[0]: value for key, value in counts.items() if len(key) == 1},
-            by_model={(key[0], key[1]): value for key, value in counts.items() if len(key) == 2},
+            total=_counts([sums for sums, _ in lines.values()], peak, 0.0 if self._meters else None),
+            by_role={role: _counts(sums, roles[role]) for role, sums in by_role.items()},
+            by_model={key: _counts([sums], highest) for key, (sums, highest) in lines.items()},
         )

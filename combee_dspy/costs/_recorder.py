@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar, Token
 from typing import Any
 from weakref import WeakSet
 
@@ -64,7 +65,7 @@ class LedgerRecorder:
         heard = (*(outer.heard if outer is not None else ()), *((self.heard,) if self.heard is not None else ()))
         listener = _Listener((*ledgers, self.ledger), heard)
         callbacks = [callback for callback in callbacks if callback is not outer] + [listener]
-        tracker = _Tracker(_users_tracker(), listener.hear_unannounced)
+        tracker = _Tracker(_users_tracker(), listener.hear, listener)
         with dspy.context(callbacks=callbacks, usage_tracker=tracker):
             yield self
 
@@ -96,13 +97,17 @@ class _Tracker:
     Args:
         outer: The user's tracker, if there is one.
         hear: Called with the model's name and the usage entry.
+        listener: The listener that it was installed with; ``None`` for one that stands in for a single call.
     """
 
-    __slots__ = ("_hear", "outer")
+    __slots__ = ("_hear", "listener", "outer")
 
-    def __init__(self, outer: Any, hear: Callable[[str, Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, outer: Any, hear: Callable[[str, Mapping[str, Any]], None], listener: _Listener | None = None
+    ) -> None:
         self.outer = outer
         self._hear = hear
+        self.listener = listener
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Tracker:
         # dspy.Parallel copies the tracker for each of its threads and drops the copies afterwards.
@@ -148,6 +153,7 @@ class _Open:
         "role",
         "scope",
         "started",
+        "token",
     )
 
     def __init__(self, role: Role, model: str) -> None:
@@ -161,6 +167,7 @@ class _Open:
         self.prompt_cached = 0
         self.completion = 0
         self.scope: AbstractContextManager[None] | None = None
+        self.token: Token[tuple[_Listener, _Open] | None] | None = None
         self.started: tuple[float, ...] = ()
 
     def hear(self, lm: str, usage: Mapping[str, Any]) -> None:
@@ -197,6 +204,9 @@ def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
     return None
 
 
+_IN_FLIGHT: ContextVar[tuple[_Listener, _Open] | None] = ContextVar("combee_call_in_flight", default=None)
+
+
 class _Listener(BaseCallback):
     """The DSPy callback. Thread-safe: each call's state belongs to whoever makes it.
 
@@ -212,8 +222,12 @@ class _Listener(BaseCallback):
         self._open: dict[str, _Open] = {}
         self._modules: dict[str, AbstractContextManager[None]] = {}
 
-    def hear_unannounced(self, model: str, usage: Mapping[str, Any]) -> None:
-        """Count a call of which only the usage is heard."""
+    def hear(self, model: str, usage: Mapping[str, Any]) -> None:
+        """Count usage: of the call in flight here, or of one of which only the usage is heard."""
+        announced = _IN_FLIGHT.get()
+        if announced is not None and announced[0] is self:
+            announced[1].hear(model, usage)
+            return
         call = _Open(current_role(), model)
         call.hear(model, usage)
         counted: LMCall | None = None
@@ -232,7 +246,12 @@ class _Listener(BaseCallback):
             for heard in self.heard:
                 heard(instance)
         call = _Open(current_role(), str(getattr(instance, "model", type(instance).__name__)))
-        call.scope = _enter(dspy.context(usage_tracker=_Tracker(_users_tracker(), call.hear)))
+        tracker = dspy.settings.get("usage_tracker")
+        if isinstance(tracker, _Tracker) and tracker.listener is self:
+            # What is installed hears it: entering a context of DSPy's costs a third of all that is done here.
+            call.token = _IN_FLIGHT.set((self, call))
+        else:
+            call.scope = _enter(dspy.context(usage_tracker=_Tracker(_users_tracker(), call.hear)))
         self._open[call_id] = call
         if call.meter is not None and call.role == "task":
             call.meter.saw(inputs)
@@ -246,6 +265,10 @@ class _Listener(BaseCallback):
             return
         ended = tuple(ledger.clock() for ledger in self.ledgers)
         _leave(call.scope)
+        if call.token is not None:
+            # As for a scope: a coroutine that is dropped ends in another context.
+            with suppress(ValueError):
+                _IN_FLIGHT.reset(call.token)
         error = type(exception).__name__ if exception is not None else None
         counted: LMCall | None = None
         for ledger, start, end, gpu in zip(self.ledgers, call.started, ended, call.gpu_started, strict=True):

@@ -6,10 +6,12 @@ release moves one of these parts, that test names it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dspy
+from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
 from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
 from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
@@ -71,6 +73,22 @@ class _OwnEvaluation:
         )
 
 
+class _OneRecord:
+    """What DSPy's ``make_reflective_dataset`` reads of its adapter, with a program and a chance of its own."""
+
+    def __init__(self, bridge: DspyBridge, program: dspy.Module, chance: random.Random) -> None:
+        self._program = program
+        self.rng = chance
+        self.add_format_failure_as_feedback = bridge.add_format_failure_as_feedback
+        self.feedback_map = bridge.feedback_map
+        self.warn_on_score_mismatch: bool = bridge.warn_on_score_mismatch
+        self._builtin_instruction_proposer = bridge._builtin_instruction_proposer
+        self._flex_paths: frozenset[str] = frozenset()
+
+    def build_program(self, candidate: dict[str, str]) -> dspy.Module:
+        return self._program
+
+
 class DspyBridge(DspyAdapter):
     """DSPy's own gepa adapter, with its private parts behind names of ours."""
 
@@ -102,3 +120,38 @@ class DspyBridge(DspyAdapter):
                 raises the bare class; gepa logs it and goes on).
         """
         return dict(DspyAdapter.make_reflective_dataset(self, candidate, evaluated, components))
+
+    def own_record(
+        self,
+        program: dspy.Module,
+        trajectory: Mapping[str, Any],
+        component: str,
+        chance: random.Random,
+    ) -> Any | None:
+        """Return what DSPy's reflective dataset says about one trajectory; ``None`` where it leaves it out.
+
+        Thread-safe as far as the metric is.
+
+        Args:
+            program: The candidate's program; only read.
+            trajectory: One record of DSPy's trajectories.
+            component: Which component.
+            chance: Picks one call where the predictor was called several times.
+        """
+        predictor = dict(program.named_predictors())[component]
+        calls = [call for call in trajectory["trace"] if call[0].signature.equals(predictor.signature)]
+        failed = [call for call in calls if isinstance(call[2], FailedPrediction)]
+        if self.add_format_failure_as_feedback and failed:
+            said = True
+        else:
+            # DSPy leaves out calls of a program that did not get to its end, and warns for each it leaves out.
+            said = len(calls) > len(failed) and not isinstance(trajectory["prediction"], FailedPrediction)
+        if not said:
+            return None
+        batch = EvaluationBatch(outputs=[], scores=[], trajectories=[trajectory])
+        view = _OneRecord(self, program, chance)
+        found = DspyAdapter.make_reflective_dataset(view, {}, batch, [component])
+        # DSPy warns once a run.
+        if not view.warn_on_score_mismatch:
+            self.warn_on_score_mismatch = False
+        return found[component][0]

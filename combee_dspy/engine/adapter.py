@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import dspy
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
@@ -12,9 +13,10 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from combee_dspy.costs import role_scope
 from combee_dspy.engine._private import DspyBridge, EvaluationBatch
 from combee_dspy.engine.candidates import Candidate, candidate_id, demonstrations_key, fields_key, is_hidden, visible
-from combee_dspy.engine.evaluator import Evaluated, Evaluator
+from combee_dspy.engine.evaluator import Begun, Evaluated, Evaluator
 from combee_dspy.engine.feedback import CrashedPrediction, as_evaluator
 from combee_dspy.engine.flex import flex_rollouts
+from combee_dspy.engine.screening import Screening
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised
 from combee_dspy.exceptions import ArgumentValueError
@@ -22,7 +24,15 @@ from combee_dspy.lms.redact import scrub
 from combee_dspy.operators import decode_demonstrations, decode_fields, describe_fields
 from combee_dspy.records import Refusal, Rollout
 
-__all__ = ["CombeeAdapter", "ReflectiveDataset"]
+if TYPE_CHECKING:  # Foresight reads what this module makes.
+    from combee_dspy.engine.foresight import Foresight
+
+__all__ = ["CombeeAdapter", "RecordsOf", "ReflectiveDataset"]
+
+RecordsOf = Callable[
+    [Candidate, Sequence[Rollout], Sequence[str]], tuple[dict[str, list[Any]], Mapping[str, Sequence[int]]]
+]
+"""Parent, its rollouts and the components to their records, and which rollout each is about."""
 
 logger = logging.getLogger("combee_dspy")
 
@@ -32,17 +42,28 @@ class ReflectiveDataset(dict[str, list[Any]]):
 
     Attributes:
         rollouts: In minibatch order.
+        number: Position of the minibatch in its iteration.
+        positions: By component, which rollout each record is about; empty where DSPy made the records.
     """
 
-    def __init__(self, records: Mapping[str, list[Any]], rollouts: tuple[Rollout, ...]) -> None:
+    def __init__(
+        self,
+        records: Mapping[str, list[Any]],
+        rollouts: tuple[Rollout, ...],
+        number: int = 0,
+        positions: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         super().__init__(records)
         self.rollouts = rollouts
+        self.number = number
+        self.positions = dict(positions or {})
 
 
 class _TracedBatch(EvaluationBatch):
-    """gepa's evaluation batch, with the rollouts behind it."""
+    """gepa's evaluation batch, with the rollouts behind it and its position in the iteration."""
 
     rollouts: tuple[Rollout, ...] = ()
+    number: int = 0
 
 
 class CombeeAdapter(DspyBridge):
@@ -76,6 +97,9 @@ class CombeeAdapter(DspyBridge):
             # DSPy's own evaluation calls program and metric from one place: the metric names its own role.
             self.metric_fn = as_evaluator(kwargs["metric_fn"])
         self._evaluator: Evaluator | None = None
+        self._foresight: Foresight | None = None
+        self._screening: Screening | None = None
+        self._recorder: RecordsOf | None = None
         self._guard: Callable[[str, str, Candidate], Refusal | None] = lambda component, text, candidate: None
         self._warned: set[str] = set()
         self._last_dataset: tuple[object, list[str], ReflectiveDataset] | None = None
@@ -84,6 +108,10 @@ class CombeeAdapter(DspyBridge):
         """Set the evaluator, which needs :meth:`build_program` of this very object, and who sees every rollout."""
         self._evaluator = evaluator
         self._observe = observe
+
+    def look_ahead(self, foresight: Foresight, screening: Screening | None, recorder: RecordsOf) -> None:
+        """Set what begins early, what spares children most of their minibatch, and who makes reflective records."""
+        self._foresight, self._screening, self._recorder = foresight, screening, recorder
 
     def bind(self, guard: Callable[[str, str, Candidate], Refusal | None]) -> None:
         """Set what judges the texts of a proposer that DSPy calls: component, text and parent to a refusal."""
@@ -110,7 +138,10 @@ class CombeeAdapter(DspyBridge):
         """Evaluate one candidate; the seed's validation and merge checks come this way."""
         if self.flex_components:
             return self._evaluate_flex([(candidate, batch)], "validation", capture_traces)[0]
-        return self._as_batch(self._buy([(candidate, batch)], "validation")[0], capture_traces)
+        begun = self._begin([(candidate, batch)], "validation")
+        if self._foresight is not None and self.run_state.iteration == 0:
+            self._foresight.beside_seed(begun)
+        return self._as_batch(self._finish(begun)[0], capture_traces)
 
     def batch_evaluate(
         self, items: list[tuple[Candidate, list[Any]]], *, capture_traces: bool = True
@@ -119,15 +150,64 @@ class CombeeAdapter(DspyBridge):
         purpose, self.purpose = self.purpose, "validation"
         if self.flex_components:
             batches = self._evaluate_flex(items, purpose, capture_traces)
+        elif purpose == "parent":
+            batches = self._parents(items, capture_traces)
+        elif purpose == "child":
+            batches = self._children(items, capture_traces)
         else:
-            batches = [self._as_batch(done, capture_traces) for done in self._buy(items, purpose)]
+            begun = self._begin(items, purpose)
+            if self._foresight is not None:
+                self._foresight.beside_validation(self._likeliest([candidate for candidate, _ in items]))
+            batches = [self._as_batch(done, capture_traces) for done in self._finish(begun)]
         if purpose == "parent":
             for batch in batches:
                 for score in batch.scores:
                     self.run_state.add_score(score)
         elif purpose == "child":
-            self.run_state.finish_measurement()
+            self.run_state.checked = True
         return list(batches)
+
+    def _parents(self, items: Sequence[tuple[Candidate, Sequence[Any]]], capture_traces: bool) -> list[EvaluationBatch]:
+        hears = () if self._foresight is None else self._foresight.hears(items)
+        done = self._finish(self._begin(items, "parent", hears))
+        batches = [self._as_batch(one, capture_traces) for one in done]
+        for number, (batch, one, (candidate, _)) in enumerate(zip(batches, done, items, strict=True)):
+            batch.number = number
+            if self._screening is not None:
+                self._screening.remember(number, candidate, one.rollouts)
+        return list(batches)
+
+    def _children(
+        self, items: Sequence[tuple[Candidate, Sequence[Any]]], capture_traces: bool
+    ) -> list[EvaluationBatch]:
+        """Run children on their minibatch, or on what their screen takes of it."""
+        evaluator = self._bought_by()
+        plans = [
+            None if self._screening is None else self._screening.plan(candidate, batch, evaluator.row_hash)
+            for candidate, batch in items
+        ]
+        asked = [
+            (candidate, batch if plan is None else [batch[position] for position in plan.positions])
+            for (candidate, batch), plan in zip(items, plans, strict=True)
+        ]
+        begun = self._begin(asked, "child" if None in plans else "screen")
+        if self._foresight is not None:
+            self._foresight.beside_screen([candidate for candidate, _ in items])
+        batches: list[EvaluationBatch] = []
+        gone: list[str] = []
+        for plan, one in zip(plans, self._finish(begun), strict=True):
+            full = one if plan is None else replace(one, rollouts=plan.filled(one.rollouts))
+            batches.append(self._as_batch(full, capture_traces))
+            if plan is not None and self._screening is not None and not self._screening.judge(plan, one.rollouts):
+                gone.append(plan.candidate_id)
+        if self._foresight is not None and gone:
+            self._foresight.refused(gone)
+        return list(batches)
+
+    def _likeliest(self, children: Sequence[Candidate]) -> list[Candidate]:
+        """Return the children in the order in which the next iteration is likely to start from them."""
+        gains = {} if self._screening is None else self._screening.gains
+        return sorted(children, key=lambda child: -gains.get(candidate_id(child), 0.0))
 
     def screen(self, candidates: Sequence[Candidate], rows: Sequence[Any]) -> list[list[float]]:
         """Return each candidate's scores on a few examples; what it buys is counted with gepa's next evaluation."""
@@ -165,12 +245,17 @@ class CombeeAdapter(DspyBridge):
         last = self._last_dataset
         if last is not None and last[0] is eval_batch and last[1] == components:
             return last[2]
+        rollouts, number = getattr(eval_batch, "rollouts", ()), getattr(eval_batch, "number", 0)
+        positions: Mapping[str, Sequence[int]] = {}
         try:
-            records = self.own_dataset(candidate, eval_batch, components)
+            if self._recorder is not None and not self.flex_components and rollouts:
+                records, positions = self._recorder(candidate, rollouts, components)
+            else:
+                records = self.own_dataset(candidate, eval_batch, components)
         except Exception as error:
             self._tell("reflective dataset", error)
             raise
-        dataset = ReflectiveDataset(records, getattr(eval_batch, "rollouts", ()))
+        dataset = ReflectiveDataset(records, rollouts, number, positions)
         # dspy.GEPA draws anew for every task, so parity does too.
         self._last_dataset = None if self.like_gepa else (eval_batch, components, dataset)
         return dataset
@@ -240,11 +325,22 @@ class CombeeAdapter(DspyBridge):
         return self._evaluator
 
     def _buy(self, items: Sequence[tuple[Candidate, Sequence[Any]]], purpose: str) -> list[Evaluated]:
-        done = self._bought_by().evaluate(items, purpose=purpose, iteration=self.run_state.iteration)
+        return self._finish(self._begin(items, purpose))
+
+    def _begin(
+        self,
+        items: Sequence[tuple[Candidate, Sequence[Any]]],
+        purpose: str,
+        ready: Sequence[Callable[[int, Rollout], None] | None] = (),
+    ) -> Begun:
+        return self._bought_by().begin(items, purpose=purpose, iteration=self.run_state.iteration, ready=ready)
+
+    def _finish(self, begun: Begun) -> list[Evaluated]:
+        done = self._bought_by().finish(begun)
         for one in done:
             for rollout in one.rollouts:
                 self._observe(rollout)
-        if self.run_state.iteration == 0 and purpose == "validation":
+        if self.run_state.iteration == 0 and begun.purpose == "validation":
             self._check_seed([rollout for one in done for rollout in one.rollouts])
         return done
 
@@ -312,28 +408,33 @@ class CombeeAdapter(DspyBridge):
 
     def _trajectories(self, rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
         """Return DSPy's trajectory records."""
-        found = []
-        for index, rollout in enumerate(rollouts):
-            if rollout.error and (rollout.failed_in == "metric" or rollout.prediction is not None):
-                self._warn(
-                    "metric",
-                    "rollouts that the metric could not score teach nothing and get the failure score, "
-                    f"first: {rollout.error}",
-                )
-                continue
-            if rollout.error and (self.like_gepa or not rollout.trace):
-                continue
-            prediction = CrashedPrediction(rollout.error) if rollout.error else rollout.prediction
-            found.append(
-                {
-                    "example_ind": index,
-                    "example": rollout.example,
-                    "prediction": prediction,
-                    "trace": list(rollout.trace),
-                    "score": None if rollout.error else _module_score(rollout),
-                }
+        found = [self.trajectory(position, rollout) for position, rollout in enumerate(rollouts)]
+        return [one for one in found if one is not None]
+
+    def trajectory(self, position: int, rollout: Rollout) -> dict[str, Any] | None:
+        """Return DSPy's trajectory record of one rollout; ``None`` where it teaches nothing.
+
+        Args:
+            position: Its place in the minibatch.
+            rollout: The rollout.
+        """
+        if rollout.error and (rollout.failed_in == "metric" or rollout.prediction is not None):
+            self._warn(
+                "metric",
+                "rollouts that the metric could not score teach nothing and get the failure score, "
+                f"first: {rollout.error}",
             )
-        return found
+            return None
+        if rollout.error and (self.like_gepa or not rollout.trace):
+            return None
+        prediction = CrashedPrediction(rollout.error) if rollout.error else rollout.prediction
+        return {
+            "example_ind": position,
+            "example": rollout.example,
+            "prediction": prediction,
+            "trace": list(rollout.trace),
+            "score": None if rollout.error else _module_score(rollout),
+        }
 
 
 def _module_score(rollout: Rollout) -> Any:

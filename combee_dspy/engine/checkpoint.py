@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from combee_dspy.engine.candidates import is_hidden, visible
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["check_log_dir", "claim_log_dir", "read_checkpoint"]
+__all__ = ["check_log_dir", "claim_log_dir", "has_checkpoint", "read_checkpoint"]
 
 _STATE = "gepa_state.bin"
 _SIDE = "combee_run.json"
@@ -26,6 +26,11 @@ _PACKAGES = frozenset({"collections", "datetime", "decimal", "dspy", "gepa", "py
 _BUILTINS = frozenset({"bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset"}) | frozenset(
     {"int", "list", "object", "set", "str", "tuple"}
 )
+
+
+def has_checkpoint(log_dir: str | os.PathLike[str]) -> bool:
+    """Return whether a run would be resumed from this directory."""
+    return (Path(log_dir) / _STATE).exists()
 
 
 def check_log_dir(

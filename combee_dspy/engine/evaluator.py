@@ -14,6 +14,7 @@ import dspy
 import tenacity
 
 from combee_dspy.costs import RolloutMeter
+from combee_dspy.engine.ahead import Ahead, AheadEntry
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.tickets import ATTEMPTS, Pending, Ticket, check_service, give_up, result_of, tell_ready
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
@@ -31,7 +32,7 @@ from combee_dspy.rollouts import (
     run_rollout,
 )
 
-__all__ = ["Evaluated", "Evaluator"]
+__all__ = ["Begun", "Evaluated", "Evaluator"]
 
 _PROGRAMS_KEPT = 8
 
@@ -53,6 +54,30 @@ class Evaluated:
     reused: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Rollouts that are on their way.
+
+    Attributes:
+        identities: Each candidate's content hash.
+        pending: Their rollouts.
+        purpose: What they are for.
+        iteration: The iteration.
+        replicate: Which draw.
+    """
+
+    identities: tuple[str, ...]
+    pending: tuple[Pending, ...]
+    purpose: str
+    iteration: int
+    replicate: int = 0
+
+    def cancel(self) -> None:
+        """Cancel what this call buys and has not started."""
+        for ticket in (ticket for tickets in self.pending for ticket in tickets if ticket.bought):
+            ticket.future.cancel()
+
+
 class Evaluator:
     """Runs candidates on examples over one executor, and buys no rollout twice.
 
@@ -72,6 +97,9 @@ class Evaluator:
 
     Attributes:
         emit: As given.
+        ahead: What was started before anybody asked for it.
+        asked: Rollouts asked for so far, those at hand included.
+        bought: How many of them were new to this run.
     """
 
     def __init__(  # noqa: PLR0913 - one wiring point, called once per run
@@ -100,6 +128,9 @@ class Evaluator:
         self._known: set[RolloutKey] = set()
         self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
         self._serial = 0
+        self.ahead = Ahead()
+        self.asked = 0
+        self.bought = 0
 
     def _program(self, candidate: Candidate, identity: str, replicate: int = 0) -> dspy.Module:
         place = (identity, replicate)
@@ -140,29 +171,127 @@ class Evaluator:
         Raises:
             InfrastructureError: Rollouts kept failing for reasons outside the program.
         """
-        identities = [candidate_id(candidate) for candidate, _ in items]
+        return self.finish(
+            self.begin(
+                items,
+                purpose=purpose,
+                iteration=iteration,
+                replicate=replicate,
+                ready=[ready] * len(items) if ready is not None else (),
+            )
+        )
+
+    def begin(
+        self,
+        items: Sequence[tuple[Candidate, Sequence[dspy.Example]]],
+        *,
+        purpose: str,
+        iteration: int,
+        replicate: int = 0,
+        ready: Sequence[Callable[[int, Rollout], None] | None] = (),
+    ) -> Begun:
+        """Start what :meth:`evaluate` does, and return at once. :meth:`finish` must follow.
+
+        Args:
+            items: As for :meth:`evaluate`.
+            purpose: As for :meth:`evaluate`.
+            iteration: As for :meth:`evaluate`.
+            replicate: As for :meth:`evaluate`.
+            ready: As for :meth:`evaluate`, one per item; empty for none.
+        """
+        identities = tuple(candidate_id(candidate) for candidate, _ in items)
         pending: list[list[Ticket]] = []
         if self._cache is not None:
             self._prints.read_settings()
         lm = dspy.settings.lm
         with dspy.context(lm=another_draw(lm, replicate)) if replicate else contextlib.nullcontext():
             try:
-                for (candidate, batch), identity in zip(items, identities, strict=True):
-                    pending.append([self._submit(candidate, identity, example, replicate) for example in batch])
-                    if ready is not None:
-                        tell_ready(pending[-1], ready)
-                done = [
-                    self._gather(identity, tickets, purpose, iteration, replicate)
-                    for identity, tickets in zip(identities, pending, strict=True)
-                ]
-            except InfrastructureFaultError as fault:
-                raise give_up(pending, fault) from fault
-            finally:
-                # After an error or an interrupt nothing that has not started may be bought any more.
-                for ticket in (ticket for tickets in pending for ticket in tickets if ticket.bought):
-                    ticket.future.cancel()
-        check_service([one.rollouts for one in done], pending)
+                for number, ((candidate, batch), identity) in enumerate(zip(items, identities, strict=True)):
+                    tickets: list[Ticket] = []
+                    pending.append(tickets)
+                    for example in batch:
+                        tickets.append(self._submit(candidate, identity, example, replicate, purpose))
+                    hears = ready[number] if ready else None
+                    if hears is not None:
+                        tell_ready(tickets, hears)
+            except BaseException:
+                Begun(identities, tuple(pending), purpose, iteration, replicate).cancel()
+                raise
+        self.asked += sum(map(len, pending))
+        self.bought += sum(ticket.new for tickets in pending for ticket in tickets)
+        return Begun(identities, tuple(pending), purpose, iteration, replicate)
+
+    def finish(self, begun: Begun) -> list[Evaluated]:
+        """Wait for what was begun.
+
+        Returns:
+            One record per item, in order.
+
+        Raises:
+            InfrastructureError: Rollouts kept failing for reasons outside the program.
+        """
+        try:
+            done = [
+                self._gather(identity, tickets, begun.purpose, begun.iteration, begun.replicate)
+                for identity, tickets in zip(begun.identities, begun.pending, strict=True)
+            ]
+        except InfrastructureFaultError as fault:
+            raise give_up(begun.pending, fault) from fault
+        finally:
+            # After an error or an interrupt nothing that has not started may be bought any more.
+            begun.cancel()
+        check_service([one.rollouts for one in done], begun.pending)
         return done
+
+    def start_ahead(
+        self,
+        items: Sequence[tuple[Candidate, Sequence[dspy.Example]]],
+        *,
+        purpose: str,
+        lane: str,
+        most: int | None = None,
+        ready: Sequence[Callable[[int, Rollout], None] | None] = (),
+    ) -> int:
+        """Start rollouts that are likely to be asked for, and return how many are new to this run.
+
+        Whoever evaluates one later joins it. Without a memo there is nothing to join, so nothing is bought.
+
+        Args:
+            items: Candidates, each with its batch; what comes first is bought first.
+            purpose: What they are likely to be for: decides their place in the queue.
+            lane: Names what may be given up together (see :attr:`ahead`).
+            most: The most that may be started.
+            ready: As for :meth:`begin`.
+        """
+        if self._cache is None:
+            return 0
+        self._prints.read_settings()
+        started = 0
+        for number, (candidate, batch) in enumerate(items):
+            identity = candidate_id(candidate)
+            tickets: list[Ticket] = []
+            for example in batch:
+                if most is not None and started >= most:
+                    break
+                tickets.append(self._submit(candidate, identity, example, 0, purpose, lane=lane))
+                started += tickets[-1].new
+            hears = ready[number] if ready else None
+            if hears is not None:
+                tell_ready(tickets, hears)
+        return started
+
+    def settle_ahead(self) -> int:
+        """Announce what was started ahead, given up and has ended since; return how many that were."""
+        ended = self.ahead.ended()
+        for entry in ended:
+            self.announce(
+                entry.future.result(),
+                entry.candidate_id,
+                purpose="speculative",
+                iteration=entry.iteration,
+                split=_split_of(entry.purpose),
+            )
+        return len(ended)
 
     def rescore(self, metric: Metric | None = None) -> None:
         """Read the metric's identity again, between iterations: it has changed, or is another from now on."""
@@ -170,17 +299,26 @@ class Evaluator:
         self._prints.rescore(self._metric)
 
     def announce(
-        self, rollout: Rollout, identity: str, *, purpose: str, iteration: int, cached: bool = False, replicate: int = 0
+        self,
+        rollout: Rollout,
+        identity: str,
+        *,
+        purpose: str,
+        iteration: int,
+        cached: bool = False,
+        replicate: int = 0,
+        split: str | None = None,
     ) -> None:
         """Tell of a rollout, under an id of its own.
 
         Args:
             rollout: The rollout.
             identity: The candidate's content hash.
-            purpose: As for :meth:`evaluate`.
+            purpose: As for :meth:`evaluate`; ``"speculative"`` for one that nobody asked for in the end.
             iteration: The iteration.
             cached: Whether it cost nothing.
             replicate: Which draw it is.
+            split: Where the example stands; by default as the purpose says.
         """
         self._serial += 1
         self.emit(
@@ -189,7 +327,7 @@ class Evaluator:
                 rollout=rollout,
                 rollout_id=f"{self._serial:08d}",
                 candidate_id=identity,
-                split={"parent": "train", "child": "train", "screen": "train"}.get(purpose, purpose),
+                split=split or _split_of(purpose),
                 purpose=purpose,
                 cached=cached,
                 replicate=replicate,
@@ -198,7 +336,15 @@ class Evaluator:
         if rollout.failed_in == "service" and not cached:
             self.emit(ErrorRaised(iteration=iteration, where="rollout", error=rollout.error or "", fatal=False))
 
-    def _submit(self, candidate: Candidate, identity: str, example: dspy.Example, replicate: int) -> Ticket:
+    def _submit(
+        self,
+        candidate: Candidate,
+        identity: str,
+        example: dspy.Example,
+        replicate: int,
+        purpose: str,
+        lane: str | None = None,
+    ) -> Ticket:
         row = self.row_hash(example)
         key: RolloutKey | None = None
 
@@ -221,6 +367,16 @@ class Evaluator:
             traced=self._keep_all or row in self._keep_traces,
         )
         future, bought = ask()
+        if lane is not None:
+            early = key not in self._known and key not in self.ahead
+            if early:
+                self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought))
+            return Ticket(future, bought, early, ask)
+        joined = self.ahead.take(key)
+        if joined is not None:
+            # It was bought for this very call, early: the books do not tell the two apart.
+            self._known.add(key)
+            return Ticket(future, bought=bought or joined.bought, new=not joined.charged, again=ask)
         new = bought or key not in self._known
         self._known.add(key)
         return Ticket(future, bought, new, ask)
@@ -271,6 +427,10 @@ class Evaluator:
         if known is None:
             known = self._row_hashes[id(example)] = (example, row_hash(example))
         return known[1]
+
+
+def _split_of(purpose: str) -> str:
+    return {"parent": "train", "child": "train", "screen": "train"}.get(purpose, purpose)
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -9,7 +9,39 @@ from combee_dspy.engine.candidates import Candidate
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.stopping import Finalist, Selection, finalists, select
 
-__all__ = ["choose"]
+__all__ = ["FINALS_SHARE", "affordable_finalists", "choose", "finals_reserve"]
+
+FINALS_SHARE = 0.2
+"""The most of a budget in rollouts that is kept back for drawing finalists again. A search that has less
+left than that to find something better is not helped by knowing better which of two is best."""
+
+
+def affordable_finalists(count: int, rollouts: int, validation: int) -> int:
+    """Return how many finalists so many rollouts can draw again: at least two, or none.
+
+    Args:
+        count: The most finalists wanted.
+        rollouts: What may be spent.
+        validation: Validation examples, each of which is one rollout of a draw.
+    """
+    paid = min(count, rollouts // validation) if validation > 0 else 0
+    # One finalist alone has no rival: another draw would change nothing.
+    return paid if paid > 1 else 0
+
+
+def finals_reserve(limit: int | None, finalists: int, validation: int, share: float = FINALS_SHARE) -> int:
+    """Return the rollouts of a budget that the search must leave for the finalists' further draws.
+
+    Args:
+        limit: The budget; ``None`` for none, which needs no reserve.
+        finalists: The most finalists wanted.
+        validation: Validation examples.
+        share: The most of the budget that may be kept back, in [0, 1). Where it pays for fewer finalists
+            than wanted there are fewer, and where it does not pay for two there is no reserve.
+    """
+    if limit is None:
+        return 0
+    return affordable_finalists(finalists, int(share * limit), validation) * validation
 
 
 def choose(

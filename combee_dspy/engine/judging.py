@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dspy
@@ -10,7 +10,7 @@ import dspy
 from combee_dspy.costs import PriceTable, Totals
 from combee_dspy.engine.settings import Settings
 from combee_dspy.evaluation import CalibratedMetric, CappedMetric, SteppedMetric, check_roles, check_roles_heard
-from combee_dspy.events import Event
+from combee_dspy.events import Event, RolloutFinished
 from combee_dspy.records import Rollout
 
 __all__ = ["Judging"]
@@ -62,6 +62,35 @@ class Judging:
         """Take what a scored rollout says about two judges of it."""
         if self._stepped is not None and rollout.metric_output is not None:
             self._stepped.observe(rollout.metric_output)
+
+    def listening(self, emit: Callable[[Event], None], totals: Callable[[], Totals]) -> Callable[[Event], None]:
+        """Return what emits, and refuses a metric as soon as a scored rollout shows that it calls the proposer.
+
+        A function need not say which LM it calls. What is raised ends the evaluation that waits for the
+        rollout, so what of it has not started is not bought.
+
+        Args:
+            emit: Where events go.
+            totals: Returns what this process has spent.
+        """
+        if not self._listens:
+            return emit
+
+        def heard(event: Event) -> None:
+            emit(event)
+            if isinstance(event, RolloutFinished):
+                check_roles_heard(totals(), self._proposer)
+
+        return heard
+
+    def dump(self) -> dict[str, Any]:
+        """Return what judges have said and who scores now, as plain JSON data, for a checkpoint."""
+        return {} if self._stepped is None else self._stepped.dump()
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`dump` returned; empty data changes nothing."""
+        if self._stepped is not None and data:
+            self._stepped.load(data)
 
     def step(self, iteration: int, totals: Totals, emit: Callable[[Event], None], *, final: bool = False) -> None:
         """Decide what is due between two iterations.

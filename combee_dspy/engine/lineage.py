@@ -29,6 +29,7 @@ from combee_dspy.events import (
     RunStarted,
     ValidationFinished,
 )
+from combee_dspy.lms.redact import scrub
 
 __all__ = ["FILE", "Lineage", "Recorders", "read_lines"]
 
@@ -56,6 +57,9 @@ class Lineage:
         if tell is None:
             return
         name, values = tell(event)
+        if "reason" in values:
+            # An LM or an error may have said it. Texts stay as they are: a candidate's id is their hash.
+            values["reason"] = scrub(str(values["reason"]))
         line = json.dumps({"event": name, "iteration": event.iteration, **values}).encode() + b"\n"
         with self._lock:
             if self._broken:

@@ -7,6 +7,8 @@ from typing import Any
 
 from combee_dspy.engine.adapter import CombeeAdapter
 from combee_dspy.engine.candidates import candidate_id
+from combee_dspy.engine.foresight import Foresight
+from combee_dspy.engine.screening import Screening
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
     CandidateAccepted,
@@ -29,6 +31,8 @@ class Listener:
         state: The run's state.
         emit: Where the events go.
         costs: The ledger's totals as plain data.
+        foresight: Told which children are gone.
+        screening: Told when an iteration begins.
     """
 
     def __init__(
@@ -37,11 +41,15 @@ class Listener:
         state: RunState,
         emit: Callable[[Event], None],
         costs: Callable[[], Mapping[str, Any]],
+        foresight: Foresight,
+        screening: Screening | None,
     ) -> None:
         self._adapter = adapter
         self._state = state
         self._emit = emit
         self._costs = costs
+        self._foresight = foresight
+        self._screening = screening
         self._started = 0.0
         self._rollouts = 0
 
@@ -49,6 +57,8 @@ class Listener:
         """An iteration begins."""
         self._state.iteration = event["iteration"]
         self._started = self._state.clock()
+        if self._screening is not None:
+            self._screening.begin(event["iteration"])
         self._emit(IterationStarted(iteration=event["iteration"]))
 
     def on_evaluation_start(self, event: Mapping[str, Any]) -> None:
@@ -108,7 +118,8 @@ class Listener:
 
     def on_iteration_end(self, event: Mapping[str, Any]) -> None:
         """An iteration is over."""
-        self._state.end_iteration()
+        self._state.finish_measurement(self._state.clock() - self._started)
+        self._foresight.refused(self._state.end_iteration())
         scores = event["state"].program_full_scores_val_set
         self._emit(
             IterationFinished(

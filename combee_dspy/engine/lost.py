@@ -9,7 +9,7 @@ from typing import Any
 
 from combee_dspy.records import Reflection
 
-__all__ = ["dump_lost", "joined_lost", "load_lost"]
+__all__ = ["behind", "dump_lost", "joined_lost", "load_lost"]
 
 
 def joined_lost(before: Sequence[Reflection], found: Sequence[Reflection]) -> tuple[Reflection, ...]:
@@ -21,6 +21,25 @@ def joined_lost(before: Sequence[Reflection], found: Sequence[Reflection]) -> tu
     """
     start = max((one.index for one in before), default=-1) + 1
     return (*before, *(replace(one, index=one.index + start) for one in found))
+
+
+def behind(size: int, example_ids: Sequence[str], again: Sequence[Reflection]) -> tuple[Reflection, ...]:
+    """Return rescued reflections as the last of a minibatch's.
+
+    One whose example is in the minibatch anyway is left out: its fresh record comes from the present candidate.
+
+    Args:
+        size: Examples in the minibatch; its own reflections have indices below it.
+        example_ids: Their ids.
+        again: Reflections on their second chance. Parts of one record share an index, and go on sharing one.
+    """
+    present = frozenset(example_ids)
+    fresh: dict[int, int] = {}
+    return tuple(
+        replace(one, index=fresh.setdefault(one.index, size + len(fresh)))
+        for one in again
+        if one.example_id not in present
+    )
 
 
 def dump_lost(lost: Mapping[str, Sequence[Reflection]]) -> dict[str, list[list[Any]]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from combee_dspy.controllers import BatchController, BatchView
@@ -45,19 +47,56 @@ class ControlledSampler:
         self._state = state
         self._view = view
         self._emit = emit
-        self._planned: tuple[int, BatchDecision] | None = None
+        self._planned: dict[int, BatchDecision] = {}
+        self._said: set[int] = set()
+        self._forward = 0
 
     def next_minibatch_ids(self, loader: Any, state: Any) -> list[Any]:
         """Return the ids of the next minibatch; within an iteration each call draws further."""
-        first = self._planned is None or self._planned[0] != state.i
-        if first:
-            decision = self._controller.plan(self._view(state))
-            self._planned = (state.i, decision)
+        position = state.i + self._forward
+        decision = self.plan(state, position)
+        if position not in self._said:
+            self._said.add(position)
             self._state.decisions.append(decision)
-            self._emit(BatchPlanned(iteration=state.i + 1, decision=decision))
-        assert self._planned is not None  # noqa: S101 - set just above; tells mypy
-        positions, self._state.cursor = self._stream.draw(self._state.cursor, self._planned[1].size)
-        self._state.start_minibatch(len(positions), first=first)
+            self._emit(BatchPlanned(iteration=position + 1, decision=decision))
+        positions, self._state.cursor = self._stream.draw(self._state.cursor, decision.size)
+        self._state.draw_minibatch(position + 1, len(positions))
         ids = list(loader.all_ids())
+        return [ids[position] for position in self._with_anchors(positions)]
+
+    def plan(self, state: Any, position: int) -> BatchDecision:
+        """Return the decision for an iteration, made once.
+
+        Args:
+            state: gepa's state, or what stands for it before there is one.
+            position: The iteration, from 0.
+        """
+        if position not in self._planned:
+            self._planned = {position: self._controller.plan(replace(self._view(state), iteration=position + 1))}
+        return self._planned[position]
+
+    def peek(self, size: int, draws: int) -> list[list[int]]:
+        """Return the positions of examples that the next draws would show.
+
+        Args:
+            size: Examples in a draw.
+            draws: How many.
+        """
+        cursor, shown = self._state.cursor, []
+        for _ in range(draws):
+            positions, cursor = self._stream.draw(cursor, size)
+            shown.append(self._with_anchors(positions))
+        return shown
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Draw for the iteration after gepa's own, for the duration of a ``with`` block."""
+        self._forward = 1
+        try:
+            yield
+        finally:
+            self._forward = 0
+
+    def _with_anchors(self, positions: Sequence[int]) -> list[int]:
         drawn = set(positions)
-        return [ids[position] for position in (*positions, *(one for one in self._anchors if one not in drawn))]
+        return [*positions, *(one for one in self._anchors if one not in drawn)]

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
 
-from combee_dspy.artifacts import PlaybookArtifact
+from combee_dspy.artifacts import Playbook, PlaybookArtifact
 from combee_dspy.checks import Splits, check_splits, check_student
 from combee_dspy.controllers import BatchView
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, note_spending, noted_spending
 from combee_dspy.engine.heldout import HeldoutSet
 from combee_dspy.engine.judging import Judging
+from combee_dspy.engine.playbook_learning import Begun
 from combee_dspy.engine.playbook_program import PlaybookProgram
 from combee_dspy.engine.playbook_report import PlaybookReport
 from combee_dspy.engine.playbook_setup import check_playbook_settings, drawing, wired
@@ -34,6 +35,7 @@ from combee_dspy.events import (
     RunStarted,
     ValidationFinished,
 )
+from combee_dspy.records import BatchDecision, Measurement
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import RunView, ask
@@ -85,6 +87,23 @@ def learn_playbook(
         return run.execute()
 
 
+@dataclass(frozen=True, slots=True)
+class _Minibatch:
+    """A minibatch on its way.
+
+    Attributes:
+        decision: Why it has its size.
+        size: Its examples.
+        cursor: Training examples drawn once it is learned from.
+        begun: Its rollouts and calls.
+    """
+
+    decision: BatchDecision
+    size: int
+    cursor: int
+    begun: Begun
+
+
 class _PlaybookRun:
     """The parts of one run, wired. Used once."""
 
@@ -120,6 +139,7 @@ class _PlaybookRun:
         self.own = own
         self.state.load(run)
         self.state.iteration = own.iteration
+        self.judging.load(run.get("judging", {}))
 
     def execute(self) -> dspy.Module:
         """Learn, read the held-out set, and return the program."""
@@ -127,29 +147,53 @@ class _PlaybookRun:
         begun = self.state.clock()
         if self.validates and not self.own.scores:
             self._validate()
-        while (reason := self._stop()) is None:
-            self._iterate()
-            self._checkpoint()
+        following: _Minibatch | None = None
+        try:
+            while (reason := self._stop()) is None:
+                # After a resume too, a stale minibatch sees what it would have seen.
+                stale = self.own.before if self.artifact.staleness else None
+                batch = following or self._begin(stale or self.own.playbook)
+                following = None
+                if self.artifact.staleness and self._goes_on(batch):
+                    following = self._begin(self.own.playbook, batch)
+                self._iterate(batch)
+                self._checkpoint()
+        finally:
+            if following is not None:
+                # A budget of the user's own has ended the run: what was bought early counts.
+                self.own.rollouts += following.begun.give_up()
         if self.validates and self.own.scores[-1][0] != self.own.iteration:
             self._validate()
             self._checkpoint()
         return self._finish(reason, begun)
 
-    def _iterate(self) -> None:
+    def _begin(self, shown: Playbook, after: _Minibatch | None = None) -> _Minibatch:
+        """Plan and start the next minibatch, or the one after a minibatch that is on its way."""
+        cursor = self.state.cursor if after is None else after.cursor
+        iteration = self.own.iteration + (1 if after is None else 2)
+        decision = self.settings.controller.plan(self._view(iteration, after))
+        positions, cursor = self.draw(cursor, decision.size)
+        rows = [self.splits.train[position] for position in positions]
+        return _Minibatch(decision, len(rows), cursor, self.learner.begin(shown, rows, iteration))
+
+    def _goes_on(self, batch: _Minibatch) -> bool:
+        """Return whether another minibatch is sure to follow this one, as far as that can be known now."""
+        if batch.cursor >= self.rows:
+            return False
+        return self.limit is None or self.limit - self.own.rollouts - batch.size >= self._least
+
+    def _iterate(self, batch: _Minibatch) -> None:
         own, state = self.own, self.state
         iteration = state.iteration = own.iteration + 1
         started_at = state.clock()
         self.emit(IterationStarted(iteration=iteration))
-        decision = self.settings.controller.plan(self._view(iteration))
-        state.decisions.append(decision)
-        self.emit(BatchPlanned(iteration=iteration, decision=decision, measurements=tuple(state.measurements)))
-        positions, state.cursor = self.draw(state.cursor, decision.size)
-        state.start_minibatch(len(positions), first=True)
-        batch = [self.splits.train[position] for position in positions]
-        learned = self.learner.step(own.playbook, batch, iteration)
-        state.finish_measurement()
+        state.decisions.append(batch.decision)
+        self.emit(BatchPlanned(iteration=iteration, decision=batch.decision, measurements=tuple(state.measurements)))
+        state.cursor = batch.cursor
+        learned = self.learner.finish(batch.begun, own.playbook)
+        state.measurements.append(Measurement(batch.size, state.clock() - started_at))
         changed = learned.playbook != own.playbook
-        own.playbook, own.iteration = learned.playbook, iteration
+        own.before, own.playbook, own.iteration = own.playbook, learned.playbook, iteration
         own.rollouts += learned.bought
         own.batch_scores.append(sum(one.score for one in learned.rollouts) / len(learned.rollouts))
         own.batch_sizes.append(len(learned.rollouts))
@@ -208,8 +252,7 @@ class _PlaybookRun:
             self.evaluator.rescore()
         if self.limit is not None and own.rollouts >= self.limit:
             return f"the budget of {self.limit} rollouts is spent ({own.rollouts} bought)"
-        least = 1 + (len(self.splits.validation) if self.validates else 0)
-        if self.limit is not None and own.iteration and self.limit - own.rollouts < least:
+        if self.limit is not None and own.iteration and self.limit - own.rollouts < self._least:
             return f"what is left of the budget cannot pay for another iteration: {self.limit - own.rollouts} rollouts"
         if self.settings.budget is not None:
             view = RunView(
@@ -230,18 +273,25 @@ class _PlaybookRun:
             return "one epoch is over" if self.artifact.epochs == 1 else f"{self.artifact.epochs} epochs are over"
         return None
 
-    def _view(self, iteration: int) -> BatchView:
+    @property
+    def _least(self) -> int:
+        """Rollouts of the smallest iteration that ends with a validation."""
+        return 1 + (len(self.splits.validation) if self.validates else 0)
+
+    def _view(self, iteration: int, after: _Minibatch | None = None) -> BatchView:
         state, workers = self.state, self.services.session.workers
+        earlier = () if after is None else (after.decision.size,)
+        waiting = 0 if after is None else after.size
         task = self.services.ledger.snapshot().by_role.get("task")
         return BatchView(
             iteration=iteration,
             trainset_size=len(self.splits.train),
-            seen=state.cursor,
+            seen=state.cursor if after is None else after.cursor,
             measurements=tuple(state.measurements),
-            planned=tuple(decision.size for decision in state.decisions),
+            planned=(*(decision.size for decision in state.decisions), *earlier),
             workers=workers,
             capacity=task.peak if task is not None and task.peak >= workers else None,
-            remaining_rollouts=None if self.limit is None else max(0, self.limit - self.own.rollouts),
+            remaining_rollouts=None if self.limit is None else max(0, self.limit - self.own.rollouts - waiting),
             validation_size=len(self.splits.validation) if self.validates else 0,
             # No child is checked on the minibatch: it is learned from and left.
             children=0,
@@ -254,7 +304,8 @@ class _PlaybookRun:
         return self.state.totals().to_dict()
 
     def _checkpoint(self) -> None:
-        write_state(self.settings.log_dir, self.identity, self.own, self.state.dump())
+        shared = {**self.state.dump(), "judging": self.judging.dump()}
+        write_state(self.settings.log_dir, self.identity, self.own, shared)
 
     def _announce(self) -> None:
         splits = self.splits

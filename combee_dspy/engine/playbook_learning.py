@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import dspy
 
+from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.artifacts import (
-    Answered,
+    Curator,
     Playbook,
     Reflector,
     Sharding,
     apply_deltas,
-    curate,
     join_answers,
+    join_curated,
     refine,
 )
 from combee_dspy.engine.candidates import candidate_id
+from combee_dspy.engine.evaluator import Begun as BegunRollouts
 from combee_dspy.engine.evaluator import Evaluator
+from combee_dspy.engine.playbook_calls import MinibatchCalls
 from combee_dspy.engine.playbook_program import PlaybookProgram
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import CandidateProposed, ErrorRaised, Event, ReflectionsMade
@@ -31,7 +32,7 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import ExecutorSession
 from combee_dspy.strategies import PredictFn, StrategyContext
 
-__all__ = ["Learned", "PlaybookLearner"]
+__all__ = ["Begun", "Learned", "PlaybookLearner"]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -64,34 +65,29 @@ class Learned:
     left: tuple[str, ...] = ()
 
 
-class _Reflections:
-    """The reflections of one minibatch, each begun once: by whoever comes first with its rollout."""
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A minibatch whose rollouts and reflections are on their way.
 
-    def __init__(self, reflector: Reflector, session: ExecutorSession) -> None:
-        self._reflector = reflector
-        self._session = session
-        self._begun: dict[int, Future[Answered]] = {}
-        self._closed = False
-        self._lock = threading.Lock()
+    Attributes:
+        playbook: What its programs and reflectors see.
+        iteration: The iteration that learns from it.
+        rollouts: Its rollouts.
+        calls: Its LM calls.
+    """
 
-    def start(self, position: int, rollout: Rollout) -> None:
-        """Reflect on a rollout, unless that has begun."""
-        with self._lock:
-            if not self._closed and position not in self._begun:
-                self._begun[position] = self._session.submit(self._reflector.ask, position, rollout)
+    playbook: Playbook
+    iteration: int
+    rollouts: BegunRollouts
+    calls: MinibatchCalls
 
-    def answers(self, rollouts: Sequence[Rollout]) -> list[Answered]:
-        """Return one answer per rollout, in order, once all of them are there."""
-        for position, rollout in enumerate(rollouts):
-            self.start(position, rollout)
-        return [self._begun[position].result() for position in range(len(rollouts))]
-
-    def close(self) -> None:
-        """Buy nothing any more that has not started."""
-        with self._lock:
-            self._closed = True
-        for future in self._begun.values():
-            future.cancel()
+    def give_up(self) -> int:
+        """Buy nothing any more that has not started; return how many rollouts had."""
+        self.calls.close()
+        self.rollouts.cancel()
+        return sum(
+            ticket.new and not ticket.future.cancelled() for tickets in self.rollouts.pending for ticket in tickets
+        )
 
 
 class PlaybookLearner:
@@ -135,51 +131,73 @@ class PlaybookLearner:
         self._perfect_score = perfect_score
         self._observe = observe
 
-    def step(self, playbook: Playbook, batch: Sequence[dspy.Example], iteration: int) -> Learned:
-        """Predict a minibatch with a playbook, and learn from it; a trajectory is reflected on as it is there.
+    def begin(self, playbook: Playbook, batch: Sequence[dspy.Example], iteration: int) -> Begun:
+        """Start predicting a minibatch, and return at once; each trajectory is reflected on as it is there.
+
+        Args:
+            playbook: What programs and reflectors see.
+            batch: The minibatch.
+            iteration: The iteration that will learn from it.
+        """
+        calls = MinibatchCalls(self._reflector(playbook, iteration), self._session)
+        items = [(self._program.candidate(playbook), batch)]
+        rollouts = self._evaluator.begin(items, purpose="parent", iteration=iteration, ready=[calls.start])
+        return Begun(playbook, iteration, rollouts, calls)
+
+    def finish(self, begun: Begun, playbook: Playbook) -> Learned:
+        """Learn from a minibatch that was begun; each shard is curated as soon as its reflections are there.
 
         A reflection or a shard that fails is lost there and nowhere else; where every call of a
         kind fails, the service is down.
 
+        Args:
+            begun: The minibatch.
+            playbook: What is learned into, and what curators see.
+
         Raises:
             InfrastructureError: Rollouts, or all reflections, or all curators kept failing.
         """
-        reflections = _Reflections(self._reflector(playbook, iteration), self._session)
+        size = sum(len(tickets) for tickets in begun.rollouts.pending)
         try:
-            rollouts, bought = self._predicted(playbook, batch, iteration, reflections.start)
-            learned = self._learned(playbook, rollouts, iteration, reflections)
+            curator = self._curating(begun.calls, playbook, size, begun.iteration, self._state.score_count)
+            (found,) = self._evaluator.finish(begun.rollouts)
+            self._note(found.rollouts)
+            learned = self._learned(playbook, found.rollouts, begun.iteration, begun.calls, curator)
         finally:
-            reflections.close()
-        return replace(learned, bought=bought)
+            begun.give_up()
+        return replace(learned, bought=found.bought)
 
     def predict(
         self, playbook: Playbook, batch: Sequence[dspy.Example], iteration: int
     ) -> tuple[tuple[Rollout, ...], int]:
         """Return the rollouts of a minibatch, all in flight at once, and how many are new to the run."""
-        return self._predicted(playbook, batch, iteration, None)
+        items = [(self._program.candidate(playbook), batch)]
+        (found,) = self._evaluator.evaluate(items, purpose="parent", iteration=iteration)
+        self._note(found.rollouts)
+        return found.rollouts, found.bought
 
     def learn(self, playbook: Playbook, rollouts: Sequence[Rollout], iteration: int) -> Learned:
         """Return what the rollouts made of a playbook that their program had been shown."""
-        reflections = _Reflections(self._reflector(playbook, iteration), self._session)
+        calls = MinibatchCalls(self._reflector(playbook, iteration), self._session)
         try:
-            return self._learned(playbook, rollouts, iteration, reflections)
+            before = max(0, self._state.score_count - len(rollouts))
+            curator = self._curating(calls, playbook, len(rollouts), iteration, before)
+            return self._learned(playbook, rollouts, iteration, calls, curator)
         finally:
-            reflections.close()
+            calls.close()
 
-    def _predicted(
-        self,
-        playbook: Playbook,
-        batch: Sequence[dspy.Example],
-        iteration: int,
-        ready: Callable[[int, Rollout], None] | None,
-    ) -> tuple[tuple[Rollout, ...], int]:
-        candidate = self._program.candidate(playbook)
-        items = [(candidate, batch)]
-        found = self._evaluator.evaluate(items, purpose="parent", iteration=iteration, ready=ready)[0]
-        for rollout in found.rollouts:
+    def _note(self, rollouts: Sequence[Rollout]) -> None:
+        for rollout in rollouts:
             self._observe(rollout)
             self._state.add_score(rollout.score)
-        return found.rollouts, found.bought
+
+    def _curating(self, calls: MinibatchCalls, playbook: Playbook, size: int, iteration: int, before: int) -> Curator:
+        context = self._context(iteration)
+        curator = Curator(self._program.artifact, playbook, self._sharding, context)
+        # Of the minibatches before this one, so that the plan follows from what was learned alone.
+        share = min(1.0, self._state.records / before) if before else 1.0
+        calls.curate(curator, self._sharding.plan(size, share, context))
+        return curator
 
     def _context(self, iteration: int) -> StrategyContext:
         task = self._program.task
@@ -199,20 +217,22 @@ class PlaybookLearner:
         playbook: Playbook,
         rollouts: Sequence[Rollout],
         iteration: int,
-        reflections: _Reflections,
+        calls: MinibatchCalls,
+        curator: Curator,
     ) -> Learned:
         artifact, context = self._program.artifact, self._context(iteration)
-        found = join_answers(reflections.answers(rollouts))
+        found = join_answers(calls.answers(rollouts))
         self._report(iteration, "reflector", found.failed, len(rollouts))
         tokens = sum(estimate_tokens(text) for _, text in found.insights)
         self._state.record_tokens += tokens
         self._state.records += len(found.insights)
         self._emit(ReflectionsMade(iteration=iteration, component=COMPONENT, size=len(found.insights), tokens=tokens))
-        counted = playbook.with_counts(found.helpful, found.harmful)
-        curated = curate(artifact, counted, found.insights, self._sharding, context)
-        calls = sum(node.level == 1 for node in curated.nodes)
-        self._report(iteration, "curator", curated.failed, calls)
-        applied = apply_deltas(counted, curated.deltas)
+        told = ScanTeller(context, self._sharding.name)
+        planned = sum(len(curator.calls(calls.insights(shard))) for shard in calls.shards)
+        told.started(len(found.insights), (planned, 0) if planned else ())
+        curated = join_curated(calls.curated(), playbook, told)
+        self._report(iteration, "curator", curated.failed, planned)
+        applied = apply_deltas(playbook.with_counts(found.helpful, found.harmful), curated.deltas)
         refined = refine(applied.playbook, similarity=artifact.similarity, leave_at=artifact.leave_at)
         before, after = (self._program.candidate(one) for one in (playbook, refined.playbook))
         if after != before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from combee_dspy.engine.playbook_state import PlaybookState, read_state, write_s
 from combee_dspy.engine.services import Services, started
 from combee_dspy.engine.settings import Models, Settings, specs_of
 from combee_dspy.engine.state import RunState
-from combee_dspy.events import IterationFinished, IterationStarted, RunFinished, RunStarted
+from combee_dspy.events import Event, IterationFinished, IterationStarted, RolloutFinished, RunFinished, RunStarted
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
@@ -56,6 +57,9 @@ class OnlinePlaybook:
         artifact = getattr(settings, "artifact", None)
         if not isinstance(artifact, PlaybookArtifact):
             raise ArgumentTypeError("artifact", artifact, "is no playbook", 'Give Combee(…, artifact="playbook").')
+        if artifact.staleness:
+            remedy = "A server answers with all that it has learned: give 0."
+            raise ArgumentValueError("staleness", artifact.staleness, "is not 0", remedy)
         check_student(student, has_code=False)
         check_playbook_settings(settings, student)
         self._settings = settings
@@ -65,6 +69,7 @@ class OnlinePlaybook:
         self._own = PlaybookState(self._program.playbook)
         self._open: ExitStack | None = None
         self._waiting: tuple[Rollout, ...] = ()
+        self._serial = 0
 
     def __enter__(self) -> Self:
         """Start what serving needs."""
@@ -78,6 +83,8 @@ class OnlinePlaybook:
                 self._state.load(found[1])
             self._begun = self._state.clock()
             self._judging = Judging(settings, self._services.ledger.prices, None)
+            if found is not None:
+                self._judging.load(found[1].get("judging", {}))
             self._services.bus.emit(
                 RunStarted(
                     name=f"{type(self._program.student).__name__} playbook, served",
@@ -167,7 +174,8 @@ class OnlinePlaybook:
         own.ignored += len(learned.ignored)
         for name, count in learned.done.items():
             own.done[name] = own.done.get(name, 0) + count
-        write_state(self._settings.log_dir, self._identity, own, self._state.dump())
+        shared = {**self._state.dump(), "judging": self._judging.dump()}
+        write_state(self._settings.log_dir, self._identity, own, shared)
         self._services.bus.emit(
             IterationFinished(
                 iteration=iteration,
@@ -187,4 +195,11 @@ class OnlinePlaybook:
             raise ArgumentValueError("batch", batch, "is empty", "Give at least one example.")
         # An evaluator keeps the rollouts that it has bought: one for each batch, so that a stream without end fits.
         keep = frozenset(row_hash(example) for example in batch)
-        return wired(self._settings, self._program, self._services, self._state, self._judging, keep)
+        return wired(self._settings, self._program, self._services, self._state, self._judging, keep, self._told)
+
+    def _told(self, event: Event) -> None:
+        # Each batch has an evaluator of its own, which counts from one: ids must not come twice in a run.
+        if isinstance(event, RolloutFinished):
+            self._serial += 1
+            event = replace(event, rollout_id=f"{self._serial:08d}")
+        self._services.bus.emit(event)

@@ -17,6 +17,7 @@ from combee_dspy.engine.sampling import EpochStream
 from combee_dspy.engine.services import Services
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
+from combee_dspy.events import Event
 from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["Draw", "Wired", "check_playbook_settings", "drawing", "wired"]
@@ -45,6 +46,7 @@ def wired(
     state: RunState,
     judging: Judging,
     keep_traces: frozenset[str],
+    emit: Callable[[Event], None] | None = None,
 ) -> Wired:
     """Wire what makes the steps of a run.
 
@@ -55,6 +57,7 @@ def wired(
         state: The run's state.
         judging: Who scores.
         keep_traces: Row hashes whose rollouts are reflected on.
+        emit: Where rollouts are told; the run's bus by default.
 
     Raises:
         ArgumentValueError: The aggregator cannot be used with a playbook.
@@ -64,7 +67,7 @@ def wired(
         judging.metric,
         settings.failure_score,
         services.session,
-        services.bus.emit,
+        judging.listening(emit or services.bus.emit, services.ledger.snapshot),
         memoize=settings.memoize,
         cache=services.cache,
         keep_traces=keep_traces,
@@ -111,6 +114,10 @@ def check_playbook_settings(settings: Settings, student: dspy.Module) -> None:
     if flex_sources(student):
         raise ArgumentValueError("student", student, "has dspy.Flex parts", "A playbook edits no code.")
     Sharding.of(settings.aggregator)
+    stale = getattr(getattr(settings, "artifact", None), "staleness", 0)
+    if stale and (settings.ceiling is not None or settings.calibration is not None):
+        problem = "overlaps minibatches, and calibration and ceiling decide while nothing is in flight"
+        raise ArgumentValueError("staleness", stale, problem, "Give 0, or leave calibration and ceiling out.")
     remedy = 'Leave it out, or learn instructions: artifact="instruction".'
     unused = {
         "instruction_proposer": settings.custom_instruction_proposer,

@@ -41,6 +41,7 @@ class PlaybookState:
 
     Attributes:
         playbook: As of the last finished iteration.
+        before: As of the one before it: what a stale minibatch sees; ``None`` for the same.
         iteration: Iterations finished.
         rollouts: Rollouts bought.
         scores: ``(iteration, score)`` of every validation, in order.
@@ -62,6 +63,7 @@ class PlaybookState:
     batch_sizes: list[int] = field(default_factory=list)
     done: dict[str, int] = field(default_factory=dict)
     ignored: int = 0
+    before: Playbook | None = None
 
     @property
     def online_score(self) -> float | None:
@@ -83,6 +85,7 @@ class PlaybookState:
             "batches": [list(pair) for pair in zip(self.batch_scores, self.batch_sizes, strict=True)],
             "done": self.done,
             "ignored": self.ignored,
+            "before": None if self.before is None else self.before.to_dict(),
         }
 
     @classmethod
@@ -107,6 +110,7 @@ class PlaybookState:
             batch_sizes=[int(size) for _, size in data["batches"]],
             done={str(name): int(count) for name, count in data["done"].items()},
             ignored=int(data["ignored"]),
+            before=None if data.get("before") is None else Playbook.from_dict(data["before"]),
         )
 
 

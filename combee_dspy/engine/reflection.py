@@ -15,11 +15,13 @@ from combee_dspy.engine.breeding import Breeder, Child, ComponentError
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.fallback import BestNode
 from combee_dspy.engine.fanout import TaggedCandidate
+from combee_dspy.engine.foresight import place_of
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.lost import joined_lost
 from combee_dspy.engine.scanning import Scanned, Scanner
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import Proposed, RunState
+from combee_dspy.engine.streaming import Stream, Streams, stream_key
 from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised, Event, RetentionMeasured
 from combee_dspy.records import Lessons
 from combee_dspy.reflections import estimate_record_tokens
@@ -37,7 +39,6 @@ Job = tuple[Candidate, ReflectiveDataset, list[str]]
 class _Group:
     """Jobs that share a parent and a minibatch, and so a scan."""
 
-    number: int
     candidate: Candidate
     dataset: ReflectiveDataset
     components: list[str]
@@ -47,7 +48,7 @@ class _Group:
 
     @property
     def place(self) -> str:
-        return f"group {self.number}"
+        return place_of(self.dataset.number)
 
 
 class ScanReflection:
@@ -65,9 +66,11 @@ class ScanReflection:
         predict: Makes the way to the LM, at a temperature or at the LM's own.
         emit: Where events go.
         state: The run's state.
+        scanner: Reduces a component's reflections.
+        streams: Scans that have begun already.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one wiring point, called once per run
         self,
         adapter: CombeeAdapter,
         settings: Settings,
@@ -75,6 +78,8 @@ class ScanReflection:
         predict: Callable[[float | None], PredictFn],
         emit: Callable[[Event], None],
         state: RunState,
+        scanner: Scanner,
+        streams: Streams,
     ) -> None:
         self._adapter = adapter
         self._settings = settings
@@ -83,14 +88,8 @@ class ScanReflection:
         self._predict = predict
         self._emit = emit
         self._state = state
-        self._scanner = Scanner(
-            adapter,
-            settings.aggregator,
-            emit,
-            seed=settings.seed,
-            perfect_score=settings.perfect_score,
-            guarding=guarding,
-        )
+        self._scanner = scanner
+        self._streams = streams
         self.failure: Exception | None = None
 
     def reflect(
@@ -137,7 +136,7 @@ class ScanReflection:
         for number, (candidate, dataset, components) in enumerate(jobs):
             group = found.get(id(dataset))
             if group is None:
-                group = _Group(len(found), candidate, dataset, list(components), [], [], {})
+                group = _Group(candidate, dataset, list(components), [], [], {})
                 found[id(dataset)] = group
             group.jobs.append(number)
             operator = candidate.operator if isinstance(candidate, TaggedCandidate) else 0
@@ -152,7 +151,9 @@ class ScanReflection:
             # One group rescues what was lost: offered to all, it would be offered more than once.
             # Where nothing is said about the component no scan runs, and they wait on.
             runs = needed and bool(group.dataset.get(component))
-            again = self._state.lost.pop(component, ()) if runs and self._settings.rescue else ()
+            stream = self._stream(group, component) if runs else None
+            offers = runs and stream is None and self._settings.rescue
+            again = self._state.lost.pop(component, ()) if offers else ()
             group.scans[component] = pool.submit(
                 # A fresh copy per task: two threads may not run in one context.
                 contextvars.copy_context().run,
@@ -161,9 +162,14 @@ class ScanReflection:
                 component,
                 again,
                 needed,
+                stream,
             )
 
-    def _scan(self, group: _Group, component: str, again: Any, needed: bool) -> Scanned:
+    def _stream(self, group: _Group, component: str) -> Stream | None:
+        found = self._streams.get(stream_key(candidate_id(group.candidate), group.dataset.rollouts))
+        return found if found is not None and component in found.components else None
+
+    def _scan(self, group: _Group, component: str, again: Any, needed: bool, stream: Stream | None) -> Scanned:
         return self._scanner.scan(
             group.candidate,
             group.dataset,
@@ -173,6 +179,7 @@ class ScanReflection:
             place=group.place,
             again=again,
             lessons_needed=needed,
+            stream=stream,
         )
 
     def _breed(self, group: _Group, pool: ThreadPoolExecutor, made: Sequence[Mapping[str, str]]) -> None:

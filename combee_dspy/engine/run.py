@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -19,18 +20,22 @@ from combee_dspy.engine.acceptance import AnchoredAcceptance, with_anchors
 from combee_dspy.engine.adapter import CombeeAdapter
 from combee_dspy.engine.breeding import labels_of
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, note_spending, noted_spending
+from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, has_checkpoint, note_spending, noted_spending
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.engine.fanout import Fanout, SelectOnce, component_selector
 from combee_dspy.engine.feedback import feedback_map
 from combee_dspy.engine.finals import choose
+from combee_dspy.engine.foresight import Coming, Foresight
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.heldout import HeldoutSet
 from combee_dspy.engine.judging import Judging
 from combee_dspy.engine.listener import Listener
 from combee_dspy.engine.minibatches import ControlledSampler
+from combee_dspy.engine.recording import Recorder
 from combee_dspy.engine.reflection import ScanReflection
 from combee_dspy.engine.sampling import EpochStream
+from combee_dspy.engine.scanning import Scanner
+from combee_dspy.engine.screening import NonInferior, Screening
 from combee_dspy.engine.seed import seed_candidate
 from combee_dspy.engine.services import Services, started
 from combee_dspy.engine.settings import (
@@ -46,6 +51,7 @@ from combee_dspy.engine.spending import dump_totals, load_totals
 from combee_dspy.engine.state import RunState
 from combee_dspy.engine.steering import Steering
 from combee_dspy.engine.stop import Stopper
+from combee_dspy.engine.streaming import Streams
 from combee_dspy.engine.views import ViewMaker
 from combee_dspy.evaluation import Receipt
 from combee_dspy.events import RunFinished, RunStarted
@@ -147,14 +153,44 @@ class _Run:
             keep_traces=splits.train_hashes | {row_hash(row) for row in settings.anchors},
         )
         self.adapter.attach(self.evaluator, self.judging.observe)
-        self.listener = Listener(self.adapter, self.state, services.bus.emit, self.costs)
         self.state.labels = tuple(labels_of(settings.operators))
         self.guarding = Guarding(settings, seed, self.adapter.flex_components, self.train, self.state)
         if not settings.like_gepa or settings.guards != Guards():
             # Parity sends and keeps what dspy.GEPA does, unless the user has set guards.
             self.adapter.bind(self.guarding.proposed)
+        least = self.groups * (1 + max(1, self.children)) + len(splits.validation) if self.plans else 0
+        scanner = Scanner(
+            self.adapter,
+            settings.aggregator,
+            services.bus.emit,
+            seed=settings.seed,
+            perfect_score=settings.perfect_score,
+            guarding=self.guarding,
+        )
+        streams = Streams()
         self.reflection = ScanReflection(
-            self.adapter, settings, self.guarding, services.port.at, services.bus.emit, self.state
+            self.adapter, settings, self.guarding, services.port.at, services.bus.emit, self.state, scanner, streams
+        )
+        self.foresight = Foresight(
+            settings,
+            self.state,
+            self.evaluator,
+            scanner,
+            streams,
+            services.port.at,
+            validation=splits.validation,
+            limit=self.limit,
+            least=least,
+        )
+        self.screening: Screening | None = None
+        if uses_scan(settings):
+            anchored = frozenset(row_hash(row) for row in settings.anchors)
+            self.screening = Screening(
+                settings.seed, settings.screen, anchored, lambda: self.state.proposed, services.bus.emit
+            )
+            self.adapter.look_ahead(self.foresight, self.screening, Recorder(scanner, streams, self.state))
+        self.listener = Listener(
+            self.adapter, self.state, services.bus.emit, self.costs, self.foresight, self.screening
         )
         self.stopper = Stopper(
             settings.budget,
@@ -162,7 +198,7 @@ class _Run:
             self.reflection,
             self.state,
             len(splits.train),
-            least=self.groups * (1 + max(1, self.children)) + len(splits.validation) if self.plans else 0,
+            least=least,
             between=self._between,
         )
 
@@ -183,7 +219,10 @@ class _Run:
         begun = self.state.clock()
         # A proposer that DSPy calls itself makes its calls in this thread; rollouts name their own role.
         with role_scope("proposer"):
-            result = optimize(**self._arguments())
+            try:
+                result = optimize(**self._arguments())
+            finally:
+                self.foresight.close()
         # A stop of gepa's or the user's own may have come between the error and our next check.
         self.stopper.raise_failure()
         chosen = self._choose(result)
@@ -200,6 +239,7 @@ class _Run:
             best_score=chosen.score,
             # gepa did not see the finalists' further draws.
             rollouts=result.total_metric_calls + self.state.unbilled,
+            speculative=self.evaluator.ahead.wasted,
             iterations=self.state.iteration,
             seconds=self.state.spent.seconds + self.state.clock() - begun,
             costs=self.costs(),
@@ -280,31 +320,67 @@ class _Run:
             # A reflection strategy gets all proposals of an iteration at once; an adapter gets them one by one.
             self.adapter.leave_proposals()
             arguments["reflection_strategy"] = self.reflection
-        arguments["module_selector"] = SelectOnce(self.selector, self.children)
-        steering = Steering(settings, self.state, self.children, self.guarding.front_similarity, self.services.bus.emit)
-        arguments["sampling_strategy"] = Fanout(steering, strategy)
+        selector = SelectOnce(self.selector, self.children)
+        arguments["module_selector"] = selector
+        if self.screening is not None:
+            arguments["acceptance_criterion"] = extra.pop("acceptance_criterion", NonInferior(self.screening))
         if settings.anchors:
             arguments["acceptance_criterion"] = AnchoredAcceptance(
-                extra.pop("acceptance_criterion", "strict_improvement"), self.anchors
+                arguments.pop("acceptance_criterion", None) or extra.pop("acceptance_criterion", "strict_improvement"),
+                self.anchors,
             )
             # A merge is compared on validation examples alone: nothing would ask the anchors.
             arguments["use_merge"] = False
+        sampler = self._sampler()
+        if settings.like_gepa:
+            arguments["reflection_minibatch_size"] = settings.reflection_minibatch_size
+        elif sampler is not None:
+            arguments["batch_sampler"] = sampler
+        if sampler is not None and self.screening is not None:
+            self._watch(sampler, selector)
+        steering = Steering(settings, self.state, self.children, self.guarding.front_similarity, self.services.bus.emit)
+        stale = sampler.forward if sampler is not None and settings.staleness else None
+        arguments["sampling_strategy"] = Fanout(steering, self.foresight, selector, strategy, stale)
         if settings.guards.max_tokens is not None and any(operator.edits_fields for operator in settings.operators):
             # A merge may join one candidate's instruction with another's descriptions: nobody would ask the budget.
             arguments["use_merge"] = False
-        if settings.like_gepa:
-            arguments["reflection_minibatch_size"] = settings.reflection_minibatch_size
-        elif self.plans:
-            views = ViewMaker(self.state, self.splits, self.services.ledger, settings.aggregator, self.limit)
-            arguments["batch_sampler"] = ControlledSampler(
-                settings.controller,
-                EpochStream(len(self.splits.train), settings.seed),
-                self.state,
-                views.maker(self.services.session.workers, max(1, self.children), self.groups),
-                self.services.bus.emit,
-                self.anchors,
-            )
         return {**arguments, **extra}
+
+    def _sampler(self) -> ControlledSampler | None:
+        """Return the sampler whose size the controller plans; ``None`` where minibatches are not ours."""
+        if not self.plans:
+            return None
+        settings, splits = self.settings, self.splits
+        views = ViewMaker(self.state, splits, self.services.ledger, settings.aggregator, self.limit)
+        return ControlledSampler(
+            settings.controller,
+            EpochStream(len(splits.train), settings.seed),
+            self.state,
+            views.maker(self.services.session.workers, max(1, self.children), self.groups),
+            self.services.bus.emit,
+            self.anchors,
+        )
+
+    def _watch(self, sampler: ControlledSampler, selector: SelectOnce) -> None:
+        """Let the run begin early what comes first, and what is likely to come next."""
+
+        def first() -> list[Coming]:
+            # gepa has no state yet; what the controller reads of one is known all the same.
+            start = SimpleNamespace(i=0, total_num_evals=len(self.splits.validation))
+            drawn = sampler.peek(sampler.plan(start, 0).size, self.groups)
+            components = selector.only(self.seed)
+            return [
+                Coming(1, number, self.seed, tuple(self.train[place] for place in places), components)
+                for number, places in enumerate(drawn)
+            ]
+
+        def following() -> list[list[dspy.Example]]:
+            size = self.state.decisions[-1].size
+            return [[self.train[place] for place in places] for places in sampler.peek(size, self.groups)]
+
+        resumes = self.settings.log_dir is not None and has_checkpoint(self.settings.log_dir)
+        # gepa asks for the seed's validation before it has read its checkpoint.
+        self.foresight.watch(None if resumes else first, following)
 
     def _state_of(self, best: Candidate) -> dict[str, Any]:
         """Return the program's state without its LMs: what a run learned is texts and demonstrations."""
@@ -319,7 +395,7 @@ class _Run:
         settings = self.settings
         rows = list(self.splits.validation)
         count = min(settings.finalists, len(result.candidates))
-        left = None if self.limit is None else self.limit - result.total_metric_calls
+        left = None if self.limit is None else self.limit - result.total_metric_calls - self.state.unbilled
         samples = not repeats_itself(self.adapter.student)
         # Flex programs are measured by DSPy's own means, which know no further draws.
         worth = count > 1 and samples and not settings.like_gepa and not self.adapter.flex_components

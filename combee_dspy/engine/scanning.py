@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from combee_dspy.aggregators import Aggregator
+import dspy
+
+from combee_dspy.aggregators import Aggregator, Scan
 from combee_dspy.engine.adapter import CombeeAdapter, ReflectiveDataset
 from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key
 from combee_dspy.engine.guarding import Guarding
+from combee_dspy.engine.lost import behind
 from combee_dspy.engine.runs import predictor_runs
+from combee_dspy.engine.streaming import Stream
 from combee_dspy.events import Event, ReflectionsMade
 from combee_dspy.operators import OperatorInput, decode_demonstrations, decode_fields
-from combee_dspy.records import Lessons, Reflection, Retained
-from combee_dspy.reducer_core import learn
+from combee_dspy.records import Lessons, Reflection, Retained, Rollout
+from combee_dspy.reducer_core import begin, learn
 from combee_dspy.reflections import estimate_record_tokens
-from combee_dspy.retention import RetentionSample, lost_once, measure_retention, node_samples, with_rescued
+from combee_dspy.retention import RetentionSample, lost_once, measure_retention, node_samples
 from combee_dspy.strategies import PredictFn, StrategyContext
+from combee_dspy.streams import derive
 
 __all__ = ["Scanned", "Scanner"]
 
@@ -83,6 +88,56 @@ class Scanner:
         self._perfect_score = perfect_score
         self._guarding = guarding
 
+    def program(self, candidate: Candidate) -> dspy.Module:
+        """Return the candidate's program, to be read only."""
+        return self._adapter.build_program(dict(candidate))
+
+    def record(self, program: dspy.Module, iteration: int, component: str, position: int, rollout: Rollout) -> Any:
+        """Return what one rollout's reflective record for a component is; ``None`` where it says nothing.
+
+        Args:
+            program: The parent's program.
+            iteration: The iteration.
+            component: Which component.
+            position: The rollout's place in its minibatch.
+            rollout: The rollout.
+        """
+        trajectory = self._adapter.trajectory(position, rollout)
+        if trajectory is None:
+            return None
+        chance = derive(self._seed, "record", iteration, component, rollout.example_id)
+        return self._adapter.own_record(program, trajectory, component, chance)
+
+    def begin(
+        self, candidate: Candidate, component: str, predict: PredictFn, *, iteration: int, place: str, size: int
+    ) -> Scan | None:
+        """Begin a scan of reflections that do not exist yet; ``None`` where the aggregator cannot.
+
+        Args:
+            candidate: The parent.
+            component: Which component.
+            predict: The way to the LM.
+            iteration: The iteration.
+            place: What tells this scan apart from others in the iteration.
+            size: Reflections to come, at most.
+        """
+        context = self._context(candidate, component, predict, iteration, place)
+        return begin(self._aggregator, size, context)
+
+    def _context(
+        self, candidate: Candidate, component: str, predict: PredictFn, iteration: int, place: str
+    ) -> StrategyContext:
+        return StrategyContext(
+            component=component,
+            text=candidate[component],
+            predict=predict,
+            emit=self._emit,
+            iteration=iteration,
+            seed=self._seed,
+            place=place,
+            notes=self._guarding.notes(component, candidate),
+        )
+
     def scan(  # noqa: PLR0913 - one scan's whole material, named where it is started
         self,
         candidate: Candidate,
@@ -94,6 +149,7 @@ class Scanner:
         place: str,
         again: Sequence[Reflection] = (),
         lessons_needed: bool = True,
+        stream: Stream | None = None,
     ) -> Scanned:
         """Reduce what a minibatch says about one component.
 
@@ -104,10 +160,11 @@ class Scanner:
             predict: The way to the LM.
             iteration: The iteration.
             place: What tells this scan apart from others in the iteration.
-            again: Reflections of the last scan that its result had lost.
+            again: Reflections that an earlier scan's result had lost.
             lessons_needed: Whether an operator will read lessons; without, no scan runs.
+            stream: The scan that has begun already, if it has.
         """
-        program = self._adapter.build_program(dict(candidate))
+        program = self.program(candidate)
         predictor = dict(program.named_predictors())[component]
         given = OperatorInput(
             instruction=candidate[component],
@@ -120,34 +177,34 @@ class Scanner:
             guards=self._guarding.guards,
             seed_instruction=self._guarding.seed.get(component),
         )
-        context = StrategyContext(
-            component=component,
-            text=candidate[component],
-            predict=predict,
-            emit=self._emit,
-            iteration=iteration,
-            seed=self._seed,
-            place=place,
-            notes=self._guarding.notes(component, candidate),
-        )
-        fresh = _reflections(dataset.get(component) or [], dataset)
+        context = self._context(candidate, component, predict, iteration, place)
+        fresh = _reflections(component, dataset)
         if not fresh or not lessons_needed:
             return Scanned(given, context, tuple(fresh), given.lessons)
-        reflections, offered = with_rescued(fresh, again)
+        if stream is not None:
+            rescued = stream.rescued(component)
+        else:
+            rescued = behind(len(dataset.rollouts), [one.example_id for one in dataset.rollouts], again)
+        reflections = (*fresh, *rescued)
         tokens = sum(estimate_record_tokens(one.record) for one in reflections)
         self._emit(ReflectionsMade(iteration=iteration, component=component, size=len(reflections), tokens=tokens))
-        lessons = learn(self._aggregator, reflections, context)
+        lessons = learn(self._aggregator, reflections, context) if stream is None else stream.lessons(component)
         told = lessons.rewrite is None
         retained = measure_retention(reflections, lessons) if told else ()
         samples = node_samples(reflections, lessons) if told and len(reflections) <= _SAMPLED else ((), ())
+        offered = tuple(dict.fromkeys(one.index for one in rescued))
         return Scanned(replace(given, lessons=lessons), context, reflections, lessons, retained, offered, samples)
 
 
-def _reflections(records: Sequence[Mapping[str, Any]], dataset: ReflectiveDataset) -> list[Reflection]:
-    # DSPy drops trajectories that say nothing about a component; only where it
-    # dropped none do positions still tell which example a record is about.
-    ids = [rollout.example_id for rollout in dataset.rollouts]
-    known: Sequence[str | None] = ids if len(ids) == len(records) else [None] * len(records)
+def _reflections(component: str, dataset: ReflectiveDataset) -> list[Reflection]:
+    records = dataset.get(component) or []
+    placed = dataset.positions.get(component)
+    if placed is not None:
+        ids = [rollout.example_id for rollout in dataset.rollouts]
+        return [Reflection(place, record, ids[place]) for place, record in zip(placed, records, strict=True)]
+    # Records that DSPy made itself do not say which trajectory they are about, unless it left none out.
+    known: Sequence[str | None] = [rollout.example_id for rollout in dataset.rollouts]
+    known = known if len(known) == len(records) else [None] * len(records)
     return [
         Reflection(index, record, example_id)
         for index, (record, example_id) in enumerate(zip(records, known, strict=True))

@@ -71,6 +71,8 @@ class Settings(Protocol):
     anchors: tuple[dspy.Example, ...]
     fallback: str | None
     screen: int
+    staleness: int
+    speculation: float
     rescue: bool
     lesson_ledger: bool
     calibration: Calibration | None
@@ -179,6 +181,8 @@ def specs_of(settings: Settings) -> Mapping[str, Any]:
             "anchors": len(settings.anchors),
             "fallback": settings.fallback,
             "screen": settings.screen,
+            "staleness": settings.staleness,
+            "speculation": settings.speculation,
             "rescue": settings.rescue,
             "lesson_ledger": settings.lesson_ledger,
             "finalists": settings.finalists,

@@ -65,6 +65,7 @@ class RunState:
             cost as much and say as little.
         temperature_of: The proposer's temperature in this iteration, by a child's draw from 0;
             ``None`` for the LM's own.
+        stale: Iterations without a better validation score, as of this iteration's start.
         drawn: What the similarity guard has seen so far.
         views: What each finished iteration left behind, for restarts and the temperature.
         restarted: Whether this iteration's children are made from the seed's text.
@@ -74,6 +75,9 @@ class RunState:
             across a resume as far as JSON can hold their records.
         retention: What the calls of this process's scans kept.
         unbilled: Rollouts bought outside gepa's view and not counted by it yet.
+        checked: Whether children of this iteration have run on their minibatch.
+        drawn_ahead: What iterations to come were given early, by iteration: each minibatch's parent
+            (gepa's index) and example ids.
     """
 
     cursor: int = 0
@@ -97,6 +101,7 @@ class RunState:
     front: list[dict[str, str]] = field(default_factory=list)
     rejected: list[dict[str, str]] = field(default_factory=list)
     temperature_of: Callable[[int], float | None] = lambda draw: None
+    stale: int = 0
     drawn: DiversityCounter = field(default_factory=DiversityCounter)
     views: list[IterationView] = field(default_factory=list)
     restarted: bool = False
@@ -105,8 +110,9 @@ class RunState:
     lost: dict[str, tuple[Reflection, ...]] = field(default_factory=dict)
     retention: RetentionBook = field(default_factory=RetentionBook)
     unbilled: int = 0
-    _started: float | None = None
-    _minibatches: tuple[int, ...] = ()
+    checked: bool = False
+    drawn_ahead: dict[int, list[tuple[int, list[Any]]]] = field(default_factory=dict)
+    _minibatches: dict[int, list[int]] = field(default_factory=dict)
 
     def add_score(self, score: float) -> None:
         """Count one parent score."""
@@ -157,22 +163,21 @@ class RunState:
         """Return what the whole run has spent so far."""
         return add_totals(self.spent, self.ledger.snapshot())
 
-    def start_minibatch(self, size: int, *, first: bool) -> None:
-        """Note that a minibatch was drawn; the first of an iteration starts its clock."""
-        if first:
-            self._started, self._minibatches = self.clock(), ()
-        self._minibatches += (size,)
+    def draw_minibatch(self, iteration: int, size: int) -> None:
+        """Note that an iteration's minibatch was drawn: in that iteration, or before."""
+        self._minibatches.setdefault(iteration, []).append(size)
 
-    def finish_measurement(self) -> None:
-        """Note that the children have been checked: the iteration's delay is known.
+    def finish_measurement(self, seconds: float) -> None:
+        """Note the iteration's delay, where its children were checked.
 
-        With several minibatches in one iteration, each has its share of the delay,
+        The delay runs from the iteration's start to its end, validation included: that is what an
+        epoch is made of. With several minibatches in one iteration, each has its share of the delay,
         since an epoch then takes that many iterations fewer.
         """
-        if self._started is not None and self._minibatches:
-            seconds = (self.clock() - self._started) / len(self._minibatches)
-            self.measurements.append(Measurement(self._minibatches[0], seconds))
-        self._started = None
+        sizes = self._minibatches.pop(self.iteration, [])
+        if self.checked and sizes:
+            self.measurements.append(Measurement(sizes[0], seconds / len(sizes)))
+        self.checked = False
 
     def dump(self) -> dict[str, Any]:
         """Return plain data for gepa's checkpoint."""
@@ -194,6 +199,8 @@ class RunState:
                 "lessons": self.lessons.dump(),
                 "lost": dump_lost(self.lost),
                 "unbilled": self.unbilled,
+                "drawn_ahead": {str(key): [list(one) for one in drawn] for key, drawn in self.drawn_ahead.items()},
+                "minibatches": {str(key): sizes for key, sizes in self._minibatches.items()},
             },
         }
 
@@ -221,6 +228,11 @@ class RunState:
         self.lessons.load(data["lessons"])
         self.lost = load_lost(data.get("lost", {}))
         self.unbilled = int(data["unbilled"])
+        self.drawn_ahead = {
+            int(key): [(int(parent), list(ids)) for parent, ids in drawn]
+            for key, drawn in data.get("drawn_ahead", {}).items()
+        }
+        self._minibatches = {int(key): list(sizes) for key, sizes in data.get("minibatches", {}).items()}
 
 
 def _decision(data: Mapping[str, Any]) -> BatchDecision:

@@ -69,6 +69,7 @@ class Steering:
         if diversity.temperature is not None:
             stale = self._stale(state.program_full_scores_val_set[0])
             run.temperature_of = partial(_temperature, diversity.temperature, run.iteration, stale)
+            run.stale = stale
         self._emit(
             DiversityMeasured(
                 iteration=run.iteration,

@@ -63,7 +63,7 @@ class Stopper:
         """
         self.raise_failure()
         self._between(state.i + 1)
-        bought = state.total_num_evals
+        bought = state.total_num_evals + self._run.unbilled
         totals = self._run.totals()
         view = RunView(
             rollouts=bought,

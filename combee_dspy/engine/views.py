@@ -56,7 +56,7 @@ class ViewMaker:
                 planned=tuple(decision.size for decision in self._state.decisions),
                 workers=workers,
                 capacity=task.peak if task is not None and saturated else None,
-                remaining_rollouts=None if self._limit is None else max(0, self._limit - state.total_num_evals),
+                remaining_rollouts=None if self._limit is None else max(0, self._limit - state.total_num_evals - self._state.unbilled),
                 validation_size=len(self._splits.validation),
                 children=children,
                 groups=groups,

@@ -12,6 +12,7 @@ from combee_dspy.evaluation._margin import HeldoutTerms, check_target, detectabl
 from combee_dspy.evaluation._pairs import SteppedMetric
 from combee_dspy.evaluation._receipts import Receipt
 from combee_dspy.evaluation._roles import check_roles, check_roles_heard, evaluator_lms, same_model
+from combee_dspy.evaluation._sign_test import sign_test
 from combee_dspy.evaluation._study import SplitRows, note_unheld_run
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "paired_difference",
     "program_hash",
     "same_model",
+    "sign_test",
 ]

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from dspy.utils.exceptions import LMError
-
 from combee_dspy.evaluation._calibration import LEAST_PAIRS, Calibration, CalibrationResult, calibrate
-from combee_dspy.evaluation._pairs import (
-    Emit,
-    PairStore,
-    SteppedMetric,
-    carrying,
-    drawn,
-    identity_of,
-    place_of,
-    score_of,
-)
+from combee_dspy.evaluation._pairs import Emit, PairStore, SteppedMetric, drawn, identity_of, place_of
 from combee_dspy.exceptions import CalibrationFailedError
 
 __all__ = ["CalibratedMetric"]
@@ -65,17 +54,8 @@ class CalibratedMetric:
         place = place_of(gold, pred)
         if not drawn(self.seed, "calibration", place, self.share):
             return output
-        try:
-            reference = score_of(self.calibration.reference(gold, pred, trace, None, None))
-        except LMError:
-            # The service's fault: the whole rollout is tried again.
-            raise
-        except Exception as error:  # noqa: BLE001 - raised by step(): it must not become the score of a rollout
-            self._store.fail(error)
-            return output
-        score = score_of(output)
-        self._store.add(place, score, reference)
-        return carrying(output, _FIELD, {"place": place, "subject": score, "reference": reference})
+        given = (gold, pred, trace)
+        return self._store.judge_too(self.calibration.reference, given, output, place, second_is="reference")
 
     @property
     def cache_identity(self) -> str:
@@ -91,6 +71,18 @@ class CalibratedMetric:
         self._store.observe(output)
         if isinstance(self.judge, SteppedMetric):
             self.judge.observe(output)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the pairs and how many had been there at the last decision, as plain data."""
+        inner = self.judge.dump() if isinstance(self.judge, SteppedMetric) else {}
+        return {"pairs": self._store.dump(), "decided": self._decided, "judge": inner}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`dump` returned."""
+        self._store.load(data["pairs"])
+        self._decided = int(data["decided"])
+        if isinstance(self.judge, SteppedMetric) and data.get("judge"):
+            self.judge.load(data["judge"])
 
     def result(self) -> CalibrationResult | None:
         """Return what the pairs so far say; ``None`` below the minimum."""

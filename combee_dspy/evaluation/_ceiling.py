@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import dspy
-from dspy.utils.exceptions import LMError
 
 from combee_dspy.costs import Counts, Ledger, LedgerRecorder, PriceTable
 from combee_dspy.evaluation._calibration import LEAST_PAIRS, calibrate
@@ -17,7 +16,6 @@ from combee_dspy.evaluation._pairs import (
     Emit,
     PairStore,
     SteppedMetric,
-    carrying,
     drawn,
     identity_of,
     place_of,
@@ -168,17 +166,7 @@ class CappedMetric:
         place = place_of(gold, pred)
         if not (self.sample_all or drawn(self.seed, "proxy", place, self.ceiling.share)):
             return output
-        try:
-            proxy = score_of(self.ceiling.proxy(gold, pred, trace, None, None))
-        except LMError:
-            # The service's fault: the whole rollout is tried again.
-            raise
-        except Exception as error:  # noqa: BLE001 - raised by step(): it must not become the score of a rollout
-            self._store.fail(error)
-            return output
-        full = score_of(output)
-        self._store.add(place, proxy, full)
-        return carrying(output, _FIELD, {"place": place, "subject": proxy, "reference": full})
+        return self._store.judge_too(self.ceiling.proxy, (gold, pred, trace), output, place, second_is="subject")
 
     @property
     def cache_identity(self) -> str:
@@ -196,6 +184,24 @@ class CappedMetric:
         self._store.observe(output)
         if isinstance(self.full, SteppedMetric):
             self.full.observe(output)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the pairs, what evaluations have cost, and the proxy's line once it scores, as plain data."""
+        inner = self.full.dump() if isinstance(self.full, SteppedMetric) else {}
+        with self._lock:
+            cost = [self._evaluations, self._spent, self._unpriced]
+        line = None if self.line is None else asdict(self.line)
+        return {"pairs": self._store.dump(), "cost": cost, "line": line, "sample_all": self.sample_all, "full": inner}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`dump` returned: a proxy that had taken over still scores."""
+        self._store.load(data["pairs"])
+        with self._lock:
+            self._evaluations, self._spent, self._unpriced = (int(value) for value in data["cost"])
+        self.line = None if data["line"] is None else ProxyLine(**{k: float(v) for k, v in data["line"].items()})
+        self.sample_all = bool(data["sample_all"])
+        if isinstance(self.full, SteppedMetric) and data.get("full"):
+            self.full.load(data["full"])
 
     @property
     def mean_cost(self) -> float | None:
@@ -260,8 +266,8 @@ class CappedMetric:
 
     def _begin(self) -> None:
         self.sample_all = False
-        self._store = PairStore(_FIELD)
-        self._lock = threading.Lock()
+        self._store: PairStore = PairStore(_FIELD)
+        self._lock: threading.Lock = threading.Lock()
         self._evaluations = 0
         self._spent = 0
         self._unpriced = 0

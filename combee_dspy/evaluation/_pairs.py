@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import dspy
+from dspy.utils.exceptions import LMError
 
 from combee_dspy.events import Event
 from combee_dspy.hashing import canonical_json, row_hash
@@ -30,6 +31,14 @@ class SteppedMetric(Protocol):
 
     def observe(self, output: object) -> None:
         """Take what the output says about both judges."""
+        ...
+
+    def dump(self) -> dict[str, Any]:
+        """Return what it has heard and decided, as plain JSON data."""
+        ...
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`dump` returned, before the first rollout."""
         ...
 
     def step(self, iteration: int, emit: Emit, *, final: bool = False) -> None:
@@ -64,6 +73,46 @@ class PairStore:
         found = output.get(self.field) if isinstance(output, dspy.Prediction) else None
         if isinstance(found, Mapping) and {"place", "subject", "reference"} <= set(found):
             self.add(str(found["place"]), float(found["subject"]), float(found["reference"]))
+
+    def judge_too(
+        self, second: Callable[..., Any], given: tuple[Any, Any, Any], output: Any, place: str, *, second_is: str
+    ) -> Any:
+        """Ask a second metric about a rollout, and return the output with both scores beside its own.
+
+        The pair counts once the output is observed: a run may have rollouts in flight that it has not
+        asked for yet, and what they say must not depend on when they end. What the second metric
+        raises is kept for the next step: it must not become the score of a rollout.
+
+        Args:
+            second: The second metric.
+            given: Example, prediction and trace.
+            output: The first metric's output, whose score counts.
+            place: What tells the rollout from others.
+            second_is: ``"subject"`` or ``"reference"``.
+
+        Raises:
+            LMError: The service failed: the whole rollout is tried again.
+        """
+        try:
+            other = score_of(second(*given, None, None))
+        except LMError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised by the next step
+            self.fail(error)
+            return output
+        own = score_of(output)
+        subject, reference = (other, own) if second_is == "subject" else (own, other)
+        return carrying(output, self.field, {"place": place, "subject": subject, "reference": reference})
+
+    def dump(self) -> dict[str, list[float]]:
+        """Return the pairs by place, as plain data."""
+        with self._lock:
+            return {place: list(pair) for place, pair in sorted(self._pairs.items())}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """Add what :meth:`dump` returned."""
+        for place, (subject, reference) in data.items():
+            self.add(str(place), float(subject), float(reference))
 
     def pairs(self) -> list[tuple[float, float]]:
         """Return all pairs, in an order that does not depend on arrival."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 from combee_dspy.costs import Totals
@@ -43,10 +45,19 @@ def evaluator_lms(metric: Any, default: Any = None) -> tuple[Any, ...]:
 
     Args:
         metric: A metric. One with an attribute ``lm`` judges with it; one that is a
-            ``dspy.Module`` with those of its predictors. A function says nothing: see
-            :func:`check_roles_heard`.
+            ``dspy.Module`` with those of its predictors. A function judges with the LMs, and with those
+            of the judges and modules, that it refers to by name; what it reaches otherwise, or under a
+            ``dspy.context`` of its own, it does not say: see :func:`check_roles_heard`.
         default: What takes the place of an LM that is ``None``: DSPy's setting.
     """
+    if isinstance(metric, functools.partial):
+        given = (metric.func, *metric.args, *metric.keywords.values())
+        return tuple(lm for one in given for lm in evaluator_lms(one, default))
+    if inspect.ismethod(metric):
+        metric = metric.__func__
+    if inspect.isfunction(metric):
+        # An LM of a module that is None may be set where the function calls it: only what is certain counts.
+        return tuple(lm for one in _referred(metric) for lm in (_lms_of(one) if one is not metric else ()))
     inner = getattr(metric, "judges", None)
     if callable(inner):
         return tuple(lm for part in inner() for lm in evaluator_lms(part, default))
@@ -57,6 +68,25 @@ def evaluator_lms(metric: Any, default: Any = None) -> tuple[Any, ...]:
     else:
         found = []
     return tuple(lm for lm in (default if one is None else one for one in found) if lm is not None)
+
+
+def _lms_of(found: object) -> tuple[Any, ...]:
+    import dspy
+
+    if isinstance(found, dspy.BaseLM):
+        return (found,)
+    if isinstance(found, type) or not (isinstance(found, dspy.Module) or hasattr(found, "criteria")):
+        return ()
+    return evaluator_lms(found)
+
+
+def _referred(function: Any) -> tuple[object, ...]:
+    """Return the values of the names that a function refers to, as far as they have any yet."""
+    try:
+        found = inspect.getclosurevars(function)
+    except (TypeError, ValueError):
+        return ()
+    return (*found.nonlocals.values(), *found.globals.values())
 
 
 def check_roles(metric: Any, proposer: Any, *, calibration: Any = None, default: Any = None) -> None:

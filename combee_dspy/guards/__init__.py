@@ -1,6 +1,5 @@
 """What no edit may break: a token budget, protected rules, placeholders, and no copies of training examples."""
 
-from combee_dspy.guards._anchors import check_anchors
 from combee_dspy.guards._check import GuardInput, check, check_form
 from combee_dspy.guards._copies import CopyIndex, copied_in_demonstrations
 from combee_dspy.guards._guards import Guards, guard_notes, validate_against
@@ -11,7 +10,6 @@ __all__ = [
     "GuardInput",
     "Guards",
     "check",
-    "check_anchors",
     "check_form",
     "copied_in_demonstrations",
     "guard_notes",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from combee_dspy.bounds import check_whole
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards._placeholders import own_description, placeholders
 from combee_dspy.reflections import estimate_tokens
@@ -63,12 +64,8 @@ class Guards:
 
 
 def _check_limit(name: str, value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(name, value, "is no whole number", "Give a whole number from 1, or None.")
-    if value < 1:
-        raise ArgumentValueError(name, value, "is below 1", "Give a whole number from 1, or None.")
+    if value is not None:
+        check_whole(name, value, 1, "Give a whole number from 1, or None.")
 
 
 def _rules(rules: Any) -> tuple[str, ...]:

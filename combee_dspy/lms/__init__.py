@@ -20,6 +20,10 @@ _HOMES = {
     "SimulatedTask": "combee_dspy.lms.simulated",
     "formula_task": "combee_dspy.lms.simulated",
     "LMPort": "combee_dspy.lms.port",
+    "connection_limit": "combee_dspy.lms._limit_warning",
+    "limit_warning": "combee_dspy.lms._limit_warning",
+    "metadata_once": "combee_dspy.lms._metadata_once",
+    "pooled": "combee_dspy.lms.pool.lm",
     "probe": "combee_dspy.lms._probe",
     "simulated_formula_service": "combee_dspy.lms.simulated",
 }

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError, is_retryable_lm_error
+from dspy.utils.exceptions import AdapterParseError, LMRateLimitError, is_retryable_lm_error
 
 from combee_dspy.costs import role_scope
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, Role
-from combee_dspy.rollouts import EvaluationCache, ExecutorSession, call_fingerprint, current_session
+from combee_dspy.rollouts import (
+    EvaluationCache,
+    ExecutorSession,
+    Patience,
+    call_fingerprint,
+    current_session,
+    patient,
+)
 from combee_dspy.strategies import PredictFn
 
 __all__ = ["LMPort"]
@@ -40,8 +48,10 @@ class LMPort:
     - An answer that does not parse is drawn anew: with another ``rollout_id``,
       so that DSPy's cache does not repeat it, and at temperature 1 where the
       LM's own is 0, since a greedy answer would repeat itself.
-    - A transient LM error (rate limit, timeout, server, connection) is tried
-      again as it was. ``dspy.LM`` has waited and retried by itself before.
+    - "Too many requests" is told to the session and tried again after
+      ``Retry-After``, for ten minutes in all: it is no attempt.
+    - Another transient LM error (timeout, server, connection) is tried again as
+      it was. ``dspy.LM`` has waited and retried by itself before.
     - Any other error is final.
 
     With a cache that has a file, an answer that a run before has paid for is
@@ -123,12 +133,14 @@ class LMPort:
             remedy = "Give the LM, or call dspy.configure(lm=dspy.LM(…)) first."
             raise ArgumentValueError("lm", None, f"is missing for role {role!r}", remedy)
         adapter = self._adapter or dspy.settings.adapter or dspy.JSONAdapter()
+        # What identifies a call, and whose keys are removed from errors, is the LM itself.
+        patient_lm = patient(lm)
         # One module for all calls: making one draws from the global random state.
         predictor = dspy.Predict(signature)
 
         def task(values: dict[str, Any]) -> dspy.Prediction | FailedCall:
             # A trace of its own: these calls are no part of the program that may surround them.
-            with dspy.context(lm=lm, adapter=adapter, trace=[]), role_scope(role):
+            with dspy.context(lm=patient_lm, adapter=adapter, trace=[]), role_scope(role):
                 return self._attempt(predictor, lm, values, temperature)
 
         cache = self._cache
@@ -157,16 +169,26 @@ class LMPort:
         self, predictor: Any, lm: Any, values: dict[str, Any], temperature: float | None
     ) -> dspy.Prediction | FailedCall:
         config: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
-        for attempt in range(1, self._max_attempts + 1):
+        patience = Patience()
+        attempt = 1
+        while True:
             try:
                 return predictor(**values, config=config)
+            except LMRateLimitError as rejection:
+                try:
+                    pause = patience.rejected(rejection)
+                except LMRateLimitError:
+                    return _failed(rejection, lm)
+                time.sleep(pause)
+                continue
             except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
+                if attempt == self._max_attempts:
+                    return _failed(error, lm)
                 if isinstance(error, AdapterParseError):
                     config = _another_draw(lm, attempt, config)
                 elif not is_retryable_lm_error(error):
                     return _failed(error, lm)
-                last = error
-        return _failed(last, lm)
+                attempt += 1
 
     def _all_at_once(
         self, task: Callable[[Job], dspy.Prediction | FailedCall], inputs: Sequence[Job]

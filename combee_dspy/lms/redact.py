@@ -104,9 +104,11 @@ def secret_variables(environ: Mapping[str, str] | None = None) -> frozenset[str]
 
 
 def secrets_of(lm: object) -> tuple[str, ...]:
-    """Return the keys that an LM was constructed with, for :func:`scrub`."""
+    """Return the keys that an LM was constructed with, for :func:`scrub`: its own, and ``secrets`` of its engine."""
     kwargs = getattr(lm, "kwargs", None)
-    return tuple(_secrets_in(kwargs)) if isinstance(kwargs, Mapping) else ()
+    given = tuple(_secrets_in(kwargs)) if isinstance(kwargs, Mapping) else ()
+    held = getattr(getattr(lm, "engine", None), "secrets", None)
+    return (*given, *(one for one in held if isinstance(one, str))) if isinstance(held, tuple) else given
 
 
 def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:

@@ -13,8 +13,6 @@ from combee_dspy.operators._rephrase import Rephrase
 from combee_dspy.operators._weights import (
     OperatorOutcome,
     draw_operators,
-    dump_outcomes,
-    load_outcomes,
     operator_weights,
 )
 
@@ -35,10 +33,8 @@ __all__ = [
     "demonstration_of",
     "describe_fields",
     "draw_operators",
-    "dump_outcomes",
     "encode_demonstrations",
     "encode_fields",
     "field_descriptions",
-    "load_outcomes",
     "operator_weights",
 ]

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = [
     "OperatorOutcome",
     "draw_operators",
-    "dump_outcomes",
-    "load_outcomes",
     "operator_weights",
 ]
 
-_VERSION = 1
 _PRIOR = 1.0
 _HALF_LIFE = 20.0
-_REMEDY = "Give what dump_outcomes returned."
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,43 +162,3 @@ def _one(weights: Mapping[str, float], stream: random.Random) -> str:
     if not any(weights.values()):
         return stream.choice(names)
     return stream.choices(names, weights=list(weights.values()))[0]
-
-
-def dump_outcomes(outcomes: Iterable[OperatorOutcome]) -> str:
-    """Return canonical JSON for a checkpoint."""
-    rows = [[one.operator, one.iteration, one.lift, one.accepted] for one in outcomes]
-    return json.dumps({"outcomes": rows, "version": _VERSION}, sort_keys=True, separators=(",", ":"))
-
-
-def load_outcomes(text: str) -> tuple[OperatorOutcome, ...]:
-    """Read what :func:`dump_outcomes` wrote. The empty text means no outcomes.
-
-    Raises:
-        ArgumentValueError: The text is something else.
-    """
-    if not text:
-        return ()
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ArgumentValueError("outcomes", text, f"is no JSON: {error}", _REMEDY) from error
-    if not isinstance(data, dict) or set(data) != {"outcomes", "version"} or not isinstance(data["outcomes"], list):
-        raise ArgumentValueError("outcomes", text, "is no dump of outcomes", _REMEDY)
-    if data["version"] != _VERSION or isinstance(data["version"], bool):
-        problem = f"has version {data['version']!r} where {_VERSION} is known"
-        raise ArgumentValueError("outcomes", text, problem, _REMEDY)
-    return tuple(_outcome(row, text) for row in data["outcomes"])
-
-
-def _outcome(row: Any, text: str) -> OperatorOutcome:
-    try:
-        name, iteration, lift, accepted = row
-        if type(name) is str and type(iteration) is int and type(accepted) is bool and type(lift) in _LIFTS:
-            return OperatorOutcome(name, iteration, None if lift is None else float(lift), accepted)
-    except (TypeError, ValueError, ArgumentTypeError, OverflowError):
-        # The line below says it once for every way in which a row can be wrong.
-        pass
-    raise ArgumentValueError("outcomes", text, "holds an entry that is no outcome", _REMEDY)
-
-
-_LIFTS = (int, float, type(None))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, NodeOutput, Reflection, Retained
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.retention._law import RetentionSample
-from combee_dspy.retention._similar import Matrix, PreparedGrams, Similarity, gram_similarity
+from combee_dspy.retention._similar import Matrix, Positions, PreparedGrams, Similarity, gram_similarity
 from combee_dspy.retention._teaching import feedback_of, record_text, result_lines, teaches
 from combee_dspy.retention._tree import children_of, levels_of
 
@@ -32,8 +33,6 @@ DEFAULT_THRESHOLD = 0.5
 _SHARE = 0.8
 _LEAST = 0.1
 _TIMES = 3.0
-# Similarities held at a time: 32 MB, a few times over.
-_CELLS = 4_000_000
 
 UNREAD = (0, 0)
 """``lost_at`` of a reflection that no node read: it was lost before the first call."""
@@ -88,16 +87,43 @@ def measure_retention(
     return tuple(kept)
 
 
-Block = Callable[[npt.NDArray[np.intp], npt.NDArray[np.intp]], Matrix]
-"""Similarities of some texts, by position, to some lines."""
+class _Compared(Protocol):
+    """Similarities of some texts, by position, to some lines."""
+
+    def block(self, texts: Positions, lines: Positions) -> Matrix:
+        """Return them all, one row a text."""
+        ...
+
+    def best(self, texts: Positions, lines: Positions) -> npt.NDArray[np.float64]:
+        """Return each text's highest."""
+        ...
+
+    def equal(self, texts: Positions, lines: Positions) -> npt.NDArray[np.bool_]:
+        """Return whether each text's highest is known to be 1, where that is cheap to tell."""
+        ...
 
 
-def _blocks(similarity: Similarity, texts: Sequence[str], lines: Sequence[str]) -> Block:
-    """Return a way to parts of a similarity matrix; only that of a measure of another's own is held whole."""
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A measure of another's own, whose matrix is held whole."""
+
+    matrix: Matrix
+
+    def block(self, texts: Positions, lines: Positions) -> Matrix:
+        return self.matrix[np.ix_(texts, lines)]
+
+    def best(self, texts: Positions, lines: Positions) -> npt.NDArray[np.float64]:
+        highest: npt.NDArray[np.float64] = self.block(texts, lines).max(axis=1)
+        return highest
+
+    def equal(self, texts: Positions, lines: Positions) -> npt.NDArray[np.bool_]:
+        return np.zeros(len(texts), bool)
+
+
+def _compared(similarity: Similarity, texts: Sequence[str], lines: Sequence[str]) -> _Compared:
     if similarity is gram_similarity:
-        return PreparedGrams(texts, lines).block
-    whole = similarity(texts, lines) if texts and lines else np.zeros((len(texts), len(lines)))
-    return lambda rows, columns: whole[np.ix_(rows, columns)]
+        return PreparedGrams(texts, lines)
+    return _Whole(similarity(texts, lines) if texts and lines else np.zeros((len(texts), len(lines))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +132,8 @@ class _View:
 
     Attributes:
         feedback: By index.
-        taught: Rows of ``block`` that hold what each index teaches: its feedback, and lines of level 1.
-        block: Similarities of the feedbacks, then of all lines, to lines.
+        taught: Rows of ``compared`` that hold what each index teaches: its feedback, and lines of level 1.
+        compared: The feedbacks, then all lines, beside the lines.
         column: Each line's column.
         ways: The nodes that an index passed, from level 1 up.
         threshold: From which a line covers a text.
@@ -116,7 +142,7 @@ class _View:
 
     feedback: Mapping[int, str]
     taught: Mapping[int, frozenset[int]]
-    block: Block
+    compared: _Compared
     column: Mapping[str, int]
     nodes: tuple[NodeOutput, ...]
     ways: Mapping[int, list[NodeOutput]]
@@ -131,9 +157,9 @@ class _View:
         lines = dict.fromkeys(line for node in lessons.nodes for line in node.lessons)
         lines.update(dict.fromkeys(result_lines(lessons)))
         column = {line: number for number, line in enumerate(lines)}
-        block = _blocks(similarity, (*feedback.values(), *lines), tuple(lines))
+        compared = _compared(similarity, (*feedback.values(), *lines), tuple(lines))
         # The other way round: a line is short, and what counts is how much of it comes from the record.
-        origin = _blocks(similarity, tuple(lines), tuple(texts.values()))
+        origin = _compared(similarity, tuple(lines), tuple(texts.values()))
         position = {index: number for number, index in enumerate(feedback)}
         taught = {index: {number} for index, number in position.items()}
         ways: dict[int, list[NodeOutput]] = {}
@@ -144,7 +170,7 @@ class _View:
             readers = [position[index] for index in node.sources if index in position]
             if node.level != 1 or not node.lessons or not readers:
                 continue
-            near = origin(np.array([column[line] for line in node.lessons]), np.array(readers))
+            near = origin.block(np.array([column[line] for line in node.lessons]), np.array(readers))
             # A line belongs to the reflections that it is about as close to as to its closest one.
             mine = near >= _SHARE * near.max(axis=1, keepdims=True)
             own = np.where(mine, near, 0.0)
@@ -156,21 +182,25 @@ class _View:
                 if value > 0:
                     taught[index].add(len(feedback) + column[node.lessons[best]])
         kept = {index: frozenset(rows) for index, rows in taught.items()}
-        return cls(feedback, kept, block, column, lessons.nodes, ways, threshold)
+        return cls(feedback, kept, compared, column, lessons.nodes, ways, threshold)
 
     def best(self, lines: Collection[str], indices: Iterable[int]) -> dict[int, float]:
         """Return the highest similarity of what each index teaches to any of the lines."""
         asked = [index for index in indices if index in self.taught]
-        if not lines:
+        if not lines or not asked:
             return dict.fromkeys(asked, 0.0)
         columns = np.array([self.column[line] for line in lines])
-        rows = sorted({row for index in asked for row in self.taught[index]})
-        highest: dict[int, float] = {}
-        step = max(1, _CELLS // len(columns))
-        for start in range(0, len(rows), step):
-            part = rows[start : start + step]
-            highest.update(zip(part, self.block(np.array(part), columns).max(axis=1).tolist(), strict=True))
-        return {index: max(highest[row] for row in self.taught[index]) for index in asked}
+        counts = np.array([len(self.taught[index]) for index in asked])
+        rows = np.array([row for index in asked for row in sorted(self.taught[index])])
+        starts = np.cumsum(counts) - counts
+        # Where one of the texts stands in the lines word for word, no other needs to be compared.
+        done = np.logical_or.reduceat(self.compared.equal(rows, columns), starts)
+        highest = np.ones(len(rows))
+        open_ = ~np.repeat(done, counts)
+        needed, back = np.unique(rows[open_], return_inverse=True)
+        if len(needed):
+            highest[open_] = self.compared.best(needed, columns)[back]
+        return dict(zip(asked, np.maximum.reduceat(highest, starts).tolist(), strict=True))
 
     def covers(self, node: NodeOutput, index: int) -> bool:
         # The nodes live as long as this view, so an identity stays theirs.

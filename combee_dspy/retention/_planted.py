@@ -18,7 +18,9 @@ INSTRUCTION = "Name the code under which the shipment in the question is filed."
 
 _HEADS = "bel dor fen gar hul jor kel lum mav nor pel quil ros sar tam ulv vor wen yar zel"
 _TAILS = "bak dane fik gorn hal ick jon lode mar nix oth pern rus stad tor umb vek wold yx zim"
-_MOST = 4_000
+_MOST = 40_000
+# Up to here two-part stems are enough; more facts take three-part ones and longer codes.
+_FEW = 4_000
 _FIRST_CODE = 1_000
 
 
@@ -58,7 +60,7 @@ def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
     """Invent ``count`` facts, none of which helps with another.
 
     Args:
-        count: Facts, 0 to 4,000.
+        count: Facts, 0 to 40,000.
         seed: Where the words and codes come from.
 
     Raises:
@@ -67,9 +69,10 @@ def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
     if not 0 <= count <= _MOST:
         raise ArgumentValueError("count", count, "is out of range", f"Give 0 to {_MOST:,}.")
     stream = derive(seed, "planted facts")
-    words = ["".join(parts) for parts in product(_HEADS.split(), _HEADS.split(), _TAILS.split())]
+    few = count <= _FEW
+    words = ["".join(parts) for parts in product(*[_HEADS.split()] * (2 if few else 3), _TAILS.split())]
     stream.shuffle(words)
-    codes = stream.sample(range(_FIRST_CODE, _FIRST_CODE + 2 * _MOST), 2 * count)
+    codes = stream.sample(range(_FIRST_CODE, _FIRST_CODE + 2 * (_FEW if few else _MOST)), 2 * count)
     return tuple(
         PlantedFact(f"Q{codes[2 * n]}", words[2 * n], words[2 * n + 1], f"Q{codes[2 * n + 1]}") for n in range(count)
     )

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from combee_dspy.reflections import normalised
+from combee_dspy.retention._grams import bags_of
 
-__all__ = ["Matrix", "PreparedGrams", "Similarity", "gram_similarity"]
+__all__ = ["Matrix", "Positions", "PreparedGrams", "Similarity", "gram_similarity"]
 
 Matrix = npt.NDArray[np.float64]
 
-_GRAM = 5
+Positions = npt.NDArray[np.intp]
+
 # A few letters have hardly any grams, and stand in every text by accident.
 _FEWEST_GRAMS = 5
 # Among a few texts what two of them share would look common: so many more that share nothing are supposed.
 _UNSEEN = 20
+# From this share of the lines on, multiplying zeros too is faster than looking up who holds a gram (measured).
+_COMMON = 0.03
+# Similarities held at a time: 16 MB.
+_CELLS = 4_000_000
 
 
 class Similarity(Protocol):
@@ -59,7 +63,8 @@ def gram_similarity(texts: Sequence[str], lines: Sequence[str]) -> Matrix:
 class PreparedGrams:
     """:func:`gram_similarity` of some texts and lines, any part of which may be asked for by itself.
 
-    The whole matrix of ten thousand texts and lines would take gigabytes. Immutable, safe to share.
+    The whole matrix of ten thousand texts and lines would take gigabytes; this
+    holds four bytes a gram. Immutable, safe to share.
 
     Args:
         texts: What should be covered.
@@ -67,30 +72,22 @@ class PreparedGrams:
     """
 
     def __init__(self, texts: Sequence[str], lines: Sequence[str]) -> None:
-        from scipy import sparse
-
-        bags = [_grams(text) for text in (*texts, *lines)]
-        vocabulary = {gram: column for column, gram in enumerate(sorted(set().union(*bags)))}
+        self._bags = bags_of((*texts, *lines))
         # The same sentence in many nodes is one document: copies must not make its own words common.
-        distinct = set(bags)
-        held = Counter(gram for bag in distinct for gram in bag)
-        weights = np.array([np.log1p((len(distinct) + _UNSEEN) / held[gram]) for gram in vocabulary])
-        indices = [vocabulary[gram] for bag in bags for gram in bag]
-        pointers = np.concatenate([[0], np.cumsum([len(bag) for bag in bags])])
-        shape = (len(bags), len(vocabulary))
-        ones: Any = sparse.csr_matrix((np.ones(len(indices)), indices, pointers), shape=shape)
-        self._totals = np.asarray(ones @ weights)
-        self._texts: Any = ones[: len(texts)].multiply(weights).tocsr()
-        self._lines: Any = ones[len(texts) :]
-        self._bags = bags
-        self._short = np.array([len(bag) < _FEWEST_GRAMS for bag in bags])
+        documents = len(np.unique(self._bags.same))
+        held = np.maximum(self._bags.holders(), 1)
+        self._weights = np.log1p((documents + _UNSEEN) / held)
+        self._offset = len(texts)
+        self._short = self._bags.counts < _FEWEST_GRAMS
+        every = self._rows(np.arange(len(self._bags.same)))
+        self._totals = np.asarray(every @ self._weights)
 
-    def block(self, texts: npt.NDArray[np.intp], lines: npt.NDArray[np.intp]) -> Matrix:
+    def block(self, texts: Positions, lines: Positions) -> Matrix:
         """Return the values of some texts, by position, for some lines."""
         if not len(texts) or not len(lines):
             return np.zeros((len(texts), len(lines)))
-        places = lines + self._texts.shape[0]
-        shared = np.asarray((self._texts[texts] @ self._lines[lines].T).todense())
+        places = lines + self._offset
+        shared = np.asarray((self._weighted(texts) @ self._rows(places).T).todense())
         rows, columns = self._totals[texts, None], self._totals[None, places]
         within = np.divide(shared, rows, out=np.zeros_like(shared), where=rows > 0)
         both = np.sqrt(rows * columns)
@@ -99,14 +96,74 @@ class PreparedGrams:
         within[self._short[texts], :] = 0.0
         found = np.clip(np.maximum(within, mutual), 0.0, 1.0)
         # Equal texts are equal however short they are.
-        for row in np.flatnonzero(self._short[texts]).tolist():
-            own = self._bags[texts[row]]
-            found[row, [column for column, place in enumerate(places) if own and self._bags[place] == own]] = 1.0
+        same = self._bags.same
+        alike = same[texts, None] == same[None, places]
+        found[alike & self._short[texts, None] & (same[texts, None] >= 0)] = 1.0
         return found
 
+    def equal(self, texts: Positions, lines: Positions) -> npt.NDArray[np.bool_]:
+        """Return, per text, whether one of the lines has the same grams: its highest value is then 1."""
+        same = self._bags.same
+        found: npt.NDArray[np.bool_] = np.isin(same[texts], same[lines + self._offset]) & (same[texts] >= 0)
+        return found
 
-def _grams(text: str) -> frozenset[str]:
-    padded = f" {normalised(text)} "
-    if len(padded) == 2:
-        return frozenset()
-    return frozenset(padded[start : start + _GRAM] for start in range(max(1, len(padded) - _GRAM + 1)))
+    def best(self, texts: Positions, lines: Positions) -> npt.NDArray[np.float64]:
+        """Return the highest value of some texts, by position, to any of some lines.
+
+        Finds each text's best line in single precision, and its value in double.
+        What many lines hold is multiplied as a dense matrix, the rest as a sparse
+        one: most products would otherwise be about a few common grams.
+        """
+        found = np.where(self.equal(texts, lines), 1.0, 0.0)
+        left = np.flatnonzero(found == 0.0)
+        if not len(lines) or not len(left):
+            return found
+        places = lines + self._offset
+        held = self._rows(places)
+        often = np.bincount(held.indices, minlength=self._bags.size) >= max(_COMMON * len(lines), 2)
+        order = np.flatnonzero(often)
+        dense, rest = held[:, order].toarray().astype(np.float32), _without(held, often).T.tocsr()
+        scale = np.zeros(len(lines), np.float32)
+        fair = ~self._short[places] & (self._totals[places] > 0)
+        scale[fair] = 1.0 / np.sqrt(self._totals[places[fair]])
+        step = max(1, _CELLS // len(lines))
+        for start in range(0, len(left), step):
+            part = left[start : start + step]
+            rows = self._weighted(texts[part])
+            shared = rows[:, order].toarray().astype(np.float32) @ dense.T
+            few = (_without(rows, often) @ rest).tocoo()
+            shared[few.row, few.col] += few.data
+            whole = self._exact(rows, texts[part], places[shared.argmax(axis=1)])[0]
+            shared *= scale
+            found[part] = np.maximum(whole, self._exact(rows, texts[part], places[shared.argmax(axis=1)])[1])
+        return found
+
+    def _exact(
+        self, rows: Any, texts: Positions, places: Positions
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return c / a and c / √(ab) of pairs of a text and a line, zero where they do not count."""
+        shared = np.asarray(rows.multiply(self._rows(places)).sum(axis=1)).reshape(-1)
+        own, other = self._totals[texts], self._totals[places]
+        zero = np.zeros_like(shared)
+        within = np.divide(shared, own, out=zero.copy(), where=(own > 0) & ~self._short[texts])
+        mutual = np.divide(shared, np.sqrt(own * other), out=zero, where=(own * other > 0) & ~self._short[places])
+        return np.minimum(within, 1.0), np.minimum(mutual, 1.0)
+
+    def _rows(self, places: Positions) -> Any:
+        from scipy import sparse
+
+        starts, grams = self._bags.rows(places)
+        return sparse.csr_matrix((np.ones(len(grams)), grams, starts), shape=(len(places), self._bags.size))
+
+    def _weighted(self, places: Positions) -> Any:
+        rows = self._rows(places)
+        rows.data = self._weights[rows.indices]
+        return rows
+
+
+def _without(rows: Any, often: npt.NDArray[np.bool_]) -> Any:
+    """Return rows without the columns that many hold, single precision."""
+    kept = rows.astype(np.float32)
+    kept.data[often[kept.indices]] = 0
+    kept.eliminate_zeros()
+    return kept

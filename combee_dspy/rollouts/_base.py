@@ -52,6 +52,10 @@ class Executor(Strategy):
     here: where its session has a method ``run_rollout`` with the signature of
     :func:`combee_dspy.rollouts.run_rollout`, tasks call that one instead. Retries,
     cache and books stay in the task.
+
+    A session with an event loop says so by a true attribute ``awaits``: it takes
+    coroutine functions as tasks too, and their futures have what the coroutine
+    returns. Closing it cancels coroutines that are under way.
     """
 
     kind: ClassVar[str] = "executor"

@@ -238,6 +238,44 @@ class EvaluationCache:
             self._entries[digest] = _Entry(future, key, traced)
             return future, found is None
 
+    def find(self, key: RolloutKey, example: dspy.Example, program: Callable[[], dspy.Module]) -> Rollout | None:
+        """Return the rollout of a key where it is at hand.
+
+        For whoever runs programs in a way of its own; :meth:`enter` is its counterpart.
+
+        Args:
+            key: What its result depends on.
+            example: The example.
+            program: Returns the program; called where its predictors must stand in a trace.
+        """
+        with self._lock:
+            entry = self._entries.get(key.digest)
+            found = None
+            if entry is not None and entry.future.done() and _usable(entry.future):
+                found = entry.future.result()
+            found = found if found is not None else self._read(key.digest, key, example, program)
+            if found is not None:
+                self._stats = replace(self._stats, reused=self._stats.reused + 1)
+            return found
+
+    def enter(self, key: RolloutKey, rollout: Rollout, program: dspy.Module) -> None:
+        """Enter a rollout that was bought elsewhere, its trace complete, unless one is at hand or on its way.
+
+        Args:
+            key: What its result depends on.
+            rollout: The rollout.
+            program: The program that was run.
+        """
+        with self._lock:
+            entry = self._entries.get(key.digest)
+            if entry is not None and _usable(entry.future):
+                return
+            future: Future[Rollout] = Future()
+            future.set_result(rollout)
+            self._entries[key.digest] = _Entry(future, key, traced=True)
+            self._stats = replace(self._stats, bought=self._stats.bought + 1)
+        self.keep(key, rollout, program)
+
     def keep(self, key: RolloutKey, rollout: Rollout, program: dspy.Module) -> None:
         """Write a rollout to the file, if there is one. Called by whoever carries it out, its trace complete.
 

@@ -133,10 +133,12 @@ class Describer:
         return None
 
     def _function(self, function: types.FunctionType, path: tuple[int, ...]) -> Any:
-        name = f"{function.__module__}.{function.__qualname__}"
+        # Generated functions may have no module.
+        module = function.__module__ or ""
+        name = f"{module}.{function.__qualname__}"
         # A function of a package counts by its version; one of this package may be under change itself.
-        if _installed(function.__module__) and not _ours(function.__module__):
-            return {"$function": name, "version": _version(function.__module__)}
+        if _installed(module) and not _ours(module):
+            return {"$function": name, "version": _version(module)}
         if not self._first(function):
             return {"$again": name}
         cells = [self._cell(cell, path) for cell in function.__closure__ or ()]
@@ -145,7 +147,7 @@ class Describer:
             "code": self._bytecode(function.__code__, path),
             "defaults": [self._any(part, path) for part in (function.__defaults__, function.__kwdefaults__)],
             "closure": cells,
-            "globals": {} if _installed(function.__module__) else self._globals(function, path),
+            "globals": {} if _installed(module) else self._globals(function, path),
         }
 
     def _cell(self, cell: Any, path: tuple[int, ...]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import dspy
 
-__all__ = ["another_draw", "draw_again", "lms_of", "repeats_itself"]
+__all__ = ["another_draw", "draw_again", "lms_of", "predictors_of", "repeats_itself"]
 
 # DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough from those.
 _STRIDE = 1_000_000
@@ -34,7 +34,7 @@ def draw_again(program: dspy.Module, replicate: int) -> dspy.Module:
             setting are left alone: the setting is the caller's to change.
         replicate: 0 changes nothing.
     """
-    for predictor in _predictors(program) if replicate else ():
+    for predictor in predictors_of(program) if replicate else ():
         predictor.lm = another_draw(predictor.lm, replicate)
     return program
 
@@ -49,11 +49,11 @@ def repeats_itself(program: dspy.Module) -> bool:
 
 def lms_of(program: dspy.Module) -> list[Any]:
     """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each once."""
-    lms = [predictor.lm or dspy.settings.lm for predictor in _predictors(program)] or [dspy.settings.lm]
+    lms = [predictor.lm or dspy.settings.lm for predictor in predictors_of(program)] or [dspy.settings.lm]
     return list({id(lm): lm for lm in lms if lm is not None}.values())
 
 
-def _predictors(program: dspy.Module) -> list[Any]:
+def predictors_of(program: dspy.Module) -> list[Any]:
     """Return every predictor of a program, those of frozen parts too, each once."""
     found: list[Any] = []
     queue: list[Any] = [program]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dspy
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
@@ -23,7 +27,7 @@ from dspy.utils.exceptions import (
 from combee_dspy.costs import ROLLOUT_SETTING, RolloutMeter, role_scope
 from combee_dspy.records import Rollout
 
-__all__ = ["InfrastructureFaultError", "Metric", "read_score", "run_rollout"]
+__all__ = ["InfrastructureFaultError", "Metric", "arun_rollout", "read_score", "run_rollout"]
 
 Metric = Callable[..., Any]
 """GEPA's metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a score, or a
@@ -107,18 +111,101 @@ def run_rollout(
     Raises:
         InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
     """
+    steps = _steps(program, example, example_id, metric, failure_score)
     # One context for both: entering one costs about as much as the rest of the bookkeeping.
-    with dspy.context(**{"trace": []} if meter is None else {"trace": [], ROLLOUT_SETTING: meter}):
-        return _run(program, example, example_id, metric, failure_score)
+    with dspy.context(**_setting(meter)):
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    outcome = _DONE_HERE[step[0]](*step[1:])
+                except BaseException as raised:  # noqa: BLE001 - handed on: what asked for the step decides
+                    step = steps.throw(raised)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as ended:
+            rollout: Rollout = ended.value
+            return rollout
 
 
-def _run(program: dspy.Module, example: dspy.Example, example_id: str, metric: Metric, failure_score: float) -> Rollout:
+async def arun_rollout(
+    program: dspy.Module,
+    example: dspy.Example,
+    example_id: str,
+    metric: Metric,
+    failure_score: float,
+    meter: RolloutMeter | None = None,
+) -> Rollout:
+    """Do what :func:`run_rollout` does on an event loop, through the program's ``acall``.
+
+    A metric that is a coroutine function is awaited; any other runs in a thread
+    of the loop's executor, since it may take its time or ask an LM. A
+    cancelled rollout cancels its calls, and is no result.
+
+    Args:
+        program: As for :func:`run_rollout`.
+        example: As for :func:`run_rollout`.
+        example_id: As for :func:`run_rollout`.
+        metric: As for :func:`run_rollout`.
+        failure_score: As for :func:`run_rollout`.
+        meter: As for :func:`run_rollout`.
+
+    Returns:
+        The scored rollout, its usage still unknown.
+
+    Raises:
+        InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
+    """
+    steps = _steps(program, example, example_id, metric, failure_score)
+    with dspy.context(**_setting(meter)):
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    outcome = await _DONE_ON_LOOP[step[0]](*step[1:])
+                except BaseException as raised:  # noqa: BLE001 - handed on: what asked for the step decides
+                    step = steps.throw(raised)
+                else:
+                    step = steps.send(outcome)
+        except StopIteration as ended:
+            rollout: Rollout = ended.value
+            return rollout
+
+
+def _setting(meter: RolloutMeter | None) -> dict[str, Any]:
+    return {"trace": []} if meter is None else {"trace": [], ROLLOUT_SETTING: meter}
+
+
+async def _acall(program: dspy.Module, inputs: Mapping[str, Any]) -> Any:
+    return await program.acall(**inputs)
+
+
+async def _ascore(metric: Metric, *given: Any) -> Any:
+    if inspect.iscoroutinefunction(metric) or inspect.iscoroutinefunction(getattr(metric, "__call__", None)):  # noqa: B004 - not whether, but how
+        return await metric(*given)
+    return await asyncio.to_thread(metric, *given)
+
+
+# What a rollout asks for, and who does it: in this thread, or on the event loop.
+_DONE_HERE: Mapping[str, Callable[..., Any]] = {
+    "program": lambda program, inputs: program(**inputs),
+    "metric": lambda metric, *given: metric(*given),
+}
+_DONE_ON_LOOP: Mapping[str, Callable[..., Awaitable[Any]]] = {"program": _acall, "metric": _ascore}
+
+_Steps = Generator[tuple[Any, ...], Any, Rollout]
+
+
+def _steps(
+    program: dspy.Module, example: dspy.Example, example_id: str, metric: Metric, failure_score: float
+) -> _Steps:
+    """Carry out a rollout, and ask for what may have to be awaited: the program, then the metric."""
     started = time.monotonic()
     prediction: Any = None
     failure: Exception | None = None
     try:
         with role_scope("task"):
-            prediction = program(**example.inputs())
+            prediction = yield "program", program, example.inputs()
     except AdapterParseError as unparsed:
         prediction = _record_unparsed(program, example, unparsed, failure_score)
     except Exception as raised:  # noqa: BLE001 - a program may fail in any way: it is scored, and said
@@ -139,21 +226,40 @@ def _run(program: dspy.Module, example: dspy.Example, example_id: str, metric: M
         return replace(unscored, error=describe(failure), failed_in="program")
     if isinstance(prediction, FailedPrediction):
         return unscored
-    return _scored(unscored, metric, started)
+    return (yield from _scored(unscored, metric, started))
+
+
+# DSPy's own search for a program's predictors looks through its history too, which grows with every call.
+_NAMES: WeakKeyDictionary[dspy.Module, dict[int, tuple[weakref.ref[Any], str]]] = WeakKeyDictionary()
 
 
 def _callers(program: dspy.Module, trace: Sequence[tuple[Any, Any, Any]]) -> tuple[str, ...]:
     """Return the path of each caller: by identity, since two predictors may have equal signatures."""
     if not trace:
         return ()
-    names = {id(predictor): name for name, predictor in program.named_predictors()}
-    return tuple(names.get(id(caller), "") for caller, _, _ in trace)
+    known = _NAMES.get(program, {}) if _hashable(program) else {}
+    if any(_name(known, caller) is None for caller, _, _ in trace):
+        known = {id(one): (weakref.ref(one), name) for name, one in program.named_predictors()}
+        if _hashable(program):
+            _NAMES[program] = known
+    return tuple(_name(known, caller) or "" for caller, _, _ in trace)
 
 
-def _scored(unscored: Rollout, metric: Metric, started: float) -> Rollout:
+def _hashable(program: dspy.Module) -> bool:
+    # By identity: a class that compares programs by what they hold is looked through each time.
+    return getattr(type(program), "__hash__", None) is object.__hash__
+
+
+def _name(known: Mapping[int, tuple[weakref.ref[Any], str]], caller: object) -> str | None:
+    # The reference, because the identity of a predictor that is gone may be another object's by now.
+    found = known.get(id(caller))
+    return found[1] if found is not None and found[0]() is caller else None
+
+
+def _scored(unscored: Rollout, metric: Metric, started: float) -> _Steps:
     try:
         with role_scope("evaluator"):
-            output = metric(unscored.example, unscored.prediction, None, None, None)
+            output = yield "metric", metric, unscored.example, unscored.prediction, None, None, None
         score, feedback, objectives = read_score(output)
     except Exception as failure:  # noqa: BLE001 - a metric may fail in any way: it is scored, and said
         _raise_fault(failure, unscored)

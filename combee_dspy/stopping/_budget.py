@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from combee_dspy.bounds import check_number
 from combee_dspy.costs import PriceTable, unpriced_models
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.stopping._base import RunView, StoppingRule
 
 __all__ = ["Budget", "require_gpu_seconds", "require_prices"]
@@ -102,13 +102,12 @@ class Budget(StoppingRule):
         return None
 
 
-def _check_limit(name: str, limit: object) -> None:
+def _check_limit(name: str, limit: Any) -> None:
     if limit is None:
         return
     remedy = "Give a positive number, or leave it out for no limit."
-    if isinstance(limit, bool) or not isinstance(limit, Real):
-        raise ArgumentTypeError(f"budget.{name}", limit, "is not a number", remedy)
-    if not math.isfinite(limit) or limit <= 0:
+    check_number(f"budget.{name}", limit, remedy)
+    if limit <= 0:
         raise ArgumentValueError(f"budget.{name}", limit, "is not positive and finite", remedy)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 from typing import ClassVar
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.bounds import check_number, check_whole
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.stopping._base import RunView, StoppingRule
 
 __all__ = ["Patience", "Target"]
@@ -31,7 +31,7 @@ class Target(StoppingRule):
 
     def __init__(self, score: float) -> None:
         self.score = score
-        _check_number("target.score", score)
+        check_number("target.score", score)
 
     def check(self, view: RunView) -> str | None:
         """Return both figures once the best score is there, or ``None``."""
@@ -71,12 +71,8 @@ class Patience(StoppingRule):
         self.iterations = iterations
         self.min_delta = min_delta
         self.on = on
-        remedy = "Give a whole number of at least 1."
-        if isinstance(iterations, bool) or not isinstance(iterations, int):
-            raise ArgumentTypeError("patience.iterations", iterations, "is no whole number", remedy)
-        if iterations < 1:
-            raise ArgumentValueError("patience.iterations", iterations, "is below 1", remedy)
-        _check_number("patience.min_delta", min_delta)
+        check_whole("patience.iterations", iterations, 1)
+        check_number("patience.min_delta", min_delta)
         if min_delta < 0:
             raise ArgumentValueError("patience.min_delta", min_delta, "is negative", "Give 0 or more.")
         if on != "validation":
@@ -111,11 +107,3 @@ class Patience(StoppingRule):
             f"patience is over: no validation score above {best:.4g} by more than {self.min_delta:g} "
             f"in {waited} iterations, of {self.iterations}"
         )
-
-
-def _check_number(name: str, value: object) -> None:
-    remedy = "Give a finite number."
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ArgumentTypeError(name, value, "is not a number", remedy)
-    if not math.isfinite(value):
-        raise ArgumentValueError(name, value, "is not finite", remedy)

@@ -18,6 +18,7 @@ from combee_dspy.testing.checks import (
     general,
     operators,
     stopping,
+    trackers,
 )
 
 __all__ = ["Check", "checks_for", "parametrize_checks"]
@@ -35,6 +36,7 @@ _BY_KIND: dict[str, tuple[Check, ...]] = {
     "stopping": stopping.CHECKS,
     "artifact": artifacts.CHECKS,
     "baseline": baselines.CHECKS,
+    "tracker": trackers.CHECKS,
 }
 
 

@@ -17,8 +17,9 @@ from combee_dspy.events import Event
 from combee_dspy.operators import OperatorInput
 from combee_dspy.records import Demonstration, FailedCall, Lesson, Lessons, PredictorRun, Reflection, Role
 from combee_dspy.strategies import StrategyContext
+from combee_dspy.testing._events import run_events
 
-__all__ = ["PredictCall", "ScriptedPredict", "context", "operator_input", "reflections", "watch_lms"]
+__all__ = ["PredictCall", "ScriptedPredict", "context", "operator_input", "reflections", "run_events", "watch_lms"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,12 @@ class Hook:
     Attributes:
         where: What a person opens or runs to look at what was recorded, on one
             line and without keys; empty where there is nothing to look at.
+        wants: The kinds of events to be told of; ``None`` for all. Read once, when the run begins: where no
+            hook wants rollouts, none of them wakes the thread that delivers events.
     """
 
     where: str = ""
+    wants: tuple[type[Event], ...] | None = None
 
     def handle(self, event: Event) -> None:
         """Hear one event."""

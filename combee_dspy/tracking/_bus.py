@@ -63,6 +63,9 @@ class EventBus:
         self._journal = journal
         self._hooks = tuple(hooks)
         self._listening = list(self._hooks)
+        self._wants = {id(hook): hook.wants for hook in self._hooks}
+        wanted = [wants for wants in self._wants.values() if wants is not None]
+        self._wanted = None if len(wanted) < len(self._hooks) else tuple({kind for kinds in wanted for kind in kinds})
         self._queue: queue.Queue[Event | None] = queue.Queue(max(1, capacity))
         self._own: deque[Event] = deque()
         # Held while an event enters the queue, so that nothing can enter behind the end mark.
@@ -90,9 +93,10 @@ class EventBus:
         if threading.current_thread() is self._thread:
             self._own.append(event)
             return
-        with self._entry:
-            if not self._closed:
-                self._queue.put(event)
+        if self._wanted is None or isinstance(event, self._wanted):
+            with self._entry:
+                if not self._closed:
+                    self._queue.put(event)
         self._raise_ending()
 
     def close(self) -> None:
@@ -117,6 +121,8 @@ class EventBus:
         self._raise_ending()
 
     def _raise_ending(self) -> None:
+        if self._ending is None:
+            return
         with self._ends:
             ending, self._ending = self._ending, None
         if ending is not None:
@@ -146,6 +152,9 @@ class EventBus:
 
     def _deliver(self, event: Event) -> None:
         for hook in tuple(self._listening):
+            wants = self._wants[id(hook)]
+            if wants is not None and not isinstance(event, wants):
+                continue
             error = self._guarded(hook, event)
             if error is None:
                 continue

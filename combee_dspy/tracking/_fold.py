@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import singledispatchmethod
@@ -19,7 +20,7 @@ from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, 
 from combee_dspy.tracking.report import Collector, Seen
 from combee_dspy.tracking.slug import PROMPT_NAME, shorten, to_slug
 
-__all__ = ["MAX_TEMPLATE", "TABLE", "Fold", "Target"]
+__all__ = ["MAX_TEMPLATE", "TABLE", "TOLD_EVERY", "Fold", "Target"]
 
 MAX_TEMPLATE = 100_000
 """Characters of a prompt that MLflow's registry takes."""
@@ -29,8 +30,11 @@ MAX_ROWS = 5_000
 
 TABLE = "telling_rollouts.json"
 
-NOTE_SECONDS = 10.0
-"""Between two descriptions of a run that goes on, by the journal's clock: short iterations share one."""
+TOLD_EVERY = 10.0
+"""Default seconds between two tellings of a run that goes on, by the journal's clock: short iterations share one.
+
+What MLflow is told costs some 25 ms of CPU however little it is, as much as several hundred rollouts.
+"""
 
 _WHY = {
     "improved": "biggest gain over its parent",
@@ -52,6 +56,7 @@ class Target:
         params: Parameters that it had before.
         registry: Whether prompts are registered.
         traces: Traces at most.
+        every: See :data:`TOLD_EVERY`.
     """
 
     joined: bool = False
@@ -60,6 +65,7 @@ class Target:
     params: frozenset[str] = frozenset()
     registry: bool = True
     traces: int = 20
+    every: float = TOLD_EVERY
 
 
 class Fold:
@@ -89,7 +95,8 @@ class Fold:
         self._run_id = ""
         self._best = ""
         self._at = 0.0
-        self._noted = -NOTE_SECONDS
+        self._points: list[tuple[str, float, int, int]] = []
+        self._told = -math.inf
         self._iteration = 0
         self._ended = True
         self.rollouts = 0
@@ -100,7 +107,7 @@ class Fold:
         writes: list[Write] = []
         if entry.kind == "journal":
             # The process before was killed where it did not say that it ended.
-            writes = [] if self._ended else self._part()
+            writes = [] if self._ended else self._tell()
             self._ended = False
             self._run_id = str(entry.data.get("run_id", ""))
         elif entry.kind == "rollout":
@@ -124,7 +131,7 @@ class Fold:
         summary = self._summary
         # An iteration that was cut short has no metrics: taken up again, it would get a second value at its step.
         writes = self._step(self._iteration) if summary.finished is not None else []
-        writes += self._part()
+        writes += self._tell()
         report = self._report.data()
         candidates = {"seed": dict(report.seed_texts), "candidates": [asdict(one) for one in report.candidates]}
         writes += [*self._telling(), Report(report), _json("candidates.json", candidates)]
@@ -133,7 +140,7 @@ class Fold:
         if summary.errors:
             lines = (f"{one.iteration} {one.where}: {one.error}" for one in summary.errors)
             writes.append(Text("errors.txt", "\n".join(lines)))
-        writes.append(Batch(self._now, tags={"combee.rollouts": str(self.rollouts), **self._note()}))
+        writes.append(Batch(tags={"combee.rollouts": str(self.rollouts), **self._note()}))
         if not self._target.joined:
             writes.append(Status(summary.status, self._now))
         return writes
@@ -176,7 +183,7 @@ class Fold:
         new = {name: value for name, value in params.items() if name not in self._params}
         self._params.update(new)
         tags = {"combee.fit_for_claims": str(not event.warnings).lower(), "combee.journal": self._run_id}
-        writes: list[Write] = [Batch(self._now, params=new, tags={**tags, **self._note()})]
+        writes: list[Write] = [Batch(params=new, tags={**tags, **self._note()})]
         if not self._target.joined:
             writes.append(Status("RUNNING", self._now))
             if not self._target.named:
@@ -185,21 +192,22 @@ class Fold:
 
     @_hear.register
     def _(self, event: events.CandidateProposed) -> list[Write]:
-        self._parents[event.candidate_id] = event.parent_id
+        self._parents[event.candidate_id] = ", ".join(event.parents)
         return []
 
     @_hear.register
     def _(self, event: events.IterationStarted) -> list[Write]:
         # The seed's validation comes before the first iteration.
-        return [*self._step(0), *self._part()] if self._summary.step == 0 else []
+        return [*self._step(0), *self._tell()] if self._summary.step == 0 else []
 
     @_hear.register
     def _(self, event: events.IterationFinished) -> list[Write]:
-        return [*self._step(event.iteration), *self._part()]
+        writes = self._step(event.iteration)
+        return [*writes, *self._tell()] if self._at - self._told >= self._target.every else writes
 
     @_hear.register
     def _(self, event: events.RunFinished) -> list[Write]:
-        writes: list[Write] = [Batch(self._now, tags={"combee.stop_reason": cut(event.reason, MAX_TAG)})]
+        writes: list[Write] = [Batch(tags={"combee.stop_reason": cut(event.reason, MAX_TAG)})]
         writes += [*_texts(event.texts, "prompts/best"), _json("best_candidate.json", dict(event.texts))]
         if event.state:
             writes.append(_json("best_program.json", dict(event.state)))
@@ -208,12 +216,10 @@ class Fold:
     def _step(self, iteration: int) -> list[Write]:
         """Close an iteration: each of its metrics once, whatever comes later."""
         found = self._summary.take(iteration)
-        metrics = {name: value for name, value in found.items() if (name, iteration) not in self._sent}
-        self._sent.update((name, iteration) for name in metrics)
+        new = {name: value for name, value in found.items() if (name, iteration) not in self._sent}
+        self._sent.update((name, iteration) for name in new)
+        self._points += [(name, value, self._now, iteration) for name, value in new.items()]
         writes: list[Write] = []
-        if metrics:
-            tags = self._note() if self._at - self._noted >= NOTE_SECONDS else {}
-            writes.append(Batch(self._now, iteration, metrics, tags=tags))
         best = self._summary.best
         if best is not None and best.candidate_id != self._best:
             self._best = best.candidate_id
@@ -240,6 +246,13 @@ class Fold:
             writes.append(Register(component, text, tags))
         return writes
 
+    def _tell(self) -> list[Write]:
+        """Say what was gathered since this was last called."""
+        points, self._points = tuple(self._points), []
+        writes = [*([Batch(points, tags=self._note())] if points else []), *self._part()]
+        self._told = self._at if writes else self._told
+        return writes
+
     def _part(self) -> list[Write]:
         if not self._rows:
             return []
@@ -262,10 +275,9 @@ class Fold:
         table = table_of([row for row, _, _ in shown], [why for _, why, _ in shown])
         traced = list({row.rollout_id: (row, why, ended) for row, why, ended in shown}.values())[: self._target.traces]
         traces = [Traces(tuple(traced))] if traced else []
-        return [_json(TABLE, table), Batch(self._now, tags=tags), *traces]
+        return [_json(TABLE, table), Batch(tags=tags), *traces]
 
     def _note(self) -> dict[str, str]:
-        self._noted = self._at
         return {} if self._target.described else {"mlflow.note.content": self._summary.description()}
 
 

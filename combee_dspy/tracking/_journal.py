@@ -28,7 +28,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._codec import encode
 from combee_dspy.tracking._provenance import provenance
 from combee_dspy.tracking._redact import Redactor
-from combee_dspy.tracking._rows import data_of
+from combee_dspy.tracking._rows import Inputs, data_of
 
 __all__ = [
     "FORMAT",
@@ -90,6 +90,7 @@ class Journal:
         self._clock = clock
         self._secrets = frozenset(secrets)
         self._redactor = Redactor(self._secrets)
+        self._inputs = Inputs(self._redactor)
         self._lock = threading.Lock()
         self._roles: Mapping[str, str] = {}
         self._schedule = ""
@@ -114,9 +115,11 @@ class Journal:
         with self._lock:
             if self._closed:
                 return
+            if isinstance(event, events.RolloutFinished):
+                self._put(self._rollout(event))
+                return
             self._hear(event)
-            line = self._line(event)
-            self._put(line)
+            self._put({"kind": type(event).__name__, "data": encode(event, self._redactor)})
             if isinstance(event, _SYNCED):
                 self._sync()
 
@@ -126,6 +129,7 @@ class Journal:
             if not self._secrets.issuperset(secrets := frozenset(secrets)):
                 self._secrets |= secrets
                 self._redactor = Redactor(self._secrets)
+                self._inputs = Inputs(self._redactor)
 
     def close(self) -> None:
         """Say that this process has ended in order, and close the file. Idempotent."""
@@ -143,13 +147,11 @@ class Journal:
         if isinstance(event, events.RunStarted):
             self._roles = {role: self._redactor.text(str(model)) for role, model in event.models.items()}
         elif isinstance(event, events.CandidateProposed):
-            self._parents[event.candidate_id] = (event.parent_id,)
+            self._parents[event.candidate_id] = event.parents
         elif isinstance(event, events.ScheduleDecided):
             self._schedule = event.schedule_id
 
-    def _line(self, event: events.Event) -> dict[str, Any]:
-        if not isinstance(event, events.RolloutFinished):
-            return {"kind": type(event).__name__, "data": encode(event, self._redactor)}
+    def _rollout(self, event: events.RolloutFinished) -> dict[str, Any]:
         data = data_of(
             event,
             self._redactor,
@@ -158,8 +160,11 @@ class Journal:
             roles=self._roles,
             parents=self._parents.get(event.candidate_id, ()),
             with_steps=self._wants_steps(event),
+            inputs=self._inputs,
         )
-        data["schedule_id"] = data["schedule_id"] or self._schedule
+        if not event.cached:
+            # What was run under a schedule that does not name itself ran under its latest decision.
+            data["schedule_id"] = data["schedule_id"] or self._schedule
         return {"kind": "rollout", **data}
 
     def _wants_steps(self, event: events.RolloutFinished) -> bool:
@@ -333,7 +338,8 @@ def _parents_in(folder: Path) -> dict[str, tuple[str, ...]]:
     for entry in entries_of(folder):
         told = entry.data.get("data")
         if entry.kind == events.CandidateProposed.__name__ and isinstance(told, dict):
-            found[str(told.get("candidate_id", ""))] = (str(told.get("parent_id", "")),)
+            above = told.get("parent_ids") or [told.get("parent_id", "")]
+            found[str(told.get("candidate_id", ""))] = tuple(map(str, above))
     return found
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from combee_dspy import events
 from combee_dspy.tracking._base import Hook, Tracker
-from combee_dspy.tracking._fold import Target
+from combee_dspy.tracking._fold import TOLD_EVERY, Target
 from combee_dspy.tracking._journal import Journal, new_folder
 from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._shipper import Shipper, ShipperThread
 from combee_dspy.tracking._store import Place, connect, load_place, save_place
+from combee_dspy.tracking._summary import MAX_TAG
+from combee_dspy.tracking._text import cut
 from combee_dspy.tracking._writer import prompt_name
 
 __all__ = ["MAX_TRACES", "MLflowHook", "MLflowTracker", "prompt_name", "target_of"]
@@ -63,10 +68,14 @@ class MLflowTracker(Tracker):
         run_name: The run's name; ``None`` takes the run's own, made of task, shape and seed.
         registry: Whether to register the prompts.
         nested: Whether to record a run nested in the active one, instead of joining it: one
-            for each compile of a job that compiles several programs.
+            for each compile of a job that compiles several programs. See :meth:`group` for
+            compiles that run in threads of their own.
         traces: Traces at most, up to :data:`MAX_TRACES`.
         system_metrics: Whether to record the machine's load too; needs psutil.
         spool: Where journals of runs without a ``log_dir`` lie.
+        parent: Id of an MLflow run in the same store; each run is nested in it, in whatever thread it begins.
+        every: Seconds between two tellings of a run that goes on: iterations that end sooner share one. 0 tells
+            of each by itself, at some 25 ms of CPU.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -81,6 +90,8 @@ class MLflowTracker(Tracker):
         traces: int = MAX_TRACES,
         system_metrics: bool = False,
         spool: str = "combee_runs/journals",
+        parent: str | None = None,
+        every: float = TOLD_EVERY,
     ) -> None:
         self.experiment = experiment
         self.tracking_uri = tracking_uri
@@ -90,6 +101,40 @@ class MLflowTracker(Tracker):
         self.traces = traces
         self.system_metrics = system_metrics
         self.spool = spool
+        self.parent = parent
+        self.every = every
+
+    @contextmanager
+    def group(self, name: str, description: str = "") -> Iterator[MLflowTracker]:
+        """Make one run for a job that compiles several programs, and yield the tracker of those.
+
+        Where a run is active in this thread and no other store is asked for, that
+        one is the parent, and stays as it is. The tracker may be given to several
+        compiles at once: it holds no state of a run.
+
+        Args:
+            name: The parent's name.
+            description: Its description, the headline first.
+
+        Raises:
+            ArgumentValueError: As :meth:`open` does.
+
+        Example:
+            >>> with MLflowTracker().group("three tasks, seed 0") as tracker:  # doctest: +SKIP
+            ...     programs = [Combee(metric, tracker=tracker).compile(one, trainset=rows) for one in tasks]
+        """
+        place = connect(self.experiment, self.tracking_uri, name, parent=self.parent)
+        made = not place.joined
+        if made and description:
+            place.client.set_tag(place.run_id, "mlflow.note.content", cut(Redactor().text(description), MAX_TAG))
+        status = "FAILED"
+        try:
+            values = {field: getattr(self, field) for field in inspect.signature(type(self)).parameters}
+            yield type(self)(**{**values, "tracking_uri": place.uri, "parent": place.run_id, "nested": False})
+            status = "FINISHED"
+        finally:
+            if made:
+                _end(place, status)
 
     def journal_folder(self) -> Path:
         """Return a new folder in the spool."""
@@ -107,7 +152,9 @@ class MLflowTracker(Tracker):
             ArgumentValueError: MLflow is not installed, or the store or the journal cannot be used.
         """
         known = None if journal is None else (load_place(journal.folder) or {}).get("run_id")
-        place = connect(self.experiment, self.tracking_uri, self.run_name, nested=self.nested, known=known)
+        place = connect(
+            self.experiment, self.tracking_uri, self.run_name, nested=self.nested, known=known, parent=self.parent
+        )
         return MLflowHook(self, place, journal)
 
 
@@ -120,6 +167,8 @@ def target_of(place: Place, options: dict[str, Any]) -> Target:
         params=place.params,
         registry=bool(options.get("registry", True)),
         traces=max(0, min(int(options.get("traces", MAX_TRACES)), MAX_TRACES)),
+        # A journal that is older than the option was told of at the end of every iteration.
+        every=float(options.get("every", 0.0)),
     )
 
 
@@ -136,7 +185,8 @@ class MLflowHook(Hook):
         self.place = place
         self.journal = Journal(tracker.journal_folder()) if journal is None else journal
         self._own = self.journal if journal is None else None
-        options = {"experiment": tracker.experiment, "registry": tracker.registry, "traces": tracker.traces}
+        self.wants = _ENDS if journal is not None else None
+        options = {name: getattr(tracker, name) for name in ("experiment", "registry", "traces", "every")}
         save_place(self.journal.folder, place, options)
         target = target_of(place, options)
         shipper = Shipper(self.journal.folder, place, target, tracker.experiment, self.journal.file)
@@ -176,6 +226,16 @@ class MLflowHook(Hook):
             )
 
 
+def _end(place: Place, status: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        place.client.set_terminated(place.run_id, status)
+    except (MlflowException, OSError) as error:
+        # What the compiles have returned must not be lost for it.
+        _logger.warning("The run %s is not ended in MLflow: %s", place.run_id, Redactor().text(str(error))[:300])
+
+
 def _monitor(place: Place) -> Any:
     try:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -183,6 +243,7 @@ def _monitor(place: Place) -> Any:
         monitor = SystemMetricsMonitor(place.run_id, tracking_uri=place.uri)
         monitor.start()
     except Exception as error:  # noqa: BLE001 - MLflow raises a bare Exception without psutil; a run goes on without
-        _logger.warning("The machine's load is not recorded: %s", Redactor().text(str(error))[:300])
+        remedy = " Install it with `pip install combee-dspy[mlflow]`." if "psutil" in str(error) else ""
+        _logger.warning("The machine's load is not recorded: %s.%s", Redactor().text(str(error))[:300], remedy)
         return None
     return monitor

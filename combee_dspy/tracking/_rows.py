@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._text import show
 
-__all__ = ["Row", "data_of", "parquet_of", "row_of", "table_of"]
+__all__ = ["Inputs", "Row", "data_of", "parquet_of", "row_of", "table_of"]
 
 CELL = 2_000
 """Characters of a cell. A longer text is cut, visibly."""
@@ -32,7 +33,8 @@ class Row:
         rollout_id: Unique among all runs: the run's id, the process, and a serial.
         run_id: The run.
         iteration: The iteration, 0 before the first.
-        purpose: ``"parent"``, ``"child"``, ``"screen"``, ``"validation"`` or ``"heldout"``.
+        purpose: ``"parent"``, ``"child"``, ``"screen"``, ``"validation"``, ``"heldout"``, or
+            ``"speculative"`` for one that was started early and that nobody asked for in the end.
         split: ``"train"``, ``"validation"`` or ``"heldout"``.
         candidate_id: The candidate's content hash.
         parent_ids: Its parents' content hashes.
@@ -94,7 +96,31 @@ class Row:
     steps: tuple[tuple[str, str, str], ...] = ()
 
 
-def data_of(
+class Inputs:
+    """Shows the inputs of examples, each once: every candidate runs on the same ones. Not thread-safe.
+
+    Args:
+        redactor: Takes keys out of them.
+    """
+
+    _KEPT = 4_096
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._shown: dict[str, str] = {}
+
+    def text(self, rollout: Rollout) -> str:
+        """Return the inputs of a rollout's example as a cell, without keys."""
+        found = self._shown.get(rollout.example_id)
+        if found is None:
+            if len(self._shown) >= self._KEPT:
+                self._shown.clear()
+            found = self._redactor.text(show(_inputs(rollout.example), CELL))
+            self._shown[rollout.example_id] = found
+        return found
+
+
+def data_of(  # noqa: PLR0913 - what one line says, each by its name
     event: RolloutFinished,
     redactor: Redactor,
     *,
@@ -103,6 +129,7 @@ def data_of(
     roles: Mapping[str, str],
     parents: Sequence[str],
     with_steps: bool = False,
+    inputs: Inputs | None = None,
 ) -> dict[str, Any]:
     """Return a rollout as JSON data, by the columns of :class:`Row`, without keys and with long cells cut.
 
@@ -114,20 +141,15 @@ def data_of(
         roles: Model name by role, as announced.
         parents: The candidate's parents.
         with_steps: Whether to keep what each predictor got and returned.
+        inputs: Remembers the inputs of examples; made with the same redactor.
     """
     rollout = event.rollout
-    error_class = _error_class(rollout)
-    texts = [
-        show(rollout.error, CELL),
-        show(rollout.feedback, CELL),
-        show(_inputs(rollout.example), CELL),
-        show(rollout.prediction, CELL),
-    ]
+    texts = [show(rollout.error, CELL), show(rollout.feedback, CELL), show(rollout.prediction, CELL)]
     steps = rollout.trace if with_steps else ()
     callers = rollout.callers if len(rollout.callers) == len(steps) else ("",) * len(steps)
     for caller, (_, given, returned) in zip(callers, steps, strict=True):
         texts += [caller, show(given, CELL), show(returned, CELL)]
-    error, feedback, inputs, prediction, *rest = _without_keys(texts, redactor)
+    error, feedback, prediction, *rest = _without_keys(texts, redactor)
     usage: Sequence[CallUsage] | None = () if event.cached else rollout.usage
     found: dict[str, Any] = {
         "rollout_id": f"{run_id}.{serial}",
@@ -146,12 +168,12 @@ def data_of(
         "latency": float(rollout.seconds),
         "queue_wait": rollout.queue_seconds,
         "cached": event.cached,
-        "error_class": error_class,
-        "schedule_id": event.schedule_id,
+        "error_class": _error_class(rollout),
+        "schedule_id": event.schedule_id or ("" if event.cached else rollout.schedule_id),
         "usage": [_usage(one) for one in usage or ()],
         "error": error,
         "feedback": feedback,
-        "inputs": inputs,
+        "inputs": (inputs or Inputs(redactor)).text(rollout),
         "prediction": prediction,
     }
     if rest:
@@ -197,14 +219,24 @@ def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
     columns = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "steps"}
     # Nested values as JSON text: every reader of Parquet has strings.
     schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in columns.items()])
-    plain = [row if isinstance(row, dict) else {name: getattr(row, name) for name in columns} for row in rows]
     table = {}
-    for name, kind in columns.items():
-        values = [row.get(name) for row in plain]
+    for (name, kind), values in zip(columns.items(), _columns(rows, tuple(columns)), strict=True):
         table[name] = values if kind in types else [_cell(value) for value in values]
     sink = io.BytesIO()
     parquet.write_table(pa.Table.from_pydict(table, schema=schema), sink, compression="zstd")
     return sink.getvalue()
+
+
+def _columns(rows: Sequence[Row | Mapping[str, Any]], names: tuple[str, ...]) -> list[Sequence[Any]]:
+    of_line, of_row = itemgetter(*names), attrgetter(*names)
+    cells = []
+    for row in rows:
+        try:
+            cells.append(of_line(row) if isinstance(row, dict) else of_row(row))
+        except KeyError:
+            # Written before there was such a column.
+            cells.append(tuple(row.get(name) for name in names))  # type: ignore[union-attr]  # a dict, by its error
+    return list(zip(*cells, strict=True)) or [()] * len(names)
 
 
 _NAMES = tuple(field.name for field in fields(Row))
@@ -237,10 +269,11 @@ def _error_class(rollout: Rollout) -> str:
 
 
 def _usage(one: CallUsage) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in _USAGE}
+    return dict(zip(_USAGE, _OF_USAGE(one), strict=True))
 
 
 _USAGE = tuple(field.name for field in fields(CallUsage))
+_OF_USAGE = attrgetter(*_USAGE)
 
 
 def _sums(usage: Sequence[CallUsage] | None) -> dict[str, Any]:

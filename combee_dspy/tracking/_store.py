@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +67,7 @@ def connect(
     nested: bool = False,
     known: str | None = None,
     join: bool = True,
+    parent: str | None = None,
 ) -> Place:
     """Find or make the run, and prove that the store takes writes.
 
@@ -81,6 +85,7 @@ def connect(
         nested: Whether to make a nested run inside an active one instead of joining it.
         known: Id of the run that this journal went to before; it is taken up again where the store has it.
         join: Whether an active run counts.
+        parent: Id of the run that a new one is nested in, whatever run is active.
 
     Raises:
         ArgumentValueError: MLflow is not installed, or the store cannot be used.
@@ -100,7 +105,7 @@ def connect(
     uri = tracking_uri
     try:
         with _quiet():
-            active = mlflow.active_run() if join else None
+            active = mlflow.active_run() if join and parent is None else None
             if active is not None and (uri is None or uri == mlflow.get_tracking_uri()):
                 return _join(mlflow, active.info.run_id, run_name, nested)
             artifacts = None
@@ -109,7 +114,7 @@ def connect(
             elif uri is None:
                 uri, artifacts = _default_store()
             found = None if known is None else _again(mlflow, uri, known)
-            return found or _create(mlflow, uri, artifacts, experiment, run_name)
+            return found or _create(mlflow, uri, artifacts, experiment, run_name, parent)
     except (MlflowException, OSError) as error:
         shown = Redactor().text(str(uri))
         raise ArgumentValueError(
@@ -154,15 +159,29 @@ def _join(mlflow: Any, run_id: str, run_name: str | None, nested: bool) -> Place
     run = client.get_run(run_id)
     experiment_id = run.info.experiment_id
     if nested or _JOINED in run.data.tags:
-        made = client.create_run(experiment_id, run_name=run_name, tags={_PARENT: run_id})
+        made = client.create_run(experiment_id, run_name=run_name, tags={**_origin(), _PARENT: run_id})
         return Place(client, uri, made.info.run_id, experiment_id, named=run_name is not None)
     client.set_tag(run_id, _JOINED, "true")
     described = bool(run.data.tags.get("mlflow.note.content"))
     return Place(client, uri, run_id, experiment_id, True, frozenset(run.data.params), described, named=True)
 
 
-def _create(mlflow: Any, uri: str, artifacts: str | None, experiment: str, run_name: str | None) -> Place:
+def _create(
+    mlflow: Any, uri: str, artifacts: str | None, experiment: str, run_name: str | None, parent: str | None
+) -> Place:
     client = mlflow.MlflowClient(tracking_uri=uri)
+    tags = _origin()
+    if parent is None:
+        experiment_id = _experiment(mlflow, client, artifacts, experiment)
+    else:
+        experiment_id = client.get_run(parent).info.experiment_id
+        tags[_PARENT] = parent
+    run = client.create_run(experiment_id, run_name=run_name, tags=tags)
+    return Place(client, uri, run.info.run_id, experiment_id, named=run_name is not None)
+
+
+def _experiment(mlflow: Any, client: Any, artifacts: str | None, experiment: str) -> str:
+    """Return an experiment's id; it is made where it is missing."""
     found = client.get_experiment_by_name(experiment)
     if found is None:
         try:
@@ -175,8 +194,20 @@ def _create(mlflow: Any, uri: str, artifacts: str | None, experiment: str, run_n
         raise ArgumentValueError(
             "experiment", experiment, "is deleted in this MLflow store", "Restore it, or choose another name."
         )
-    run = client.create_run(found.experiment_id, run_name=run_name)
-    return Place(client, uri, run.info.run_id, found.experiment_id, named=run_name is not None)
+    return str(found.experiment_id)
+
+
+def _origin() -> dict[str, str]:
+    """Return who made a run and with what, as MLflow's own functions note it, but without paths."""
+    main = sys.modules.get("__main__")
+    module = getattr(getattr(main, "__spec__", None), "name", None)
+    script = getattr(main, "__file__", None)
+    name = str(module).removesuffix(".__main__") if module else Path(script).name if script else "interactive"
+    tags = {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}
+    # A process without a user's name has none to note.
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        tags["mlflow.user"] = getpass.getuser()
+    return {key: Redactor().text(value) for key, value in tags.items()}
 
 
 @contextmanager

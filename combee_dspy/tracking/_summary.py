@@ -140,6 +140,8 @@ class Summary:
         if data["purpose"] in _PURPOSES:
             step.scores.setdefault(_PURPOSES[data["purpose"]], []).append(data["score"])
         step.count("rollouts/cached" if data["cached"] else "rollouts/run")
+        if data["purpose"] == "speculative":
+            step.count("rollouts/speculative")
         if data["error_class"]:
             step.count("rollouts/errors")
         if not data["cached"]:
@@ -296,7 +298,11 @@ class Summary:
         """Return the run's description, the headline first: MLflow shows about three lines."""
         lines = [self._headline()]
         if self.best is not None and self.seed_score is not None:
-            lines.append(f"Validation {self.seed_score:.3f} → {self.best.score:.3f}, best candidate {self.best.index}.")
+            # Finalists that were validated again may end in another order.
+            index, score = self.best.index, self.best.score
+            if self.finished is not None:
+                index, score = self.finished.best_index, self.finished.best_score
+            lines.append(f"Validation {self.seed_score:.3f} → {score:.3f}, best candidate {index}.")
         if self.finished is not None:
             lines.append(f"Stopped: {one_line(self.finished.reason, 500)}")
         elif any(error.fatal for error in self.errors):

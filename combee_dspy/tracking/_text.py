@@ -6,6 +6,8 @@ import json
 import unicodedata
 from typing import Any
 
+import orjson
+
 __all__ = ["clean", "cut", "one_line", "show"]
 
 
@@ -49,11 +51,19 @@ def show(value: Any, limit: int) -> str:
         return ""
     if isinstance(value, str):
         return cut(value, limit)
+    return cut(_json(value), limit)
+
+
+def _json(value: Any) -> str:
     try:
-        text = _ENCODER.encode(value)
+        # A third of the other's time; it takes no odd keys, no numbers beyond 64 bits and no lone surrogates.
+        return orjson.dumps(value, _plain, _AS_JSON).decode()
+    except TypeError:
+        pass
+    try:
+        return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError):
-        text = _str(value)
-    return cut(text, limit)
+        return _str(value)
 
 
 def _plain(value: Any) -> Any:
@@ -62,7 +72,9 @@ def _plain(value: Any) -> Any:
     return to_dict() if callable(to_dict) else _str(value)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain, separators=(",", ":"))
+# What JSON has no form for is shown as its own text, by either.
+_AS_JSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
 def _str(value: Any) -> str:

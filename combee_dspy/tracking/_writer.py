@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,8 @@ class Writer:
     def _(self, write: Batch, again: bool) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        metrics = write.metrics
-        if again:
-            metrics = {name: value for name, value in metrics.items() if not self._has(name, write.step)}
-        points = [Metric(name, value, write.at, write.step) for name, value in metrics.items()]
+        known = self._known({name for name, *_ in write.points}) if again else {}
+        points = [Metric(*point) for point in write.points if point[3] not in known.get(point[0], ())]
         params = [Param(name, value) for name, value in write.params.items()]
         tags = [RunTag(name, value) for name, value in write.tags.items()]
         client, run_id = self.place.client, self.place.run_id
@@ -75,8 +73,9 @@ class Writer:
             part = slice(start, start + _BATCH)
             client.log_batch(run_id, metrics=points[part], params=params[part], tags=tags[part])
 
-    def _has(self, name: str, step: int) -> bool:
-        return any(point.step == step for point in self.place.client.get_metric_history(self.place.run_id, name))
+    def _known(self, names: Iterable[str]) -> dict[str, set[int]]:
+        history = self.place.client.get_metric_history
+        return {name: {int(point.step) for point in history(self.place.run_id, name)} for name in names}
 
     @do.register
     def _(self, write: Text, again: bool) -> None:

@@ -16,19 +16,16 @@ __all__ = ["Batch", "Datasets", "Name", "Part", "Register", "Report", "Status", 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Metrics of one step, parameters and tags.
+    """Metrics, parameters and tags.
 
     Attributes:
-        at: Milliseconds since 1970. Taken from the journal, so that a metric written twice is one point.
-        step: The metrics' step.
-        metrics: Value by name.
+        points: Name, value, milliseconds since 1970 and step of each metric. The time is taken from the
+            journal, so that a metric written twice is one point.
         params: Value by name; none of them had a value before.
         tags: Value by name.
     """
 
-    at: int
-    step: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    points: tuple[tuple[str, float, int, int], ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,25 +1,15 @@
 #!/usr/bin/env bash
-# Builds this plugin's own environments (one with combee-dspy, one with Harbor), kept in the user's
-# cache, and runs its tests in the first. Fails, and does not skip, where one cannot be built.
+# Runs this plugin's tests in an environment of its own. Harbor, in another one, needs Python 3.12 or newer,
+# and its tasks run in Linux namespaces, which some containers do not allow.
 set -euo pipefail
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-top="$(cd "$here/../.." && pwd)"
-venv="${XDG_CACHE_HOME:-$HOME/.cache}/combee_dspy/plugin-tests/terminal-bench"
-# A version manager's shim may exist and still refuse to run: ask the interpreter itself.
-for python in ${PYTHON:-} "$top/.venv/bin/python" python3.13 python3.12 python3.11 python3; do
-	if "$python" -c 'import sys; raise SystemExit(not ((3, 11) <= sys.version_info[:2] <= (3, 13)))' >/dev/null 2>&1; then
-		break
-	fi
-	python=
-done
-[ -n "$python" ] || { echo "No Python 3.11, 3.12 or 3.13: name one with PYTHON=." >&2; exit 1; }
-PATH="$PATH:$top/.tools/bin"
-[ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
-if command -v uv >/dev/null 2>&1; then
-	uv pip install --quiet --python "$venv/bin/python" -e "$top" -e "$here[test]"
-else
-	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e "$top" -e "$here[test]"
-fi
-"$venv/bin/combee" terminal-bench setup
-cd "$here"
-exec "$venv/bin/python" -m pytest -p no:cacheprovider "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/../../tests/plugins/suite.sh"
+suite terminal-bench
+command -v unshare >/dev/null 2>&1 || missing "there is no unshare, of util-linux"
+probe "Linux namespaces are not allowed on this machine" unshare -Urmpf -n --kill-child true
+need_space 2
+own_environment
+recent="$("$python" -c 'from combee_terminal_bench._setup import _recent; print(next(_recent(), ""))')"
+recent="${recent:-$(uv python find --no-python-downloads '>=3.12,<3.15' 2>/dev/null || true)}"
+[ -n "$recent" ] || missing "there is no Python 3.12 or newer, which Harbor needs: put one on PATH"
+build "Harbor's environment" "$venv/bin/combee" terminal-bench setup --python "$recent"
+run_tests "$@"

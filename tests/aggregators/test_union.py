@@ -37,7 +37,7 @@ def test_the_shards_are_those_of_the_parallel_scan(context_of: Any, learner: Any
         aggregator.aggregate(reflections(50), context)
         return [call["examples_with_feedback"] for call in predict.batches[0][1]]
 
-    assert shards(Union(fan_in=8)) == shards(ParallelScan(fan_in=8, max_lessons=100))
+    assert shards(Union(fan_in=8, window=None)) == shards(ParallelScan(fan_in=8, max_lessons=100))
 
 
 def test_no_reflections_need_no_call(context_of: Any, learner: Any) -> None:

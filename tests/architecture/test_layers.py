@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "combee_dspy"
 # From the ground up. A module imports from its own layer and those below it. The most exact name counts: the
 # contract of trackers and hooks is a strategy's, what records a run somewhere is not.
 LAYERS = (
-    ("exceptions", "streams", "hashing", "records", "events", "strategies", "registry"),
+    ("bounds", "exceptions", "streams", "hashing", "records", "events", "strategies", "registry"),
     (
         "aggregators",
         "artifacts",

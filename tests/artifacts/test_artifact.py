@@ -53,6 +53,9 @@ def test_the_budget_hides_bullets():
         {"validate_every": -1},
         {"similarity": 0.0},
         {"leave_at": 0},
+        {"staleness": 2},
+        {"staleness": -1},
+        {"staleness": 1, "mode": "online"},
         {"sections": ()},
         {"sections": ("A", "A")},
     ],
@@ -63,17 +66,32 @@ def test_what_cannot_be_used_is_refused(params):
 
 
 def test_a_single_call_reads_all_and_a_scan_deals_copies_apart():
-    assert Sharding.of(SingleCall()).shards([5] * 40, 0, CONTEXT) == [tuple(range(40))]
-    shards = Sharding.of(ParallelScan(fan_in=8)).shards([5] * 40, 0, CONTEXT)
+    assert Sharding.of(SingleCall()).plan(40, 1.0, CONTEXT) == [tuple(range(40))]
+    shards = Sharding.of(ParallelScan(fan_in=8)).plan(40, 1.0, CONTEXT)
     assert len(shards) == 10
     assert all(len(set(shard)) == len(shard) <= 8 for shard in shards)
     assert sorted(place for shard in shards for place in shard) == sorted([*range(40)] * 2)
-    assert Sharding.of(Union()).shards([], 0, CONTEXT) == []
+    assert Sharding.of(Union()).plan(0, 1.0, CONTEXT) == []
 
 
-def test_shards_keep_to_the_tokens_of_a_call():
-    shards = Sharding.of(ParallelScan(max_call_tokens=4_000)).shards([900] * 12, 200, CONTEXT)
-    assert max(len(shard) for shard in shards) * 900 <= 4_000 - 1_000 - 200
+def test_a_shard_takes_more_trajectories_where_few_of_them_teach_something():
+    sharding = Sharding.of(ParallelScan(fan_in=8))
+    assert len(sharding.plan(80, 0.25, CONTEXT)) < len(sharding.plan(80, 1.0, CONTEXT))
+    # Nobody has learned anything yet: as few shards as the paper's.
+    assert len(sharding.plan(80, 0.0, CONTEXT)) == 8
+
+
+def test_a_shard_is_cut_where_one_call_cannot_take_it():
+    sharding = Sharding.of(ParallelScan(fan_in=8, max_call_tokens=4_000))
+    assert sharding.pieces([], 200) == []
+    assert sharding.pieces([5] * 8, 200) == [tuple(range(8))]
+    assert [len(piece) for piece in sharding.pieces([5] * 9, 200)] == [4, 5]
+    pieces = sharding.pieces([900] * 8, 200)
+    assert max(len(piece) for piece in pieces) * 900 <= 4_000 - 1_000 - 200
+    assert [place for piece in pieces for place in piece] == list(range(8))
+    # One insight is asked about, however long it is.
+    assert sharding.pieces([90_000], 200) == [(0,)]
+    assert Sharding.of(SingleCall()).pieces([90_000] * 3, 0) == [(0, 1, 2)]
 
 
 def test_other_aggregators_are_refused():

@@ -35,8 +35,19 @@ def test_the_closed_form_by_counting_and_as_it_is_written() -> None:
     assert closed_form(9, 3, "distinct") == 1
 
 
+def test_a_window_keeps_distinct_copies_apart_and_follows_the_closed_form_within_its_blocks() -> None:
+    for row in run_placement((64, 240), trials=200, window=4):
+        if row.placement == "distinct":
+            assert (row.least, row.expected) == (1, 1)
+        else:
+            assert row.observed == pytest.approx(row.expected, abs=4 * row.error)
+            assert row.expected < closed_form(row.n, row.shards, "plain")
+    # 64 reflections, 8 shards of 16 entries, two blocks of 32 reflections each.
+    assert closed_form(64, 8, "plain", 4) == pytest.approx(1 - 15 / 63)
+
+
 def test_what_cannot_be_counted_is_refused() -> None:
-    for arguments in ({"sizes": (8,)}, {"sizes": ()}, {"trials": 1}):
+    for arguments in ({"sizes": (8,)}, {"sizes": ()}, {"trials": 1}, {"window": 2}):
         with pytest.raises(ArgumentValueError):
             run_placement(**arguments)
     assert min(SIZES) == 9

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from combee_dspy.bench.playbook import METHODS, EpochRow, PlaybookOptions, epoch_table, main, run_kept, versus
+from combee_dspy.bench.playbook import main
+from combee_dspy.bench.playbook_runs import METHODS, EpochRow, PlaybookOptions, run_epoch, run_kept
+from combee_dspy.bench.playbook_tables import epoch_table, versus
 from combee_dspy.exceptions import ArgumentValueError
 
 SMALL = PlaybookOptions(examples=56, heldout=28, slots=16)
@@ -53,3 +55,22 @@ def test_the_command_notes_each_run_and_goes_on(tmp_path: Any, capsys: pytest.Ca
     assert [one["method"] for one in rows] == ["combee", *(name for name in METHODS if name != "combee")]
     assert all(one["simulated"] for one in rows)
     assert capsys.readouterr().out.count("seconds from 0 of the seeds") == 2
+
+
+def test_the_difference_is_told_without_a_timed_run() -> None:
+    rows = [row(method, seed, score, None) for method, score in (("ace", 1.0), ("combee", 0.8)) for seed in (0, 1)]
+    line = next(line for line in epoch_table(rows).splitlines() if "Combee" in line)
+    assert "-0.150" in line
+    assert line.rstrip(" |").endswith(")")
+
+
+def test_what_overlooks_lessons_keeps_fewer_and_a_stale_run_learns_as_the_others_do() -> None:
+    found = {}
+    for miss in (0.0, 0.7):
+        options = PlaybookOptions(examples=56, heldout=10, slots=16, miss_rate=miss)
+        for one in run_epoch(options, 0, timed=False, methods=("combee", "combee-stale")):
+            found[miss, one.method] = one
+    assert found[0.7, "combee"].bullets < found[0.0, "combee"].bullets
+    # Bullets that broke off may stand beside whole ones for a while.
+    assert abs(found[0.0, "combee-stale"].bullets - found[0.0, "combee"].bullets) <= 4
+    assert all(one.calls["task"] == one.calls["reflector"] == 56 for one in found.values())

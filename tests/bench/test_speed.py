@@ -1,62 +1,172 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from combee_dspy.bench import LABEL, MethodResult, SpeedOptions, run_speed, speed_record
+from combee_dspy.bench import (
+    LABEL,
+    METHODS,
+    SpeedOptions,
+    SpeedRun,
+    run_speed,
+    speed_record,
+    speed_svg,
+    summarize_speed,
+)
+from combee_dspy.bench import speed_options as options_module
+from combee_dspy.bench.speed_methods import Pinned, lacking, picked_size
+from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
+from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from combee_dspy.records import BatchDecision, PowerLawFit
 
 TINY = SpeedOptions(examples=6, validation=4, heldout=5, slots=4, time_scale=0.001)
 NAMES = ("Current Ratio", "Gross Margin", "Quick Ratio")
 
 
 @pytest.fixture(scope="module")
-def results() -> list[MethodResult]:
-    return list(run_speed(TINY))
+def runs() -> list[SpeedRun]:
+    methods = ("gepa", "combee", "combee-picked")
+    return list(run_speed(replace(TINY, methods=methods, repeats=2, seeds=(0, 1))))
 
 
-def test_methods_come_in_order_with_their_figures(results: list[MethodResult]) -> None:
-    assert [result.method for result in results] == ["gepa", "combee"]
-    for result in results:
-        assert result.simulated
-        assert result.iterations >= 1
+def test_timed_runs_come_first_each_repeat_in_a_rotated_order_then_seed_by_seed(runs: list[SpeedRun]) -> None:
+    assert [(run.method, run.repeat, run.seed) for run in runs] == [
+        *((name, 0, 0) for name in ("gepa", "combee", "combee-picked")),
+        *((name, 1, 0) for name in ("combee", "combee-picked", "gepa")),
+        *((name, None, 0) for name in ("gepa", "combee", "combee-picked")),
+        *((name, None, 1) for name in ("gepa", "combee", "combee-picked")),
+    ]
+
+
+def test_every_run_has_its_figures(runs: list[SpeedRun]) -> None:
+    for run in runs:
+        assert run.updates >= 1
         # An epoch, and the validation set for the student.
-        assert result.calls["task"] >= TINY.examples + TINY.validation
-        assert result.tokens["task"] > result.calls["task"]
-        assert len(result.heldout_scores) == TINY.heldout
-        assert result.after == pytest.approx(sum(result.heldout_scores) / TINY.heldout)
-        assert result.low <= result.after - result.before <= result.high
-        assert result.seconds == pytest.approx(result.wall_seconds / TINY.time_scale)
-        assert 0 < result.slot_use <= 1
+        assert run.calls["task"] >= TINY.examples + TINY.validation
+        assert run.tokens["task"] > run.written["task"] > run.calls["task"]
+        assert len(run.before) == len(run.after) == TINY.heldout
 
 
-def test_the_second_is_compared_with_the_first(results: list[MethodResult]) -> None:
-    first, second = results
+def test_timed_runs_have_seconds_and_a_bound_that_they_do_not_beat(runs: list[SpeedRun]) -> None:
+    for run in runs:
+        if run.repeat is None:
+            assert (run.seconds, run.bound, run.slot_use, run.efficiency) == (None, None, None, None)
+            continue
+        assert run.seconds == pytest.approx(run.wall_seconds / TINY.time_scale)
+        assert run.slot_use is not None
+        assert 0 < run.slot_use <= 1
+        assert run.bound is not None
+        assert run.efficiency is not None
+        assert run.free_efficiency is not None
+        assert 0 < run.free_efficiency <= run.efficiency <= 1
+
+
+def test_gepa_draws_three_examples_an_iteration_and_plans_nothing(runs: list[SpeedRun]) -> None:
+    assert {(run.updates, run.sizes, run.picked) for run in runs if run.method == "gepa"} == {
+        (TINY.examples // 3, (), None)
+    }
+
+
+def test_what_was_planned_in_the_first_timed_run_is_what_is_graded(runs: list[SpeedRun]) -> None:
+    planned = next(run for run in runs if run.method == "combee")
+    assert planned.picked is not None
+    for run in runs:
+        if run.method == "combee" and run.repeat is None:
+            both = min(len(run.sizes), len(planned.sizes))
+            assert run.sizes[:both] == planned.sizes[:both]
+        if run.method == "combee-picked":
+            assert set(run.sizes) == {planned.picked}
+            assert run.updates >= 3
+
+
+def test_results_are_medians_and_compared_on_the_seeds(runs: list[SpeedRun]) -> None:
+    first, *others = summarize_speed(("gepa", "combee", "combee-picked"), runs)
     assert first.versus is None
+    for result in (first, *others):
+        assert result.seeds == (0, 1)
+        assert len(result.seconds_of) == 2
+        assert min(result.seconds_of) <= result.seconds <= max(result.seconds_of)
+        # Held-out does not depend on latencies.
+        assert result.repeated is True
+    for result in others:
+        assert result.versus is not None
+        assert result.versus.reference == "gepa"
+        assert result.versus.difference == pytest.approx(result.heldout.mean - first.heldout.mean)
+        assert result.versus.comparable is (result.versus.times_faster is not None)
+
+
+def test_before_any_seed_is_done_the_timed_run_is_what_there_is(runs: list[SpeedRun]) -> None:
+    first, second = summarize_speed(("gepa", "combee"), runs[:2])
+    assert (first.seeds, second.seeds) == ((0,), (0,))
     assert second.versus is not None
-    assert second.versus.reference == "gepa"
-    assert second.versus.difference == pytest.approx(second.after - first.after)
-    assert second.versus.comparable is (second.versus.times_faster is not None)
+    assert second.repeated is None
 
 
-def test_gepa_draws_three_examples_an_iteration(results: list[MethodResult]) -> None:
-    assert results[0].iterations == TINY.examples / 3
-
-
-def test_the_record_is_json_and_says_what_it_is(results: list[MethodResult]) -> None:
-    record = json.loads(json.dumps(speed_record(TINY, results, "combee bench speed")))
+def test_the_record_is_json_and_says_what_it_is(runs: list[SpeedRun]) -> None:
+    results = summarize_speed(("gepa", "combee"), runs)
+    record = json.loads(json.dumps(speed_record(TINY, results, runs, "combee bench speed", source="rows of ours")))
     assert record["label"] == LABEL == "simulated service, no language model"
     assert record["simulated"] is True
     assert record["command"] == "combee bench speed"
+    assert record["source"] == "rows of ours"
+    assert record["service"].startswith("latency (0.5 s + output tokens / 60) × lognormal(0.35)")
     assert {"python", "combee-dspy", "dspy", "gepa"} <= set(record["versions"])
     assert {"system", "processor", "cores", "load_average"} == set(record["machine"])
     assert record["date"].endswith("+00:00")
     assert record["options"]["examples"] == TINY.examples
     assert [one["method"] for one in record["results"]] == ["gepa", "combee"]
     assert record["results"][1]["versus"]["reference"] == "gepa"
+    assert len(record["runs"]) == len(runs)
+    assert record["runs"][0]["bound"]["stages"] >= 1
+    assert [float(digit) for digit in record["runs"][0]["after"]] == list(runs[0].after)
+
+
+def test_the_picture_says_what_it_stands_on(runs: list[SpeedRun]) -> None:
+    results = summarize_speed(("gepa", "combee"), runs)
+    drawn = speed_svg(results, TINY)
+    ElementTree.fromstring(drawn)  # noqa: S314 - drawn here
+    assert LABEL in drawn
+    assert drawn.count("<rect ") == 1 + len(results)
+    said = results[1].versus
+    assert said is not None
+    assert ("not comparable" in drawn) is (not said.comparable)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if not lacking(name) and not METHODS[name].follows])
+def test_every_method_runs_an_epoch(method: str) -> None:
+    (run,) = run_speed(replace(TINY, methods=(method,)))
+    assert run.method == method
+    assert run.calls["task"] >= TINY.examples + TINY.validation
+
+
+def test_the_size_that_follows_the_controller_runs_with_staleness_too() -> None:
+    if lacking("combee-picked-stale"):
+        pytest.skip("this version of Combee has no staleness")
+    first, second = run_speed(replace(TINY, methods=("combee", "combee-picked-stale")))
+    assert set(second.sizes) == {first.picked}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fitted", "picked"),
+    [((3, 9, 20), 0, 20), ((3, 9, 20, 12), 1, 12), ((3, 9, 80, 12, 5), 1, 5), ((200,), 1, 80)],
+)
+def test_the_size_that_was_settled_on_leaves_three_updates(sizes: tuple[int, ...], fitted: int, picked: int) -> None:
+    fit = PowerLawFit(1.0, 0.5, 0.0, 10)
+    last = len(sizes) - fitted
+    decisions = [BatchDecision(size, "why", fit=fit if at >= last else None) for at, size in enumerate(sizes)]
+    assert picked_size(decisions, 240) == picked
+
+
+def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
+    pinned = Pinned((2, 5, 90))
+    views = [BatchView(iteration=at + 1, trainset_size=30, planned=(1,) * at) for at in range(4)]
+    assert [pinned.plan(view).size for view in views] == [2, 5, 30, 30]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +174,55 @@ def test_the_record_is_json_and_says_what_it_is(results: list[MethodResult]) -> 
     [
         (replace(TINY, methods=("gepa", "magic")), "'magic'"),
         (replace(TINY, methods=("combee", "combee")), "named twice"),
+        (replace(TINY, methods=("gepa", "combee-picked")), "Name combee first"),
         (replace(TINY, methods=()), "names no method"),
         (replace(TINY, time_scale=0.0), "time_scale"),
+        (replace(TINY, repeats=0), "repeats"),
+        (replace(TINY, seeds=(1, 1)), "seeds"),
+        (replace(TINY, model="mine"), "endpoint"),
         (replace(TINY, heldout=0), "heldout"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_runs(options: SpeedOptions, part: str) -> None:
     with pytest.raises(ArgumentValueError, match=part):
         run_speed(options)
+
+
+def test_a_method_that_this_version_cannot_make_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options_module, "lacking", lambda name: "Combee(magic=…)")
+    with pytest.raises(ArgumentValueError, match=r"Combee\(magic"):
+        run_speed(TINY)
+
+
+@pytest.fixture
+def other_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedService]:
+    """A service of somebody else's, as far as the benchmark knows."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    rows = options_module.load_rows(TINY)
+    with SimulatedService(SimulatedConfig(time_scale=0.0), SimulatedTask.from_benchmark(rows)) as service:
+        yield service
+
+
+def test_any_endpoint_is_timed_by_the_wall_and_counted_by_what_it_says(other_endpoint: SimulatedService) -> None:
+    options = replace(TINY, methods=("gepa", "combee"), endpoint=other_endpoint.api_base, model="simulated")
+    found = list(run_speed(options))
+    read = 4 * TINY.heldout
+    stats = other_endpoint.stats()
+    assert sum(sum(run.calls.values()) for run in found) == stats.calls - read
+    for run in found:
+        assert run.seconds == run.wall_seconds
+        assert (run.bound, run.slot_use) == (None, None)
+        assert run.calls["task"] >= TINY.examples + TINY.validation
+        assert run.tokens["task"] > run.written["task"] > 0
+    record = speed_record(options, summarize_speed(options.methods, found), found, "combee bench speed")
+    assert (record["label"], record["simulated"], record["service"]) == ("model simulated", False, None)
+
+
+def test_a_key_that_is_not_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    options = replace(TINY, endpoint="http://127.0.0.1:9/v1", model="mine", api_key_env="NO_SUCH_KEY")
+    with pytest.raises(ArgumentValueError, match="NO_SUCH_KEY"):
+        list(run_speed(options))
 
 
 @pytest.fixture
@@ -92,16 +243,16 @@ def formula_rows(tmp_path: Path) -> Path:
 
 def test_rows_of_formula_are_cut_to_size_and_known_by_their_formula(formula_rows: Path) -> None:
     source = {"benchmark": "formula", "params": {"path": str(formula_rows)}}
-    (result,) = run_speed(replace(TINY, methods=("gepa",), **source))
-    assert len(result.heldout_scores) == TINY.heldout
-    assert result.iterations == TINY.examples / 3
-    assert result.calls["reflect"] >= 1
+    (run,) = run_speed(replace(TINY, methods=("gepa",), **source))
+    assert len(run.after) == TINY.heldout
+    assert run.updates == TINY.examples / 3
+    assert run.calls["reflect"] >= 1
 
 
 def test_what_formula_teaches_carries_over_to_questions_that_were_not_seen(formula_rows: Path) -> None:
     source = {"benchmark": "formula", "params": {"path": str(formula_rows)}}
-    (result,) = run_speed(replace(TINY, methods=("gepa",), examples=9, validation=9, heldout=9, **source))
-    assert result.after > result.before
+    (run,) = run_speed(replace(TINY, methods=("gepa",), examples=9, validation=9, heldout=9, **source))
+    assert sum(run.after) > sum(run.before)
 
 
 def test_more_rows_than_there_are_is_refused(formula_rows: Path) -> None:

@@ -6,11 +6,18 @@ import json
 import subprocess
 import sys
 import textwrap
+from importlib import metadata
 
 import pytest
+from typer.main import get_command
 
-from combee_dspy.cli import main
-from combee_dspy.cli._commands import installed_commands
+from combee_dspy.cli import app, main
+from combee_dspy.cli._commands import GROUP, PluginGroup, installed_commands
+from combee_dspy.cli.plugins import _own_commands
+
+
+def _plugin_names() -> list[str]:
+    return [point.name for point in metadata.entry_points(group=GROUP)]
 
 
 @pytest.fixture
@@ -80,6 +87,28 @@ def test_all_are_listed_with_their_owner(site):
     assert found["greet"] == ("good_one", None)
     assert found["broken"] == ("bad_one", "RuntimeError: made wrong")
     assert "no command" in found["number"][1]
+
+
+def test_combee_plugins_lists_them_with_what_is_wrong(site, capsys, tmp_path):
+    info = tmp_path / "second_one-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: second_one\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[combee_dspy.commands]\ngreet = good_one:app\n")
+    assert call("plugins", "--json") == 0
+    entries = [entry for entry in json.loads(capsys.readouterr().out) if entry["kind"] == "command"]
+    found = {(entry["name"], entry["distribution"]): entry["problem"] for entry in entries}
+    first, second = sorted((problem or "", owner) for (name, owner), problem in found.items() if name == "greet")
+    assert first[0] == ""
+    assert second[0] == f"the name is already taken by distribution {first[1]!r}"
+    assert found["broken", "bad_one"] == "RuntimeError: made wrong"
+    assert found["runs", "rude_one"] == "the name is already taken by distribution 'combee-dspy'"
+    assert call("plugins") == 0
+    assert "command 'broken' from bad_one 1.0: RuntimeError: made wrong" in capsys.readouterr().out
+
+
+def test_every_command_of_ours_is_taken():
+    commands = PluginGroup.list_commands(get_command(app), None)
+    assert set(_own_commands()) >= {"run", "plugins", "track", "bench", *commands} - set(_plugin_names())
 
 
 def test_plugins_are_not_loaded_for_other_commands(site):

@@ -174,6 +174,30 @@ def test_new_writes_a_plugin_that_is_found_and_conforms(kind, tmp_path, monkeypa
                 ast.parse(text)
 
 
+def test_there_is_a_template_for_every_kind():
+    assert set(_scaffold.KINDS) == set(registry.KINDS)
+
+
+@pytest.mark.parametrize("kind", _scaffold.KINDS)
+@pytest.mark.parametrize("name", ["none", "{kind}", "any", "learn"])
+def test_a_name_that_the_example_uses_itself_still_makes_a_class(kind, name, tmp_path):
+    name = name.format(kind=kind)
+    files = _scaffold.render_plugin(name, kind)
+    module = ast.parse(files[f"combee_{name}/_strategy.py"])
+    classes = [node.name for node in module.body if isinstance(node, ast.ClassDef)]
+    imported = [alias.name for node in ast.walk(module) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert classes
+    assert len(set(classes)) == len(classes)
+    assert not set(classes) & set(imported)
+
+
+def test_new_refuses_the_name_that_would_hide_the_package(tmp_path):
+    result = run(plugins_app, ["new", "dspy", "--kind", "operator", "-d", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "hides combee_dspy" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "name",
     ["", "First", "first_k", "-k", "k-", "a--b", "1st", "../up", "a/b", "a b", "é", "x" * 41, 'a"', "a\nb", "a\n"],
@@ -221,8 +245,8 @@ def test_new_leaves_nothing_half_written(tmp_path, monkeypatch):
 
 
 def test_an_unknown_kind_names_the_ones_there_are(tmp_path):
-    result = run(plugins_app, ["new", "mine", "--kind", "tracker", "-d", str(tmp_path)])
+    result = run(plugins_app, ["new", "mine", "--kind", "painter", "-d", str(tmp_path)])
     assert result.exit_code == 2
     assert all(kind in result.output for kind in _scaffold.KINDS)
     with pytest.raises(ArgumentValueError):
-        _scaffold.render_plugin("mine", "tracker")
+        _scaffold.render_plugin("mine", "painter")

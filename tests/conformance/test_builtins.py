@@ -8,6 +8,7 @@ from combee_dspy import registry
 from combee_dspy.registry import DISTRIBUTION, Spec
 from combee_dspy.stopping import Budget
 from combee_dspy.testing import checks_for
+from combee_dspy.testing.checks import trackers
 
 # Parameters for what cannot be built without, and further settings worth checking.
 SETTINGS = {
@@ -21,6 +22,8 @@ SETTINGS = {
     ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}],
     ("stopping", "target"): [{"score": 0.9}],
     ("stopping", "patience"): [{"iterations": 3, "min_delta": 0.01}],
+    # Prompts and traces are tested where the tracker is: each takes its time.
+    ("tracker", "mlflow"): [{"experiment": "conformance", "registry": False, "traces": 0}],
     ("stopping", "any-of"): [{"rules": (Budget(rollouts=60), Budget(seconds=9.0))}],
     ("stopping", "all-of"): [{"rules": (Budget(rollouts=60), Budget(seconds=9.0))}],
 }
@@ -42,8 +45,20 @@ def cases():
                 yield pytest.param(strategy, check, id=name)
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One MLflow store for all checks: setting one up takes seconds."""
+    mlflow = pytest.importorskip("mlflow")
+    folder = tmp_path_factory.mktemp("mlflow")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    mlflow.MlflowClient(tracking_uri=uri).create_experiment("conformance", (folder / "artifacts").as_uri())
+    return uri
+
+
 @pytest.mark.parametrize(("strategy", "check"), list(cases()))
-def test_conformance(strategy, check):
+def test_conformance(strategy, check, request, monkeypatch):
+    if check in trackers.CHECKS:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", request.getfixturevalue("store"))
     check(strategy)
 
 

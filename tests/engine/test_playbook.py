@@ -14,7 +14,9 @@ from combee_dspy import Budget, Combee
 from combee_dspy.aggregators import ParallelScan, SingleCall, TopK
 from combee_dspy.artifacts import PlaybookArtifact, read_text
 from combee_dspy.engine.loading import candidates, load_candidate
+from combee_dspy.engine.playbook_online import OnlinePlaybook
 from combee_dspy.engine.playbook_state import FILE, write_state
+from combee_dspy.evaluation import Calibration
 from combee_dspy.events import (
     BatchPlanned,
     CandidateProposed,
@@ -307,3 +309,71 @@ def test_naive_ace_asks_one_curator_a_batch(world: Any) -> None:
     curators = [request for request in optimizer.reflection_lm.requests if "key_insight" not in request.text]
     # The probe's one-token call is no question.
     assert len([request for request in curators if "current_playbook" in request.text]) <= 2
+
+
+def test_a_stale_run_predicts_one_minibatch_ahead_and_learns_the_same_lessons(world: Any) -> None:
+    found = {}
+    for staleness in (0, 1):
+        hook = Recorder()
+        program: Any = combee(
+            world, PlaybookArtifact(staleness=staleness), hooks=[hook], reflection_minibatch_size=12
+        ).compile(world.student(), trainset=world.examples(36), valset=world.examples(12, start=100))
+        report = program.playbook_report
+        assert program.combee_report.best_score == pytest.approx(1.0)
+        assert len(report.playbook) == 10
+        assert len([event for event in hook.of(RolloutFinished) if not event.cached]) == 36 + 24
+        assert [event.iteration for event in hook.of(IterationFinished)] == [1, 2, 3]
+        found[staleness] = report.batch_scores
+    assert found[0][0] == found[1][0]
+    # The second minibatch was predicted before the first had taught anything.
+    assert found[1][1] < 0.5 < found[0][1]
+    assert found[1][2] > 0.5
+
+
+def test_a_stale_run_resumes_with_what_it_would_have_seen(
+    world: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def learned(folder: str) -> Any:
+        return combee(
+            world, PlaybookArtifact(staleness=1), reflection_minibatch_size=4, log_dir=folder, num_threads=2
+        ).compile(world.student(), trainset=world.examples(20), valset=world.examples(6, start=100))
+
+    whole = learned(str(tmp_path / "whole"))
+    part, written = str(tmp_path / "part"), 0
+
+    def killed(*given: Any) -> None:
+        nonlocal written
+        written += 1
+        write_state(*given)
+        if written == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("combee_dspy.engine.playbook.write_state", killed)
+        with pytest.raises(KeyboardInterrupt):
+            learned(part)
+    rest = learned(part)
+    assert rest.playbook_report == whole.playbook_report
+
+
+def test_what_a_stale_run_bought_early_counts_where_its_budget_ends_it(world: Any) -> None:
+    artifact = PlaybookArtifact(staleness=1)
+    program: Any = combee(world, artifact, reflection_minibatch_size=4, budget=Budget(rollouts=8)).compile(
+        world.student(), trainset=world.examples(24)
+    )
+    assert program.combee_report.rollouts == 8
+    program = combee(world, artifact, reflection_minibatch_size=4, budget=Budget(calls=10)).compile(
+        world.student(), trainset=world.examples(24)
+    )
+    assert "budget.calls" in program.combee_report.reason
+    asked = [request for request in world.task_lm.requests if "Respond" in request.text]
+    assert 4 < program.combee_report.rollouts <= len(asked)
+
+
+def test_calibration_and_staleness_exclude_each_other(world: Any) -> None:
+    with pytest.raises(ArgumentError, match="overlaps minibatches"):
+        combee(world, PlaybookArtifact(staleness=1), calibration=Calibration(world.metric)).compile(
+            world.student(), trainset=world.examples(12)
+        )
+    with pytest.raises(ArgumentError, match="all that it has learned"):
+        OnlinePlaybook(combee(world, PlaybookArtifact(staleness=1)), world.student())

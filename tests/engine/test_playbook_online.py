@@ -9,6 +9,7 @@ import pytest
 from combee_dspy import Combee
 from combee_dspy.artifacts import PlaybookArtifact
 from combee_dspy.engine.playbook_online import OnlinePlaybook
+from combee_dspy.events import RolloutFinished
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.testing._scripted_lm import ScriptedLM
 from tests.engine.test_playbook import Recorder, combee, keeper
@@ -52,6 +53,8 @@ def test_a_batch_that_nobody_learned_from_is_forgotten(world: Any) -> None:
         serving.learn()
         assert len(serving.playbook) == 3
     assert hook.events[-1].reason == "the stream is over"
+    ids = [event.rollout_id for event in hook.of(RolloutFinished)]
+    assert len(ids) == len(set(ids)) == 6
 
 
 def test_it_is_used_in_a_with_statement_and_with_a_playbook(world: Any) -> None:

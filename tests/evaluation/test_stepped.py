@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +45,11 @@ def told(gold, pred, trace=None, pred_name=None, pred_trace=None):
 def judge_all(metric, examples, workers=1):
     preds = [dspy.Prediction(answer=f"a{gold.size}") for gold in examples]
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(metric, examples, preds))
+        outputs = list(pool.map(metric, examples, preds))
+    # As a run does, with each rollout that it has asked for.
+    for output in outputs:
+        metric.observe(output)
+    return outputs
 
 
 def calibrated(judge=told, reference=truth, **settings):
@@ -156,6 +161,32 @@ def test_rollouts_from_a_cache_count_once() -> None:
     assert second.result().passed
 
 
+def test_what_nobody_has_asked_for_yet_decides_nothing() -> None:
+    metric = calibrated(share=1.0, minimum=4)
+    outputs = [metric(gold, dspy.Prediction(answer="a")) for gold in golds(8)]
+    metric.step(1, pytest.fail)
+    assert metric.result() is None
+    for output in outputs:
+        metric.observe(output)
+    assert metric.result() is not None
+
+
+def test_pairs_and_decisions_survive_a_resume() -> None:
+    events = []
+    first = calibrated(share=1.0, minimum=10)
+    judge_all(first, golds(10))
+    first.step(1, events.append)
+    second = calibrated(share=1.0, minimum=10)
+    second.load(json.loads(json.dumps(first.dump())))
+    assert second.result() == first.result()
+    # Decided at ten: the next decision is due at twenty.
+    judge_all(second, golds(19))
+    second.step(2, pytest.fail)
+    judge_all(second, golds(20))
+    second.step(3, events.append)
+    assert [event.size for event in events] == [10, 20]
+
+
 def test_it_travels_without_its_pairs_and_keeps_its_identity() -> None:
     metric = calibrated(share=1.0)
     judge_all(metric, golds(20))
@@ -212,6 +243,24 @@ def test_above_it_the_proxy_is_calibrated_and_takes_over_between_iterations() ->
     assert scores[50] == pytest.approx(0.05, abs=0.003)
     assert scorer_fingerprint(metric) != before
     metric.step(3, pytest.fail)
+
+
+def test_a_hand_over_survives_a_resume() -> None:
+    first = capped(tokens=10, share=1.0)
+    judge_all(first, golds(30))
+    first.step(1, lambda event: None)
+    second = capped(tokens=10, share=1.0)
+    second.load(json.loads(json.dumps(first.dump())))
+    assert second.line == first.line is not None
+    assert second.mean_cost == first.mean_cost
+    judge_all(second, golds(5))
+    assert not second.full.lm.requests
+    before = capped(tokens=100_000)
+    judge_all(before, golds(30))
+    after = capped(tokens=100_000)
+    after.load(before.dump())
+    assert after.mean_cost == before.mean_cost
+    assert after.line is None
 
 
 def test_with_too_few_pairs_the_proxy_first_goes_beside_every_rollout() -> None:

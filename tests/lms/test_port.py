@@ -7,8 +7,9 @@ from typing import Any
 
 import dspy
 import pytest
-from dspy.lm15 import AuthError, Message, Response, ServerError, TextPart, Usage
+from dspy.lm15 import AuthError, Message, RateLimitError, Response, ServerError, TextPart, Usage
 from dspy.utils.dummies import DummyLM
+from dspy.utils.exceptions import LMRateLimitError
 
 from combee_dspy.costs import Ledger, LedgerRecorder
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
@@ -202,3 +203,31 @@ def test_wrong_arguments_are_refused(session: ExecutorSession) -> None:
         LMPort(session, {}, adapter="json")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ArgumentValueError, match="max_attempts"):
         LMPort(session, {}, max_attempts=0)
+
+
+def test_a_service_that_is_full_is_waited_for_and_uses_up_no_attempts(session: ExecutorSession) -> None:
+    lm = _lm(lambda question, attempt: RateLimitError("busy", retry_after=0.0) if attempt <= 6 else _echo(question, 0))
+    ledger = Ledger()
+    with LedgerRecorder(ledger).installed():
+        answers = LMPort(session, {"proposer": lm}, max_attempts=1).predict(Ask, _ask(3))
+
+    assert [answer.answer for answer in answers] == ["q-0", "q-1", "q-2"]
+    assert set(lm.engine.attempts.values()) == {7}
+    assert ledger.snapshot().total.calls == 3
+
+
+@pytest.mark.filterwarnings("ignore:Implementing custom LMs:DeprecationWarning")
+def test_a_legacy_lm_that_is_full_is_waited_for_too(session: ExecutorSession) -> None:
+    class Legacy(DummyLM):
+        rejections = 4
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            if self.rejections:
+                self.rejections -= 1
+                raise LMRateLimitError("busy", retry_after=0.0)
+            return super().forward(*args, **kwargs)
+
+    port = LMPort(session, {"proposer": Legacy([{"answer": "42"}])}, dspy.ChatAdapter(), max_attempts=1)
+    (answer,) = port.predict(Ask, _ask(1))
+
+    assert answer.answer == "42"

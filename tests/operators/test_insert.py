@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from combee_dspy.events import ErrorRaised, Event
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import Insert
-from combee_dspy.records import Edit, FailedCall, Lessons, Refusal
+from combee_dspy.operators._section import read_section, write_section
+from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
+from combee_dspy.reflections import estimate_tokens
 
 LONG = "When the question asks for a margin divide the income by the revenue and give the result as a percentage"
 
@@ -72,12 +76,59 @@ def test_a_section_over_budget_is_condensed_by_one_call(make: Any) -> None:
         ({"shorter_lessons": [LONG, LONG + " in 2020", LONG + " in 2021"]}, "still takes"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_never_cut(make: Any, answer: Any, reason: str) -> None:
-    context, _ = make.context(answer)
-    given = make.given(lessons=make.lessons(*[f"Lesson {number}: {LONG}." for number in range(10)]))
-    result = Insert(max_tokens=60).apply(given, context)
+def test_what_does_not_fit_is_left_out_whole_and_said(make: Any, answer: Any, reason: str) -> None:
+    events: list[Event] = []
+    context = replace(make.context(answer)[0], emit=events.append)
+    lessons = [f"Lesson {number}: {LONG}." for number in range(10)]
+    edit = Insert(max_tokens=60).apply(make.given(lessons=make.lessons(*lessons)), context)
+    assert isinstance(edit, Edit) and edit.instruction is not None
+    own, kept = read_section(edit.instruction)
+    assert own == "Answer."
+    assert kept and set(kept) < {*lessons, LONG, LONG + " in 2020", LONG + " in 2021"}
+    assert estimate_tokens(write_section("", kept)) <= 60
+    (said,) = events
+    assert isinstance(said, ErrorRaised) and not said.fatal
+    assert said.where == "insert into route"
+    assert reason in said.error and "left out" in said.error
+
+
+def test_where_not_one_lesson_fits_the_edit_is_refused(make: Any) -> None:
+    context, _ = make.context(FailedCall("TimeoutError: x"))
+    result = Insert(max_tokens=6).apply(make.given(lessons=make.lessons(LONG, LONG + " in 2020")), context)
     assert isinstance(result, Refusal)
-    assert reason in result.reason
+    assert "TimeoutError: x" in result.reason
+
+
+def test_lessons_that_more_reflections_stand_behind_stay(make: Any) -> None:
+    found = tuple(Lesson(f"Lesson {number}: {LONG}.", tuple(range(number % 4))) for number in range(12))
+    context, _ = make.context(FailedCall("TimeoutError: x"))
+    edit = Insert(max_tokens=110).apply(make.given(lessons=Lessons("answer", lessons=found)), context)
+    kept = read_section(edit.instruction)[1]
+    assert kept == [found[number].text for number in (3, 7, 11)]
+
+
+def test_present_lessons_keep_their_share_and_do_not_keep_new_ones_out(make: Any) -> None:
+    present = [f"Rule {number}: {LONG}." for number in range(6)]
+    context, _ = make.context(FailedCall("TimeoutError: x"))
+    lessons = make.lessons(*[f"Lesson {number}: {LONG}." for number in range(20, 26)])
+    given = make.given(instruction=write_section("Answer.", present), lessons=lessons)
+    edit = Insert(max_tokens=200).apply(given, context)
+    kept = read_section(edit.instruction)[1]
+    old = [lesson for lesson in kept if lesson in present]
+    assert old == present[: len(old)] and 0 < len(old) < 6
+    assert len(kept) > len(old)
+
+
+def test_no_more_lessons_are_shown_than_one_call_takes(make: Any) -> None:
+    lessons = [f"Lesson {number}: {LONG} number {number}." for number in range(5_000)]
+    events: list[Event] = []
+    context, asked = make.context({"shorter_lessons": ["Use percent."]})
+    edit = Insert().apply(make.given(lessons=make.lessons(*lessons)), replace(context, emit=events.append))
+    assert isinstance(edit, Edit)
+    shown = asked[0][1]["lessons"]
+    assert estimate_tokens("\n".join(shown)) <= 24_000
+    (said,) = events
+    assert isinstance(said, ErrorRaised) and f"{5_000 - len(shown):,} are left out" in said.error
 
 
 def test_the_users_own_text_does_not_count(make: Any) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.operators import OperatorOutcome, draw_operators, dump_outcomes, load_outcomes, operator_weights
+from combee_dspy.operators import OperatorOutcome, draw_operators, operator_weights
 
 NAMES = ("insert", "delete", "rephrase", "reorder")
 
@@ -171,34 +171,3 @@ def test_a_negative_count_is_an_error() -> None:
 def test_a_lift_is_a_number(lift: float) -> None:
     with pytest.raises(ArgumentValueError, match="lift"):
         OperatorOutcome("a", 1, lift, True)
-
-
-@given(ANY)
-def test_outcomes_come_back_from_a_checkpoint(found: list[OperatorOutcome]) -> None:
-    assert load_outcomes(dump_outcomes(found)) == tuple(found)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x",
-        "[]",
-        '{"outcomes":[],"version":2}',
-        '{"outcomes":[],"version":true}',
-        '{"outcomes":{},"version":1}',
-        '{"outcomes":[["a",1,0.5]],"version":1}',
-        '{"outcomes":[["a","1",0.5,true]],"version":1}',
-        '{"outcomes":[["a",1,"x",true]],"version":1}',
-        '{"outcomes":[["a",1,NaN,true]],"version":1}',
-        '{"outcomes":[["a",1,0.5,1]],"version":1}',
-        '{"outcomes":[7],"version":1}',
-        "[" * 100_000,
-    ],
-)
-def test_hostile_checkpoints_are_refused(text: str) -> None:
-    with pytest.raises(ArgumentValueError):
-        load_outcomes(text)
-
-
-def test_no_text_means_no_outcomes() -> None:
-    assert load_outcomes("") == ()

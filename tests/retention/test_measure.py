@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,7 +228,9 @@ def test_copies_that_reach_a_merge_are_told_apart_and_failed_nodes_are_no_sample
 def test_a_matrix_in_parts_says_what_the_whole_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     given = two_levels((0, 1, 2), (6, 7), (0, 6))
     whole = measure_retention(RECORDS, given)
-    monkeypatch.setattr("combee_dspy.retention._measure._CELLS", 4)
+    monkeypatch.setattr("combee_dspy.retention._similar._CELLS", 4)
     assert measure_retention(RECORDS, given) == whole
     # A measure of the user's own is asked for all at once.
-    assert measure_retention(RECORDS, given, similarity=lambda texts, told: gram_similarity(texts, told)) == whole
+    own = measure_retention(RECORDS, given, similarity=lambda texts, told: gram_similarity(texts, told))
+    assert [replace(one, coverage=0.0) for one in own] == [replace(one, coverage=0.0) for one in whole]
+    assert [one.coverage for one in own] == pytest.approx([one.coverage for one in whole], abs=1e-9)

@@ -81,7 +81,7 @@ def test_planted_facts_share_no_word_and_the_same_seed_gives_the_same() -> None:
     assert len(probe_facts(SIZES, 0)) == 24
     assert len(plant(4_000, 0)) == 4_000
     with pytest.raises(ArgumentValueError, match="count"):
-        plant(4_001, 0)
+        plant(40_001, 0)
 
 
 def test_a_fact_is_held_whole_or_not_at_all() -> None:

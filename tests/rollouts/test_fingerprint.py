@@ -290,3 +290,11 @@ def test_another_process_finds_the_same(tmp_path: Path, change: str) -> None:
     if change:
         (tmp_path / "users_program.py").write_text(PROGRAM.replace('"z"', '"w"').replace('"more"', '"less"'))
     assert (found("2") == before) is not bool(change)
+
+
+def test_a_function_without_a_module_has_a_fingerprint():
+    def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        return 1.0
+
+    metric.__module__ = None
+    assert scorer_fingerprint(metric) == scorer_fingerprint(metric)

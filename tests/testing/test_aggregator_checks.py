@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from typing import ClassVar
 
 import dspy
@@ -101,7 +102,13 @@ def keep_blanks(self, reflections, context):
     return Lessons(result.component, (*result.lessons, *(Lesson("") for n in result.nodes if not n.lessons)), None)
 
 
+def differ_by_thread(self, reflections, context):
+    result = Right.aggregate(self, reflections, context)
+    return result if threading.current_thread() is threading.main_thread() else Lessons(result.component)
+
+
 WRONG = [
+    (variant(aggregate=differ_by_thread), "check_threads_may_share_it", "from four threads"),
     (returns(lambda r, c: []), "check_takes_any_number_of_reflections", "returned list"),
     (returns(lambda r, c: Lessons("other")), "check_takes_any_number_of_reflections", "'other'"),
     (returns(lambda r, c: Lessons(c.component)), "check_takes_any_number_of_reflections", "no lesson"),

@@ -8,9 +8,10 @@ from typing import ClassVar
 import pytest
 
 from combee_dspy.controllers import BatchController, Static
-from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import BatchDecision
-from combee_dspy.testing import ConformanceError, checks_for, parametrize_checks
+from combee_dspy.registry import KINDS
+from combee_dspy.testing import ConformanceError, _kit, checks_for, parametrize_checks
 from combee_dspy.testing.checks import general
 
 
@@ -144,6 +145,42 @@ class Unequal(Right):
         return self is other
 
 
+class NamesAnother(Right):
+    """Refuses, and names something else.
+
+    Args:
+        share: Part of the trainset.
+        inner: Another controller.
+    """
+
+    def validate(self):
+        """Check the parameters.
+
+        Raises:
+            ArgumentValueError: ``share`` is no share.
+        """
+        if not 0 < self.share < 1:
+            raise ArgumentValueError("size", self.share, "is no share", "Give 0.5.")
+
+
+class BareError(Right):
+    """Refuses with an error that names nothing.
+
+    Args:
+        share: Part of the trainset.
+        inner: Another controller.
+    """
+
+    def validate(self):
+        """Check the parameters.
+
+        Raises:
+            ValueError: ``share`` is no share.
+        """
+        if not 0 < self.share < 1:
+            raise ValueError("bad value")
+
+
 def only(check):
     return next(c for c in general.CHECKS if c.__name__ == check)
 
@@ -173,6 +210,8 @@ WRONG = [
     (Right(inner=threading.Lock()), "check_deepcopy", "no locks"),
     (Unequal(), "check_pickle", "came back as"),
     (Unequal(), "check_deepcopy", "became"),
+    (NamesAnother(), "check_bad_parameters_are_named", "refused as 'size'"),
+    (BareError(), "check_bad_parameters_are_named", "ValueError: bad value"),
 ]
 
 
@@ -221,3 +260,8 @@ def test_the_marks_ids_name_class_and_check():
     assert "Right-check_pickle" in ids
     assert "Right1-check_pickle" in ids
     assert len(set(ids)) == len(ids) == 2 * len(checks_for(Right))
+
+
+def test_every_kind_has_checks_of_its_own():
+    assert set(_kit._BY_KIND) == set(KINDS)
+    assert all(len(checks) >= 4 for checks in _kit._BY_KIND.values())

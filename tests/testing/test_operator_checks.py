@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import ClassVar
 
 import dspy
@@ -60,7 +61,12 @@ def trust(given, context):
     return Edit(answer.better)
 
 
+def differ_by_thread(given, context):
+    return Edit(f"in the main thread: {threading.current_thread() is threading.main_thread()}")
+
+
 WRONG = [
+    (returns(differ_by_thread), "check_threads_may_share_it", "from four threads"),
     (returns(lambda g, c: "text"), "check_returns_an_edit_or_a_refusal", "returned str"),
     (returns(lambda g, c: g.runs[0]), "check_returns_an_edit_or_a_refusal", "IndexError"),
     (returns(lambda g, c: Refusal(" ")), "check_returns_an_edit_or_a_refusal", "reason"),

@@ -244,3 +244,24 @@ def test_what_ends_a_run_passes_through_and_leaves_no_hook_open() -> None:
     bus.close()
     assert closed == ["keeper", "other"]
     assert [type(event).__name__ for event in heard] == ["IterationStarted", "ErrorRaised"]
+
+
+def test_a_hook_hears_what_it_wants_and_the_journal_all() -> None:
+    picky, journal = Recorder(), Recorder()
+    picky.wants = (IterationStarted,)
+    journal.record = journal.handle  # type: ignore[attr-defined]
+    with EventBus([picky], journal=journal) as bus:  # type: ignore[arg-type]
+        for number in range(3):
+            bus.emit(Event(iteration=number))
+            bus.emit(IterationStarted(iteration=number))
+    assert picky.heard == [IterationStarted(iteration=number) for number in range(3)]
+    assert len(journal.heard) == 6
+    # One that wants all does not make another hear more.
+    everything = Recorder()
+    picky = Recorder()
+    picky.wants = (IterationStarted,)
+    with EventBus([picky, everything]) as bus:
+        bus.emit(Event())
+        bus.emit(IterationStarted())
+    assert picky.heard == [IterationStarted()]
+    assert everything.heard == [Event(), IterationStarted()]

@@ -90,9 +90,12 @@ def test_a_rollouts_line_names_who_ran_it_and_what_it_cost(
         events.ScheduleDecided(schedule_id="s4", decision="flush", values={}),
         finished,
         replace(finished, rollout_id="8", cached=True),
+        replace(finished, rollout_id="9", rollout=replace(rollout, schedule_id="batch-3")),
     ]
     journal = _written(tmp_path, heard)
-    first, second = (row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout")
+    first, second, third = (row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout")
+    # The batch that released it, where it names one; else the latest decision. A memo hit ran under none.
+    assert (first.schedule_id, second.schedule_id, third.schedule_id) == ("s4", "", "batch-3")
     assert first.rollout_id == f"{journal.run_id}.1.7"
     assert (first.run_id, first.parent_ids, first.schedule_id) == (journal.run_id, ("seed",), "s4")
     assert first.roles == {"task": "small", "evaluator": "judge"}
@@ -203,3 +206,19 @@ def test_a_run_taken_up_again_still_knows_its_candidates_parents(tmp_path: Path,
     after.close()
     (row,) = [row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout"]
     assert row.parent_ids == (proposed.parent_id,)
+
+
+def test_a_merge_has_both_its_parents_before_and_after_it_is_taken_up_again(
+    tmp_path: Path, make_rollout: Callable[..., Rollout]
+) -> None:
+    merged = events.CandidateProposed(
+        candidate_id="m", parent_id="a", parent_ids=("a", "b"), operator="merge", texts={"self": "Both."}
+    )
+    finished = events.RolloutFinished(
+        rollout=make_rollout(1, 1.0), rollout_id="1", candidate_id="m", split="validation", purpose="validation"
+    )
+    _written(tmp_path, [merged, finished])
+    _written(tmp_path, [finished])
+    rows = [row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout"]
+    assert [row.parent_ids for row in rows] == [("a", "b"), ("a", "b")]
+    assert decode("CandidateProposed", json.loads(json.dumps(encode(merged, Redactor())))) == merged

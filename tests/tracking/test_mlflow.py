@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +74,10 @@ def test_params_and_name_and_status(done: MLflowHook, client: Any) -> None:
     assert run.data.tags["mlflow.note.content"].startswith("**Held-out 0.400 → 0.800**")
     assert run.data.tags["combee.stop_reason"] == "the budget of 30 rollouts is spent."
     assert run.data.tags["combee.fit_for_claims"] == "false"
+    # Who and with what, without a path.
+    assert run.data.tags["mlflow.user"] == getpass.getuser()
+    assert run.data.tags["mlflow.source.name"]
+    assert not {"/", "\\"} & set(run.data.tags["mlflow.source.name"])
 
 
 def test_metrics_have_one_value_a_step(done: MLflowHook, client: Any) -> None:
@@ -141,7 +147,7 @@ def test_a_machine_whose_load_cannot_be_read_is_recorded_without(
     hook = MLflowTracker("load", store[0], registry=False, traces=0, system_metrics=True).open()
     with EventBus([hook]) as bus:
         bus.emit(story()[0])
-    assert "load is not recorded: no psutil here" in caplog.text
+    assert "load is not recorded: no psutil here. Install it with `pip install combee-dspy[mlflow]`." in caplog.text
     assert client.get_run(hook.run_id).data.params["size/train"] == "24"
 
 
@@ -155,7 +161,8 @@ def test_the_parquet_parts_hold_every_rollout_once(done: MLflowHook, client: Any
     parquet = pytest.importorskip("pyarrow.parquet")
     folder = Path(client.download_artifacts(done.run_id, "rollouts", str(tmp_path)))
     parts = sorted(folder.iterdir())
-    assert len(parts) == 4
+    # The seed's validation, and both iterations together: they ended within the same second.
+    assert len(parts) == 2
     assert all(parquet.ParquetFile(part).metadata.row_group(0).column(0).compression == "ZSTD" for part in parts)
     ids = [name for part in parts for name in parquet.read_table(part)["rollout_id"].to_pylist()]
     assert len(ids) == len(set(ids)) == 30
@@ -243,6 +250,39 @@ def test_a_nested_run_is_made_where_it_is_asked_for(
     assert nested.info.run_name == "formula-mini/route 24-3-5 seed 7"
     # Nothing of it is in the user's own run.
     assert not client.get_run(run.info.run_id).data.params
+
+
+def test_a_job_of_several_compiles_has_a_run_each_below_its_own(store: Store, story: Story, client: Any) -> None:
+    def compiles(tracker: MLflowTracker) -> None:
+        with EventBus([tracker.open()]) as bus:
+            for event in story()[:6]:
+                bus.emit(event)
+
+    given = MLflowTracker("several", store[0], registry=False, traces=0)
+    with given.group("two tasks, seed 7", "**Both improved.**") as tracker:
+        # Each in a thread of its own, where no run is active.
+        threads = [threading.Thread(target=compiles, args=(tracker,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert Spec.of(tracker).build().parent == tracker.parent
+    parent = client.get_run(tracker.parent)
+    assert (parent.info.run_name, parent.info.status) == ("two tasks, seed 7", "FINISHED")
+    assert parent.data.tags["mlflow.note.content"] == "**Both improved.**"
+    runs = client.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{tracker.parent}'")
+    assert len(runs) == 2
+    assert {run.data.params["run/seed"] for run in runs} == {"7"}
+
+    def fail() -> None:
+        with given.group("one that fails") as failing:
+            found.append(failing.parent)
+            raise ValueError("no data")
+
+    found: list[Any] = []
+    with pytest.raises(ValueError, match="no data"):
+        fail()
+    assert client.get_run(found[0]).info.status == "FAILED"
 
 
 def test_a_run_without_an_end_is_killed_and_a_fatal_one_failed(store: Store, story: Story, client: Any) -> None:

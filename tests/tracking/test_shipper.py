@@ -12,12 +12,13 @@ import pytest
 
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.tracking import EventBus, Journal
-from combee_dspy.tracking._fold import Target
+from combee_dspy.tracking import EventBus, Journal, entries_of
+from combee_dspy.tracking._fold import TOLD_EVERY, Fold, Target
 from combee_dspy.tracking._mlflow import MLflowHook, MLflowTracker
 from combee_dspy.tracking._replay import replay
 from combee_dspy.tracking._shipper import Shipper, ShipperThread, sole_shipper
 from combee_dspy.tracking._store import Place
+from combee_dspy.tracking._writes import Batch
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -95,8 +96,8 @@ class Server:
         ]
 
 
-def _shipper(folder: Path, server: Server, own: Path | None = None) -> Shipper:
-    return Shipper(folder, Place(server, "http://x", "run", "1"), Target(traces=0), "room", own)
+def _shipper(folder: Path, server: Server, own: Path | None = None, *, every: float = 0.0) -> Shipper:
+    return Shipper(folder, Place(server, "http://x", "run", "1"), Target(traces=0, every=every), "room", own)
 
 
 def _journal(folder: Path, story: list[events.Event]) -> Journal:
@@ -149,12 +150,16 @@ def test_a_second_replay_changes_nothing(tmp_path: Path, story: Story, truth: Se
 
 @pytest.mark.parametrize("seed", range(20))
 def test_killed_anywhere_and_with_a_server_that_fails_anywhere_it_arrives_once(
-    tmp_path: Path, story: Story, truth: Server, seed: int
+    tmp_path: Path, story: Story, seed: int
 ) -> None:
-    stream, server = random.Random(seed), Server()
+    # Told of at the end of each iteration, or all together.
+    every = 10.0 * (seed % 2)
+    stream, server, truth = random.Random(seed), Server(), Server()
+    _journal(tmp_path / "truth", story())
+    assert _shipper(tmp_path / "truth", truth, every=every).finish()
     journal = _journal(tmp_path / "run", story())
 
-    first, calls = stream.randrange(2, 60), [0]
+    first, calls = stream.randrange(2, 30), [0]
 
     def strike() -> None:
         draw = stream.random()
@@ -167,7 +172,7 @@ def test_killed_anywhere_and_with_a_server_that_fails_anywhere_it_arrives_once(
     server.before = server.after = strike
     kills = 0
     for _ in range(200):
-        shipper = _shipper(tmp_path / "run", server)
+        shipper = _shipper(tmp_path / "run", server, every=every)
         try:
             while not shipper.finish():
                 pass
@@ -266,6 +271,23 @@ def test_a_server_that_answers_again_gets_all(tmp_path: Path, story: Story, trut
     thread = ShipperThread(_shipper(tmp_path / "run", server, journal.file))
     assert thread.close(patience=30.0, longest=60.0)
     _check(server, truth)
+
+
+def test_short_iterations_share_what_mlflow_is_told_and_long_ones_do_not(tmp_path: Path, story: Story) -> None:
+    def told(seconds: float, every: float = TOLD_EVERY) -> list[list[int]]:
+        """Return the steps of each writing of metrics, with so many seconds between two lines of the journal."""
+        now = iter(range(1_000_000))
+        journal = Journal(tmp_path / f"{seconds} {every}", clock=lambda: next(now) * seconds)
+        for event in story():
+            journal.record(event)
+        journal.close()
+        fold = Fold(journal.folder, Target(every=every))
+        writes = [write for entry in entries_of(journal.folder) for write in fold.feed(entry)]
+        batches = [write.points for write in writes if isinstance(write, Batch)]
+        return [sorted({step for *_, step in points}) for points in batches if points]
+
+    assert told(0.001) == [[0], [1, 2]]
+    assert told(1.0) == told(0.001, every=0.0) == [[0], [1], [2], [2]]
 
 
 def test_two_shippers_of_one_journal_are_refused(tmp_path: Path, story: Story) -> None:

@@ -16,9 +16,10 @@ from combee_dspy.lms.simulated.formula import formula_task
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion, SimulatedTask
 from combee_dspy.lms.simulated.latency import LatencyLaw
 from combee_dspy.lms.simulated.server import SimulatedService, simulated_formula_service
-from combee_dspy.lms.simulated.stats import Kind, ServiceStats, Tally
+from combee_dspy.lms.simulated.stats import CallRecord, Kind, ServiceStats, Tally
 
 __all__ = [
+    "CallRecord",
     "CapacityModel",
     "FailureRates",
     "Kind",

@@ -29,6 +29,8 @@ class SimulatedConfig:
         time_scale: Wall seconds for one simulated second, at least 0. 0 answers at once, without slots or queue.
         context_window: Most prompt tokens accepted, or None for no limit; beyond it HTTP 400.
         port: TCP port on 127.0.0.1; 0 lets the system choose.
+        log_calls: Keep every call, with its texts, for :meth:`SimulatedService.calls`. Off by default:
+            the memory of a long run would grow with its calls.
 
     Raises:
         ArgumentValueError: A value is out of range.
@@ -43,6 +45,7 @@ class SimulatedConfig:
     time_scale: float = 1.0
     context_window: int | None = None
     port: int = 0
+    log_calls: bool = False
 
     def __post_init__(self) -> None:
         if self.slots < 1:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from combee_dspy.lms.simulated.capacity import CapacityModel
+from combee_dspy.lms.simulated.latency import uniform
 
-__all__ = ["PLAYBOOK_FIELDS", "Curator", "without_playbook"]
+__all__ = ["PLATITUDE", "PLAYBOOK_FIELDS", "Curator", "without_playbook"]
+
+PLATITUDE = "Read every question with care and check the result before you answer."
+"""What a model writes in place of what it could not take in."""
+
+_BRIEF = 0.125
 
 PLAYBOOK_FIELDS = ("bullet_tags", "operations")
 
@@ -36,7 +42,10 @@ class Curator:
     A bullet is helpful when it names the lesson of the trajectory at hand, and neutral
     otherwise. A curator adds the lessons that it reads in the insights and that the playbook
     lacks, as many as the capacity law lets it take in and write; what the law cut is made up
-    for with a platitude. It neither rewrites, merges nor deletes.
+    for with a platitude. One addition in eight, by a draw of the call, breaks off after half of its
+    words, so that curators of one minibatch may word a lesson differently. A lesson that is read
+    again completes such a bullet, and merges bullets that state it twice. A curator that is not
+    crowded deletes the platitude.
 
     Args:
         keys_of: Returns the lesson keys in a text.
@@ -66,20 +75,47 @@ class Curator:
         return tags
 
     def operations(
-        self,
-        user: str,
-        lines: Sequence[str],
+        self, user: str, playbook: str, lessons: Mapping[str, str], platitude: str | None, place: tuple[str, int, int]
     ) -> list[dict[str, Any]]:
-        """Return additions, in the section that is about formulas or else the first one."""
+        """Return what the insights change: updates and merges first, then additions, then a deletion.
+
+        Args:
+            user: The request, for its sections.
+            playbook: The playbook in it.
+            lessons: The line of each lesson that was read, by key.
+            platitude: What a crowded curator adds; ``None`` for one that is not crowded.
+            place: What identifies the call.
+        """
         sections = _list_at(user, _SECTIONS)
         section = next((name for name in sections if "formula" in name.lower()), sections[0] if sections else "")
-        return [{"op": "ADD", "section": section, "content": line} for line in lines]
+        bullets = self._bullets(playbook)
+        changes, fresh = [], []
+        for key, line in lessons.items():
+            found = [(name, content) for name, content, keys in bullets if keys == {key}]
+            if len(found) > 1:
+                changes.append({"op": "MERGE", "ids": [name for name, _ in found], "content": line})
+            elif found and found[0][1] != line:
+                changes.append({"op": "UPDATE", "ids": [found[0][0]], "content": line})
+            elif not any(key in keys for _, _, keys in bullets):
+                fresh.append(key)
+        kept = self._capacity.write((), tuple(fresh), self._seed, *place)
+        added = [self._worded(key, lessons[key], place) for key in kept]
+        empty = [name for name, content, _ in bullets if content == PLATITUDE]
+        if platitude is not None and not empty:
+            added.append(platitude)
+        deleted = [{"op": "DELETE", "ids": [name]} for name in empty] if platitude is None else []
+        return [*changes, *({"op": "ADD", "section": section, "content": line} for line in added), *deleted]
 
-    def new_keys(self, playbook: str, attended: Sequence[str], place: tuple[str, int, int]) -> list[str]:
-        """Return the lessons that are written: what was read and the playbook lacks."""
-        known = set(self._keys_of(playbook))
-        fresh = tuple(key for key in dict.fromkeys(attended) if key not in known)
-        return list(self._capacity.write((), fresh, self._seed, *place))
+    def _worded(self, key: str, line: str, place: tuple[str, int, int]) -> str:
+        words = line.split()
+        brief = uniform(self._seed, "brief", key, *place) < _BRIEF
+        # The key is the first word: a lesson without it would be none.
+        return " ".join(words[: max(2, len(words) // 2)]) if brief else line
+
+    def _bullets(self, playbook: str) -> list[tuple[str, str, set[str]]]:
+        """Return id, content and lesson keys of every bullet."""
+        found = (_BULLET.match(line) for line in playbook.splitlines())
+        return [(one[1], one[2], set(self._keys_of(one[2]))) for one in found if one]
 
 
 def _strings(section: str) -> list[str]:

@@ -17,11 +17,12 @@ from combee_dspy.lms.simulated.http11 import Exchange
 from combee_dspy.lms.simulated.requests import (
     BadRequestError,
     ChatRequest,
+    Message,
     parse_request,
     prompt_tokens,
     text_tokens,
 )
-from combee_dspy.lms.simulated.stats import Kind, Recorder
+from combee_dspy.lms.simulated.stats import CallRecord, Kind, Recorder
 
 __all__ = ["MODEL", "Dispatcher"]
 
@@ -43,6 +44,8 @@ class _Call:
     tokens: tuple[int, int]
     seconds: float
     arrived: float
+    messages: tuple[Message, ...] = ()
+    text: str = ""
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -65,6 +68,7 @@ class Dispatcher:
         self._loop = loop
         self._queue: deque[_Call] = deque()
         self._in_flight = 0
+        self._slots = config.slots
         self._attempts: Counter[str] = Counter()
 
     def handle(self, method: str, path: str, body: bytes, exchange: Exchange) -> None:
@@ -79,6 +83,11 @@ class Dispatcher:
             exchange.respond(HTTPStatus.OK, _json(self._recorder.snapshot().to_dict()))
         else:
             exchange.respond(HTTPStatus.NOT_FOUND, _error("no such endpoint", "not_found_error"))
+
+    def resize(self, slots: int) -> None:
+        """Serve so many calls at once from now on. Calls that hold a slot keep it."""
+        self._slots = slots
+        self._start_waiting()
 
     def forget_attempts(self) -> None:
         """Treat every content as not seen before."""
@@ -95,7 +104,7 @@ class Dispatcher:
             return
         attempt = self._attempt(request)
         call = self._call(request, attempt, exchange)
-        full = self._in_flight >= self._config.slots
+        full = self._in_flight >= self._slots
         if full and self._config.reject_when_full and call.status is not Status.RATE_LIMITED:
             call = self._refused(call, Status.RATE_LIMITED, HTTPStatus.TOO_MANY_REQUESTS)
         if call.status is Status.RATE_LIMITED or self._config.time_scale == 0:
@@ -136,6 +145,8 @@ class Dispatcher:
             seconds += config.failures.slow_seconds
         body = _json(_completion(f"{content}-{attempt}", parts, tokens))
         call = _Call(exchange, kind, status, HTTPStatus.OK, body, tokens, seconds, self._loop.time())
+        if config.log_calls:
+            call = replace(call, messages=request.messages, text="\n".join(text for text, _ in parts))
         if status is Status.RATE_LIMITED:
             return self._refused(call, status, HTTPStatus.TOO_MANY_REQUESTS)
         if status is Status.SERVER_ERROR:
@@ -155,20 +166,32 @@ class Dispatcher:
         self._in_flight += 1
         scale = self._config.time_scale
         self._recorder.started(self._in_flight, (now - call.arrived) / scale)
-        self._loop.call_at(now + call.seconds * scale, self._finish, call)
+        self._loop.call_at(now + call.seconds * scale, self._finish, call, now)
 
-    def _finish(self, call: _Call) -> None:
+    def _finish(self, call: _Call, started: float) -> None:
         self._in_flight -= 1
-        self._end(call)
-        while self._queue and self._in_flight < self._config.slots:
+        self._end(call, started)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        while self._queue and self._in_flight < self._slots:
             self._start(self._queue.popleft(), self._loop.time())
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: _Call, started: float | None = None) -> None:
         gone = call.exchange.gone
         status = Status.ABANDONED if gone and call.status in _BILLED else call.status
         # Counted before it is sent: who has the answer finds it in the counters.
         self._recorder.ended(call.kind, status, call.tokens, call.seconds)
+        if self._config.log_calls:
+            self._log(call, status, call.arrived if started is None else started)
         call.exchange.respond(call.code, call.body, call.headers)
+
+    def _log(self, call: _Call, status: Status, started: float) -> None:
+        # Without a scale time has no meaning, and everything happens at once.
+        per_second = 1 / self._config.time_scale if self._config.time_scale else 0.0
+        arrived, began, ended = (moment * per_second for moment in (call.arrived, started, self._loop.time()))
+        record = (call.kind, status, arrived, began, ended, call.seconds, *call.tokens, call.messages, call.text)
+        self._recorder.log(CallRecord(*record))
 
 
 def _cut(text: str, max_tokens: int | None, status: Status) -> tuple[str, str]:

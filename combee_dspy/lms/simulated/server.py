@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from combee_dspy.exceptions import ServiceError
+from combee_dspy.exceptions import ArgumentValueError, ServiceError
 from combee_dspy.lms.simulated.answering import SimulatedModel
 from combee_dspy.lms.simulated.config import SimulatedConfig
 from combee_dspy.lms.simulated.dispatch import MODEL, Dispatcher
 from combee_dspy.lms.simulated.formula import formula_task
 from combee_dspy.lms.simulated.http11 import HttpProtocol
 from combee_dspy.lms.simulated.knowledge import SimulatedTask
-from combee_dspy.lms.simulated.stats import Recorder, ServiceStats
+from combee_dspy.lms.simulated.stats import CallRecord, Recorder, ServiceStats
 
 if TYPE_CHECKING:
     import dspy
@@ -131,9 +131,29 @@ class SimulatedService:
         """Return the counters, exact for every call that has been answered. Thread-safe."""
         return self._recorder.snapshot()
 
+    def calls(self) -> tuple[CallRecord, ...]:
+        """Return the calls that have ended since the last reset, where ``log_calls`` is set. Thread-safe."""
+        return self._recorder.calls()
+
     def reset_stats(self) -> None:
-        """Set the counters to zero. Calls in flight are counted when they end. Thread-safe."""
+        """Set the counters to zero and forget the log. Calls in flight are counted when they end. Thread-safe."""
         self._recorder.reset()
+
+    def resize(self, slots: int) -> None:
+        """Serve another number of calls at once from now on, as a shared service would. Thread-safe.
+
+        Calls that hold a slot keep it. The counters go on naming the slots of the start.
+
+        Args:
+            slots: Calls served at once, at least 1.
+
+        Raises:
+            ArgumentValueError: ``slots`` is below 1.
+        """
+        if slots < 1:
+            raise ArgumentValueError("slots", slots, "must be at least 1", "A service without a slot answers nothing.")
+        if self._running is not None:
+            self._running.resize(slots)
 
     def forget_attempts(self) -> None:
         """Forget which contents were seen, so that repeated draws and injected failures start anew. Thread-safe."""
@@ -165,6 +185,9 @@ class _Running:
 
     def _protocol(self) -> HttpProtocol:
         return HttpProtocol(self._dispatcher.handle, self._connections)
+
+    def resize(self, slots: int) -> None:
+        self._loop.call_soon_threadsafe(self._dispatcher.resize, slots)
 
     def forget_attempts(self) -> None:
         self._loop.call_soon_threadsafe(self._dispatcher.forget_attempts)

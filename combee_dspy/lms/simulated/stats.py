@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 from combee_dspy.lms.simulated.failures import Status
+from combee_dspy.lms.simulated.requests import Message
 
-__all__ = ["Kind", "Recorder", "ServiceStats", "Tally"]
+__all__ = ["CallRecord", "Kind", "Recorder", "ServiceStats", "Tally"]
 
 
 class Kind(StrEnum):
@@ -43,6 +44,35 @@ class Tally:
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call as the service saw it. All times are simulated seconds.
+
+    Attributes:
+        kind: What was asked for.
+        status: How it ended.
+        arrived: When the request came in, since the first one after the start or the last reset.
+        started: When it took a slot; the same as ``arrived`` where it never did.
+        ended: When its answer was sent.
+        seconds: What the latency law gave it: how long it held a slot, without what timers add.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens written.
+        messages: What was asked.
+        text: What was answered; with several choices all of them.
+    """
+
+    kind: Kind
+    status: Status
+    arrived: float
+    started: float
+    ended: float
+    seconds: float
+    prompt_tokens: int
+    completion_tokens: int
+    messages: tuple[Message, ...]
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +169,22 @@ class Recorder:
         self._clock = clock
         self._lock = threading.Lock()
         self._counters = _Counters()
+        self._log: list[CallRecord] = []
+
+    def log(self, record: CallRecord) -> None:
+        """Keep one call, with its times on the service's own clock."""
+        with self._lock:
+            self._log.append(record)
+
+    def calls(self) -> tuple[CallRecord, ...]:
+        """Return the calls that were kept, in the order in which they ended; times count from the first arrival."""
+        with self._lock:
+            kept = tuple(self._log)
+        first = min((call.arrived for call in kept), default=0.0)
+        return tuple(
+            replace(call, arrived=call.arrived - first, started=call.started - first, ended=call.ended - first)
+            for call in kept
+        )
 
     def arrived(self) -> None:
         """Note that a request came in."""
@@ -166,9 +212,10 @@ class Recorder:
             self._counters.last = self._clock()
 
     def reset(self) -> None:
-        """Set every counter to zero. Calls in flight are counted when they end."""
+        """Set every counter to zero and forget the log. Calls in flight are counted when they end."""
         with self._lock:
             self._counters = _Counters()
+            self._log = []
 
     def snapshot(self) -> ServiceStats:
         """Return the counters as they are now."""

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from combee_dspy.lms.simulated.capacity import CapacityModel
-from combee_dspy.lms.simulated.curating import PLAYBOOK_FIELDS, Curator, without_playbook
+from combee_dspy.lms.simulated.curating import PLATITUDE, PLAYBOOK_FIELDS, Curator, without_playbook
 from combee_dspy.lms.simulated.editing import EDITING_FIELDS, Editor
 from combee_dspy.lms.simulated.filling import REASONING, filler, lesson_value, render
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion
@@ -17,8 +17,6 @@ from combee_dspy.lms.simulated.requests import ChatRequest
 from combee_dspy.lms.simulated.shapes import RequestShape, Style, final_user_message, without_requirements
 
 __all__ = ["PLATITUDE", "Writer"]
-
-PLATITUDE = "Read every question with care and check the result before you answer."
 
 _HEADER = re.compile(r"^\[\[ ## (\w+) ## \]\]$", re.MULTILINE)
 _VARIABLE = re.compile(r"<VARIABLE>(.*?)</VARIABLE>", re.DOTALL)
@@ -121,9 +119,8 @@ class Writer:
     ) -> Any:
         if field == "bullet_tags":
             return self._curator.tags(playbook, attended)
-        keys = self._curator.new_keys(playbook, attended, place)
-        lines = [self._lessons[key] for key in keys] + [PLATITUDE] * (overloaded and PLATITUDE not in playbook)
-        return self._curator.operations(user, lines)
+        lessons = {key: self._lessons[key] for key in attended}
+        return self._curator.operations(user, playbook, lessons, PLATITUDE if overloaded else None, place)
 
     def _items(self, scan: Scan) -> Iterator[str]:
         found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 from combee_dspy.aggregators import Aggregator
@@ -114,6 +115,20 @@ def check_same_stream_same_lessons(strategy: Aggregator) -> None:
     )
 
 
+def check_threads_may_share_it(strategy: Aggregator) -> None:
+    """Components, and runs, are aggregated at the same time by one object, with any number of workers."""
+    counts = (1, 5, 8, 13)
+    alone = [_run(strategy, count) for count in counts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda count: _run(strategy, count), counts))
+    expect(
+        together == alone,
+        "the same lessons from four threads at once as from one",
+        f"different ones for {[n for n, one, two in zip(counts, alone, together, strict=True) if one != two]} of them",
+        "keep nothing on self or in the module between calls: what belongs to one call stays in its variables",
+    )
+
+
 def check_every_call_goes_through_predict(strategy: Aggregator) -> None:
     """`predict` carries the ledger, the retries and the cache; another way escapes the books."""
     predict = ScriptedPredict()
@@ -174,6 +189,7 @@ CHECKS = (
     check_no_reflections_cost_nothing,
     check_leaves_its_inputs_alone,
     check_same_stream_same_lessons,
+    check_threads_may_share_it,
     check_every_call_goes_through_predict,
     check_survives_failed_calls,
     check_survives_empty_answers,

@@ -12,9 +12,10 @@ import re
 import textwrap
 from typing import Any
 
+from combee_dspy.exceptions import ArgumentError
 from combee_dspy.registry import KINDS, Spec
 from combee_dspy.strategies import Strategy
-from combee_dspy.testing.checks._expect import attempt, expect
+from combee_dspy.testing.checks._expect import ConformanceError, attempt, expect
 
 __all__ = ["CHECKS"]
 
@@ -222,6 +223,40 @@ def check_deepcopy(strategy: Strategy) -> None:
     )
 
 
+def check_bad_parameters_are_named(strategy: Strategy) -> None:
+    """Whoever wrote the configuration must learn which line of it to mend, before anything is spent.
+
+    Each number and each text among the parameters gets values that are out of any range.
+    ``validate`` may let one pass, which the verb then refuses; what it refuses, it must name.
+    """
+    given = strategy.params()
+    for name, usual in given.items():
+        for value in _out_of_range(usual):
+            try:
+                type(strategy)(**{**given, name: value}).validate()
+            except ArgumentError as error:
+                expect(
+                    name in error.argument,
+                    f"an error that names {name!r}",
+                    f"{name}={value!r} was refused as {error.argument!r}: {error}",
+                    f'raise ArgumentValueError("{name}", self.{name}, "is …", "Give …")',
+                )
+            except Exception as error:
+                raise ConformanceError(
+                    f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none",
+                    f"`validate` raised {type(error).__name__}: {error}",
+                    f"check {name} and raise one of them; they are in combee_dspy.exceptions",
+                ) from error
+
+
+def _out_of_range(usual: object) -> tuple[object, ...]:
+    if isinstance(usual, bool):
+        return ()
+    if isinstance(usual, (int, float)):
+        return (-1, float("nan"), float("-inf"))
+    return ("", "no such value") if isinstance(usual, str) else ()
+
+
 CHECKS = (
     check_constructor_names_its_parameters,
     check_constructor_only_stores,
@@ -230,4 +265,5 @@ CHECKS = (
     check_spec_round_trip,
     check_pickle,
     check_deepcopy,
+    check_bad_parameters_are_named,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +160,20 @@ def check_same_stream_same_edit(strategy: Operator) -> None:
         )
 
 
+def check_threads_may_share_it(strategy: Operator) -> None:
+    """Children of one iteration are made at the same time by one object, with any number of workers."""
+    cases = _cases()
+    alone = [_apply(strategy, given, case) for case, given in cases.items()]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda item: _apply(strategy, item[1], item[0]), cases.items()))
+    expect(
+        together == alone,
+        "the same edits from four threads at once as from one",
+        f"different ones, given {[c for c, one, two in zip(cases, alone, together, strict=True) if one != two]}",
+        "keep nothing on self or in the module between calls: what belongs to one call stays in its variables",
+    )
+
+
 def check_every_call_goes_through_predict(strategy: Operator) -> None:
     """`predict` carries the ledger, the retries and the cache; another way escapes the books."""
     with watch_lms() as seen:
@@ -189,6 +204,7 @@ CHECKS = (
     check_refuses_without_what_it_needs,
     check_leaves_its_inputs_alone,
     check_same_stream_same_edit,
+    check_threads_may_share_it,
     check_every_call_goes_through_predict,
     check_survives_failed_calls,
 )

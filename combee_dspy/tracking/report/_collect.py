@@ -17,6 +17,7 @@ from combee_dspy.tracking.report._iterations import PURPOSES, Iteration, phase_o
 from combee_dspy.tracking.report._pool import Pool
 from combee_dspy.tracking.report._redacted import redacted
 from combee_dspy.tracking.report._scans import Scans
+from combee_dspy.tracking.report._schedule import Schedule
 from combee_dspy.tracking.report._telling import Seen, Telling, seen_of
 
 __all__ = ["Collector", "collect"]
@@ -64,6 +65,7 @@ class Collector:
         self._scans = Scans()
         self._pool = Pool()
         self._telling = Telling()
+        self._schedule = Schedule()
 
     def hear(self, event: events.Event, at: float | None = None) -> None:
         """Take one event into account.
@@ -78,6 +80,10 @@ class Collector:
         if isinstance(event, events.IterationStarted):
             self._begin(event.iteration, at)
             return
+        if isinstance(event, events.ScheduleDecided):
+            self._schedule.decided(event, at)
+        elif isinstance(event, events.RunStarted):
+            self._schedule.begin(at)
         if event.iteration in self._iterations:
             self._iterations[event.iteration].pass_time(phase_of(event), at)
         self._hear(event)
@@ -115,6 +121,7 @@ class Collector:
             telling=self._telling.rows(),
             notes=tuple(self._notes),
             dropped=self._dropped(),
+            schedule=self._schedule.view(),
         )
         return redacted(collected, self._redactor)
 
@@ -125,7 +132,10 @@ class Collector:
         self._scans.forget(number)
 
     def _iteration(self, number: int) -> Iteration:
-        return self._iterations.setdefault(number, Iteration(number))
+        found = self._iterations.get(number)
+        if found is None:
+            found = self._iterations[number] = Iteration(number)
+        return found
 
     def _note(self, event: events.Event, title: str, text: str, severity: Any = "info") -> None:
         if len(self._notes) < MAX_NOTES:

@@ -16,11 +16,14 @@ __all__ = [
     "IterationRow",
     "Note",
     "Point",
+    "Release",
     "ReportData",
     "ScanNode",
     "ScanView",
+    "ScheduleView",
     "Spending",
     "TellingRollout",
+    "Tick",
     "Weights",
 ]
 
@@ -303,6 +306,56 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """What the schedule did in one bin of time.
+
+    Attributes:
+        seconds: When it begins, since the run began.
+        released: Tasks sent on their way, by lane.
+        queued: Tasks that waited at most.
+        limit: Slots at its end, ``None`` where none was told.
+        dropped: How often waiting tasks gave way.
+    """
+
+    seconds: float
+    released: Mapping[str, int] = field(default_factory=dict)
+    queued: int = 0
+    limit: int | None = None
+    dropped: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tasks of all lanes."""
+        return sum(self.released.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A reason for which waiting tasks were released, how often, and how many tasks."""
+
+    reason: str
+    times: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """The schedule of a run.
+
+    Attributes:
+        ticks: Bins in which something was decided, oldest first.
+        width: Seconds of a bin.
+        lanes: Lanes, in the order in which they were first heard of.
+        releases: Reasons of releases.
+    """
+
+    ticks: tuple[Tick, ...] = ()
+    width: float = 0.0
+    lanes: tuple[str, ...] = ()
+    releases: tuple[Release, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something that a reader should know, in one sentence.
 
@@ -353,6 +406,7 @@ class ReportData:
         telling: The most telling rollouts.
         notes: Errors, calibrations, restarts and other remarkable events.
         dropped: What was left out to keep the report small, in sentences.
+        schedule: What the schedule released, and when.
     """
 
     name: str = ""
@@ -384,3 +438,4 @@ class ReportData:
     telling: tuple[TellingRollout, ...] = ()
     notes: tuple[Note, ...] = ()
     dropped: tuple[str, ...] = ()
+    schedule: ScheduleView = field(default_factory=ScheduleView)

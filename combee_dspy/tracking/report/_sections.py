@@ -14,9 +14,10 @@ from combee_dspy.tracking.report._charts import (
     timeline,
     weights_chart,
 )
-from combee_dspy.tracking.report._data import PHASES, CostRow, IterationRow, Point, ReportData, Spending
+from combee_dspy.tracking.report._data import PHASES, CostRow, IterationRow, Point, ReportData, ScheduleView, Spending
 from combee_dspy.tracking.report._html import Child, Markup, el
 from combee_dspy.tracking.report._parts import amount, dollars, duration, figure, money, score, section, table
+from combee_dspy.tracking.report._schedule_chart import queue_chart, release_chart
 
 __all__ = ["batches", "cost", "diversity", "operators", "progress", "schedule"]
 
@@ -191,8 +192,23 @@ def schedule(data: ReportData) -> Markup:
         "schedule",
         "Schedule",
         _grid([figure("Where the seconds went", chart, note), _phases(rows, told)]) if chart else None,
+        _released(data.schedule),
         el("details", summary, table(columns, [_iteration(row) for row in rows])),
     )
+
+
+def _released(view: ScheduleView) -> Markup | None:
+    """Return what the run's scheduler decided, where there was one."""
+    drawn = [("Released when, by lane", release_chart(view)), ("Slots and queue", queue_chart(view))]
+    figures = [figure(caption, drawing) for caption, drawing in drawn if drawing is not None]
+    gave_way = sum(tick.dropped for tick in view.ticks)
+    reasons = sorted(view.releases, key=lambda one: -one.tasks)
+    rows = [[one.reason, amount(one.times), amount(one.tasks)] for one in reasons]
+    parts = [_grid(figures) if figures else None]
+    parts += [table(("~released because", "#batches", "#tasks"), rows)] if rows else []
+    told = f"Waiting tasks gave way to more urgent ones {gave_way} times."
+    parts += [el("p", told, class_="note")] if gave_way else []
+    return el("div", parts) if any(parts) else None
 
 
 def _phases(rows: Sequence[IterationRow], told: str) -> Markup:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import dspy
 from combee_dspy.baselines import Baseline, BaselineTask, Desk
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.bounds import check_whole
+from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.records import Rollout
 from combee_dspy.streams import derive
 
@@ -43,11 +44,10 @@ class TextGrad(Baseline):
         """Check the parameters.
 
         Raises:
-            ArgumentTypeError: ``constraints`` is no list of texts.
-            ArgumentValueError: ``batch_size`` is no whole number of at least 1.
+            ArgumentTypeError: ``constraints`` is no list of texts, or ``batch_size`` no whole number.
+            ArgumentValueError: ``batch_size`` is below 1.
         """
-        if not isinstance(self.batch_size, int) or isinstance(self.batch_size, bool) or self.batch_size < 1:
-            raise ArgumentValueError("batch_size", self.batch_size, "is no size", "Give a whole number of at least 1.")
+        check_whole("batch_size", self.batch_size, 1)
         if isinstance(self.constraints, str) or not all(isinstance(one, str) for one in self.constraints):
             raise ArgumentTypeError("constraints", self.constraints, "is no list of texts", 'Give ["Keep it short."].')
 

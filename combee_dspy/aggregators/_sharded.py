@@ -1,0 +1,101 @@
+"""What aggregators over shards share: how a scan is planned, begun, fed and finished."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from combee_dspy.aggregators._base import Aggregator, Scan
+from combee_dspy.aggregators._plan import plan_scan
+from combee_dspy.aggregators._reading import call_room, fit_limit
+from combee_dspy.aggregators._stream import Course, ShardScan
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import Lessons, Reflection
+from combee_dspy.reflections import fit_reflections
+from combee_dspy.shuffle import Placement
+from combee_dspy.strategies import StrategyContext
+
+__all__ = ["Sharded", "shards_for"]
+
+
+class Sharded(Aggregator):
+    """What aggregators over shards share: a scan is begun, fed and finished.
+
+    Attributes:
+        max_call_tokens: Estimated tokens one call may take, the prompt included; a parameter of each.
+    """
+
+    max_call_tokens: int
+
+    def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
+        """Return what the shards teach, with the output of every node.
+
+        Raises:
+            ArgumentValueError: A parameter of this strategy is out of range.
+        """
+        self.validate()
+        if not reflections:
+            return Lessons(context.component)
+        scan = self.begin(len(reflections), context)
+        if scan is None:
+            scan, reflections = self._begin_over(reflections, context)
+        for position, reflection in enumerate(reflections):
+            scan.feed(position, reflection)
+        return scan.finish()
+
+    def begin(self, size: int, context: StrategyContext, *, tokens: int | None = None) -> Scan | None:
+        """Begin a scan whose reflections are still to come; see :meth:`combee_dspy.aggregators.Aggregator.begin`."""
+        self.validate()
+        if size < 0:
+            raise ArgumentValueError("size", size, "is negative", "Give the number of positions.")
+        if tokens is not None and tokens < 1:
+            raise ArgumentValueError("tokens", tokens, "is below 1", "Give None where it is not known.")
+        room = call_room(self.max_call_tokens, context)
+        course = self._course(size, room, context, tokens)
+        return None if course is None else ShardScan(self.name, course, size, room, context)
+
+    @abstractmethod
+    def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course | None:
+        """Plan a scan from its size alone, or return ``None`` where the reflections decide its shards."""
+
+    def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
+        """Plan a scan of reflections that are there, each of which fits its share of a call."""
+        raise NotImplementedError
+
+    def _begin_over(
+        self, reflections: Sequence[Reflection], context: StrategyContext
+    ) -> tuple[Scan, Sequence[Reflection]]:
+        room = call_room(self.max_call_tokens, context)
+        items = fit_reflections(reflections, fit_limit(room), context.component, context.emit, context.iteration)
+        course = self._course_over(items, room, context)
+        return ShardScan(self.name, course, len(items), room, context, fitted=True), items
+
+
+class _Dealt(Protocol):
+    """What a strategy must hold to be dealt by :func:`shards_for`."""
+
+    copies: int
+    fan_in: int
+    placement: Placement
+
+
+def shards_for(
+    strategy: _Dealt, size: int, room: int, context: StrategyContext, tokens: int | None, *, window: int | None
+) -> list[tuple[int, ...]]:
+    """Return the shards of a plan that is made before any reflection is there (see :func:`plan_scan`).
+
+    Args:
+        strategy: Says how copies are dealt.
+        size: Positions.
+        room: Estimated tokens that the data of one call may take.
+        context: Where chance comes from.
+        tokens: What a reflection is expected to take, or ``None``.
+        window: How many shards a copy may travel, or ``None``.
+    """
+    fan_in = strategy.fan_in
+    if tokens is not None:
+        # What takes more than its share of a call is split, so no reflection counts for more.
+        fan_in = max(min(fan_in, room // min(tokens, fit_limit(room))), 2)
+    plan = plan_scan(size, strategy.copies, fan_in, context.stream("shuffle"), strategy.placement, window=window)
+    return [node.sources for node in plan.levels[0]] if plan.levels else []

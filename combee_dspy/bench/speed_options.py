@@ -1,0 +1,154 @@
+"""What ``combee bench speed`` measures, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from combee_dspy.bench.speed_methods import METHODS, lacking
+from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms import SimulatedConfig
+
+__all__ = ["LABEL", "SpeedOptions", "check_options", "data_source", "load_rows"]
+
+LABEL = "simulated service, no language model"
+"""What is said wherever figures of the simulated service are shown."""
+
+# Benchmarks that make as many rows as they are asked for. Others are cut.
+_MADE_TO_SIZE = ("formula-mini",)
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedOptions:
+    """What is measured.
+
+    Attributes:
+        methods: Names out of :data:`METHODS`; the first is the reference. They run in this order,
+            rotated from one repeat to the next.
+        examples: Training examples, which make one epoch.
+        validation: Validation examples.
+        heldout: Held-out examples, read once before and once after each run.
+        slots: Calls that the service serves at once; also the threads of every method.
+        time_scale: Wall seconds per simulated second, above 0.
+        repeats: Timed runs of each method; the figures are of the median one.
+        seed: Seed of the service and of every method in the timed runs.
+        seeds: Seeds on which held-out is compared. Empty: the timed seed alone, as it was timed.
+        benchmark: A benchmark's name.
+        params: Its parameters, without the sizes.
+        endpoint: Address of an OpenAI-compatible service; ``None`` for the simulated one.
+        model: The model's name there.
+        api_key_env: Environment variable that holds the key for it.
+    """
+
+    methods: tuple[str, ...] = ("gepa", "combee")
+    examples: int = 240
+    validation: int = 60
+    heldout: int = 100
+    slots: int = 64
+    time_scale: float = 0.1
+    repeats: int = 1
+    seed: int = 0
+    seeds: tuple[int, ...] = ()
+    benchmark: str = "formula-mini"
+    params: Mapping[str, Any] = field(default_factory=lambda: {"task": "compute"})
+    endpoint: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no language model is involved."""
+        return self.endpoint is None
+
+    @property
+    def label(self) -> str:
+        """What is said wherever the figures are shown."""
+        return LABEL if self.simulated else f"model {self.model}"
+
+    @property
+    def law(self) -> str | None:
+        """How long an answer takes; ``None`` where only the service knows.
+
+        The parameters are those of the project's measured comparison of optimizers on
+        one epoch; they describe no particular provider (see :class:`combee_dspy.lms.LatencyLaw`).
+        """
+        if not self.simulated:
+            return None
+        config = SimulatedConfig()
+        latency, items = config.latency, config.capacity.attended_items
+        said = f"({latency.ttft:g} s + output tokens / {latency.tokens_per_second:g}) × lognormal({latency.sigma:g})"
+        return f"latency {said}; at most {items} items attended in a call"
+
+    @property
+    def unit(self) -> str:
+        """What the seconds are."""
+        return "simulated s" if self.simulated else "s"
+
+
+def check_options(options: SpeedOptions) -> None:
+    """Refuse what cannot be measured.
+
+    Raises:
+        ArgumentValueError: An option cannot be used.
+    """
+    known = f"Methods: {', '.join(METHODS)}."
+    if not options.methods:
+        raise ArgumentValueError("methods", options.methods, "names no method", known)
+    for name in options.methods:
+        _check_method(name, options, known)
+    if options.time_scale <= 0:
+        raise ArgumentValueError("time_scale", options.time_scale, "is not above 0", "Nothing would be measured.")
+    if options.repeats < 1:
+        raise ArgumentValueError("repeats", options.repeats, "is below 1", "Nothing would be measured.")
+    if len(set(options.seeds)) < len(options.seeds):
+        raise ArgumentValueError("seeds", options.seeds, "names one twice", "Name each once.")
+    if (options.endpoint is None) != (options.model is None):
+        remedy = "Give both, or none for the simulated service."
+        raise ArgumentValueError("endpoint and model", options.endpoint or options.model, "stands alone", remedy)
+
+
+def _check_method(name: str, options: SpeedOptions, known: str) -> None:
+    if name not in METHODS:
+        raise ArgumentValueError("methods", name, "is no method", known)
+    if options.methods.count(name) > 1:
+        raise ArgumentValueError("methods", name, "is named twice", "Name each method once.")
+    before = METHODS[name].follows
+    if before and before not in options.methods[: options.methods.index(name)]:
+        problem = f"takes the size that {before} picks, which does not come before it"
+        raise ArgumentValueError("methods", name, problem, f"Name {before} first.")
+    if lacking(name):
+        raise ArgumentValueError("methods", name, f"needs {lacking(name)}, which this version lacks", "Leave it out.")
+
+
+def load_rows(options: SpeedOptions) -> Benchmark:
+    """Return the benchmark, cut to the sizes asked for.
+
+    Raises:
+        ArgumentValueError: It has fewer rows than asked for.
+        DataSourceError: It cannot be read.
+    """
+    sizes = {"train": options.examples, "validation": options.validation, "heldout": options.heldout}
+    made = sizes if options.benchmark in _MADE_TO_SIZE else {}
+    loaded = load_benchmark(options.benchmark, **{**options.params, **made})
+    train, validation, heldout = (_first(split, sizes[split.name]) for split in loaded.splits)
+    return replace(loaded, train=train, validation=validation, heldout=heldout)
+
+
+def data_source(options: SpeedOptions) -> str:
+    """Return where the rows come from, in one line.
+
+    Raises:
+        ArgumentValueError: The benchmark has fewer rows than asked for.
+        DataSourceError: It cannot be read.
+    """
+    return load_rows(options).source
+
+
+def _first(split: Split, size: int) -> Split:
+    if not 1 <= size <= len(split):
+        name = "examples" if split.name == "train" else split.name
+        remedy = f"Give 1 to {len(split)}."
+        raise ArgumentValueError(name, size, f"cannot be taken from {len(split)} rows of {split.name}", remedy)
+    return Split(split.name, split.examples[:size], split.row_hashes[:size])

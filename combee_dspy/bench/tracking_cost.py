@@ -1,0 +1,260 @@
+"""What keeping the books costs: CPU a rollout, read per part, and wall-clock beside the same run without them."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from combee_dspy.bench.tracking_world import Books, BusTime, Shape, TimedJournal, judged, run_shape
+from combee_dspy.costs import is_recorder
+from combee_dspy.events import Event
+from combee_dspy.exceptions import ServiceError
+from combee_dspy.lms.simulated import SimulatedConfig, SimulatedService
+from combee_dspy.tracking import EventBus, MLflowTracker
+
+__all__ = ["Cost", "CostAim", "measure"]
+
+_WARM = 128
+_WARM_LABEL = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class CostAim:
+    """What tracking may cost.
+
+    Attributes:
+        cpu_ms: CPU milliseconds a rollout, all parts together.
+        overhead: Wall-clock, relative to the run without it.
+    """
+
+    cpu_ms: float = 0.15
+    overhead: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the books cost.
+
+    Attributes:
+        rollouts: Rollouts of each of the paired runs.
+        counted: Rollouts of the run that CPU was read in.
+        cpu_ms: CPU milliseconds a rollout, by part: ``ledger``, ``journal``, ``events``, ``shipper``.
+        total_cpu_ms: Their sum.
+        paired_cpu_ms: The same sum in each of the paired runs with everything on; what a run costs
+            once, such as its traces, weighs more in a short one.
+        wall_on: Seconds of each run with everything on.
+        wall_off: Seconds of the run with everything off right before or after it.
+        overhead: Median over the pairs of on / off − 1.
+        close_seconds: Seconds after the last rollout until all was in MLflow, by paired run.
+        holds: Whether both are within the aim.
+    """
+
+    rollouts: int
+    counted: int
+    cpu_ms: dict[str, float]
+    total_cpu_ms: float
+    paired_cpu_ms: tuple[float, ...]
+    wall_on: tuple[float, ...]
+    wall_off: tuple[float, ...]
+    overhead: float
+    close_seconds: tuple[float, ...]
+    holds: bool
+
+
+class _Meter:
+    """Adds up CPU seconds that threads spend in a call, each in its own sum, so that no lock is needed."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+        self._sums: list[list[float]] = []
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same call, timed."""
+
+        def timing(*args: Any, **kwargs: Any) -> Any:
+            begun = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._sum()[0] += time.thread_time() - begun
+
+        return timing
+
+    def _sum(self) -> list[float]:
+        found: list[float] | None = getattr(self._own, "sum", None)
+        if found is None:
+            found = self._own.sum = [0.0]
+            self._sums.append(found)
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """All threads together."""
+        return sum(one[0] for one in self._sums)
+
+
+@contextmanager
+def _timed_ledger(meter: _Meter) -> Iterator[None]:
+    """Time what the ledger's callback does at the beginning and the end of each LM call."""
+    kind = next(type(one) for one in dspy.settings.callbacks if is_recorder(one))
+    before = {name: kind.__dict__[name] for name in ("on_lm_start", "on_lm_end")}
+    for name, method in before.items():
+        setattr(kind, name, meter.timed(method))
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(kind, name, method)
+
+
+def _timed_bus(meter: _Meter) -> type[EventBus]:
+    """Return a bus that adds up what emitters spend in it, the journal included."""
+
+    class TimedBus(EventBus):
+        def emit(self, event: Event) -> None:
+            meter.timed(super().emit)(event)
+
+    return TimedBus
+
+
+def measure(
+    rollouts: int,
+    pairs: int,
+    *,
+    counted: int = 10_000,
+    time_scale: float = 1.0,
+    slots: int = 64,
+    say: Callable[[str], None] = lambda line: None,
+    aim: CostAim | None = None,
+) -> Cost:
+    """Measure what the books cost.
+
+    CPU is read from each part's own thread or calls, in one run of ``counted``
+    rollouts on a service that answers at once, so that it takes no longer than
+    it must: what a part computes does not depend on how long an answer takes.
+    Wall-clock is compared at the service's own latencies.
+
+    Args:
+        rollouts: Rollouts of each paired run, about.
+        pairs: Runs with everything on, each beside one with everything off; the order alternates.
+        counted: Rollouts of the run that CPU is read in; 0 reads it in the paired runs alone.
+        time_scale: Wall seconds for one simulated second, in the paired runs.
+        slots: Calls served at once; rollouts in flight.
+        say: Hears how far it is, on one line.
+        aim: What it may cost.
+
+    Raises:
+        ServiceError: The store did not take everything in time.
+    """
+    aim = aim if aim is not None else CostAim()
+    dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = _Bench(Path(temporary), slots, say)
+        cpu: dict[str, float] = {}
+        close = []
+        if counted:
+            with SimulatedService(SimulatedConfig(slots=slots, time_scale=0.0)) as service:
+                bench.warm(service)
+                _, cpu, _ = bench.on(service, Shape.of(counted, slots), "counted")
+        on, off, parts = [], [], []
+        shape = Shape.of(rollouts, slots)
+        with SimulatedService(SimulatedConfig(slots=slots, time_scale=time_scale)) as service:
+            bench.warm(service)
+            for pair in range(pairs):
+                for books in (True, False) if pair % 2 else (False, True):
+                    label = f"pair {pair + 1} of {pairs}"
+                    if not books:
+                        off.append(bench.off(service, shape, label))
+                        continue
+                    done, each, seconds = bench.on(service, shape, label)
+                    on.append(done.wall)
+                    parts.append(each)
+                    close.append(seconds)
+    cpu = cpu or {name: statistics.median(part[name] for part in parts) for name in parts[0]}
+    total = sum(cpu.values())
+    overhead = statistics.median(one / other - 1 for one, other in zip(on, off, strict=True))
+    return Cost(
+        rollouts=shape.rollouts,
+        counted=Shape.of(counted, slots).rollouts if counted else 0,
+        cpu_ms=cpu,
+        total_cpu_ms=total,
+        paired_cpu_ms=tuple(sum(part.values()) for part in parts),
+        wall_on=tuple(on),
+        wall_off=tuple(off),
+        overhead=overhead,
+        close_seconds=tuple(close),
+        holds=total <= aim.cpu_ms and overhead < aim.overhead,
+    )
+
+
+class _Bench:
+    def __init__(self, folder: Path, slots: int, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._slots = slots
+        self._say = say
+        self._store = f"sqlite:///{folder}/mlflow.db"
+        self._runs = 0
+
+    def warm(self, service: SimulatedService) -> None:
+        """Set up the store and the client: neither is what is measured."""
+        self.on(service, Shape.of(_WARM, self._slots), _WARM_LABEL)
+
+    def off(self, service: SimulatedService, shape: Shape, label: str) -> float:
+        """Return the seconds of a run with everything off."""
+        lm = _lm(service)
+        wall = run_shape(shape, lm, judged(lm), books=False, label=label).wall
+        self._say(f"{label}, books off: {shape.rollouts:,} rollouts in {wall:.2f} s")
+        return wall
+
+    def on(self, service: SimulatedService, shape: Shape, label: str) -> tuple[Books, dict[str, float], float]:
+        """Return a run with everything on, CPU milliseconds a rollout by part, and seconds to its end."""
+        self._runs += 1
+        folder = self._folder / f"run-{self._runs}"
+        journal, delivery, ledger, emitters = TimedJournal(folder), BusTime(), _Meter(), _Meter()
+        lm = _lm(service)
+        begun = time.monotonic()
+        tracker = MLflowTracker("books", self._store, spool=str(folder / "spool"))
+        done = run_shape(
+            shape,
+            lm,
+            judged(lm),
+            journal=journal,
+            tracker=tracker,
+            hooks=(delivery,),
+            label=label,
+            bus=_timed_bus(emitters),
+            during=lambda: _timed_ledger(ledger),
+        )
+        close = time.monotonic() - begun - done.wall
+        if done.hook is None or not done.hook.shipper.complete:
+            raise ServiceError(f"the store did not take everything of {label!r} in time")
+        seconds = {
+            "ledger": ledger.seconds,
+            "journal": journal.cpu_seconds,
+            "events": max(0.0, emitters.seconds - journal.cpu_seconds) + delivery.cpu_seconds,
+            "shipper": done.hook.shipper.cpu_seconds,
+        }
+        each = {name: value / shape.rollouts * 1000 for name, value in seconds.items()}
+        if label != _WARM_LABEL:
+            parts = ", ".join(f"{name} {value:.4f}" for name, value in each.items())
+            self._say(
+                f"{label}, books on: {shape.rollouts:,} rollouts in {done.wall:.2f} s; "
+                f"{sum(each.values()):.4f} ms of CPU a rollout ({parts})"
+            )
+        return done, each, close
+
+
+def _lm(service: SimulatedService) -> dspy.LM:
+    # Every run asks the same prompts and gets the same answers after the same time, from the service and no cache.
+    dspy.cache.reset_memory_cache()
+    service.forget_attempts()
+    return service.lm(cache=True)

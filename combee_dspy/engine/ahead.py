@@ -1,0 +1,116 @@
+"""Rollouts that were started before anybody asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import RolloutKey
+
+__all__ = ["Ahead", "AheadEntry", "speculation_room"]
+
+
+@dataclass(slots=True)
+class AheadEntry:
+    """One rollout that was started early.
+
+    Attributes:
+        future: The rollout.
+        candidate_id: The candidate's content hash.
+        purpose: What it was likely to be for.
+        lane: What may be given up together.
+        bought: Whether it costs anything; not where an earlier run had paid for it.
+        iteration: The iteration it is charged to, once it was given up.
+        charged: Whether the budget has been told of it.
+    """
+
+    future: Future[Rollout]
+    candidate_id: str
+    purpose: str
+    lane: str
+    bought: bool = True
+    iteration: int = 0
+    charged: bool = False
+
+
+class Ahead:
+    """What was started early and has not been asked for yet.
+
+    Owned by the thread that runs gepa's loop. An entry leaves when somebody asks for its
+    rollout (:meth:`take`), or when it is given up. Then it is cancelled if it has not started, and charged to
+    the budget even so: whether it could be stopped in time is a matter of time, and what a run
+    buys next must not depend on that.
+
+    Attributes:
+        wasted: Rollouts that were given up so far, those that were stopped in time included.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[RolloutKey, AheadEntry] = {}
+        self._given_up: dict[RolloutKey, AheadEntry] = {}
+        self.wasted = 0
+
+    def __contains__(self, key: RolloutKey) -> bool:
+        return key in self._open
+
+    def add(self, key: RolloutKey, entry: AheadEntry) -> None:
+        """Note a rollout that was started early."""
+        self._open[key] = entry
+
+    def take(self, key: RolloutKey) -> AheadEntry | None:
+        """Return the entry of a rollout that is asked for now, if it was started early."""
+        entry = self._open.pop(key, None) or self._given_up.pop(key, None)
+        if entry is not None and entry.charged:
+            self.wasted -= 1
+        return entry
+
+    def open_in(self, *lanes: str) -> int:
+        """Return how many rollouts of some lanes nobody has asked for yet."""
+        return sum(entry.lane in lanes for entry in self._open.values())
+
+    def give_up(self, unwanted: Callable[[AheadEntry, str], bool], iteration: int) -> int:
+        """Cancel what is not wanted any more; return how many rollouts that are.
+
+        Args:
+            unwanted: Whether an entry is to be given up; also told the example's row hash.
+            iteration: The iteration that it is charged to.
+        """
+        gone = [key for key, entry in self._open.items() if unwanted(entry, key.row)]
+        for key in gone:
+            entry = self._open.pop(key)
+            if entry.bought:
+                entry.future.cancel()
+            entry.iteration, entry.charged = iteration, True
+            self._given_up[key] = entry
+        self.wasted += len(gone)
+        return len(gone)
+
+    def ended(self) -> list[AheadEntry]:
+        """Return what was given up, was bought and has ended since, once. What failed is left out."""
+        ended = []
+        for entry in self._given_up.values():
+            if entry.bought and entry.future.done():
+                entry.bought = False
+                ended.append(entry)
+        return [one for one in ended if not one.future.cancelled() and one.future.exception() is None]
+
+    def running(self) -> list[Future[Rollout]]:
+        """Return what was given up and still runs."""
+        return [entry.future for entry in self._given_up.values() if not entry.future.done()]
+
+
+def speculation_room(share: float, rollouts: int, wasted: int, outstanding: int) -> int:
+    """Return how many more rollouts may be started on a guess.
+
+    Even if every guess turned out wrong, no more than ``share`` of all rollouts would have been
+    bought for nothing: (wasted + outstanding + more) ≤ share · (rollouts + outstanding + more).
+
+    Args:
+        share: The share, in [0, 1).
+        rollouts: Rollouts asked for so far.
+        wasted: Rollouts that were bought for nothing so far.
+        outstanding: Guesses that nobody has asked for yet.
+    """
+    return max(0, int((share * (rollouts + outstanding) - wasted - outstanding) / (1 - share)))

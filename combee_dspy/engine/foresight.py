@@ -1,0 +1,272 @@
+"""What is begun before gepa's loop asks for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import dspy
+
+from combee_dspy.engine.ahead import AheadEntry, speculation_room
+from combee_dspy.engine.candidates import Candidate, candidate_id
+from combee_dspy.engine.evaluator import Begun, Evaluator
+from combee_dspy.engine.lost import behind
+from combee_dspy.engine.scanning import Scanner
+from combee_dspy.engine.settings import Settings
+from combee_dspy.engine.state import RunState
+from combee_dspy.engine.streaming import Stream, StreamKey, Streams
+from combee_dspy.records import Rollout
+from combee_dspy.strategies import PredictFn
+
+__all__ = ["Coming", "Foresight", "place_of"]
+
+Hears = Callable[[int, Rollout], None]
+
+# Lanes of rollouts that are started early: on a guess, or for an iteration that has been drawn.
+_SCREENED = "validation of a child on its screen"
+_GUESSED = "rollouts of a likely parent"
+_DRAWN = "rollouts of the next iteration"
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A parent and a minibatch that gepa's loop is about to ask for.
+
+    Attributes:
+        iteration: The iteration that asks.
+        number: Position of the minibatch in it.
+        candidate: The parent.
+        rows: The minibatch.
+        components: What its children will edit, where that is known.
+        operators: Who makes them, by position; ``None`` where that is not known yet.
+    """
+
+    iteration: int
+    number: int
+    candidate: Candidate
+    rows: tuple[dspy.Example, ...]
+    components: tuple[str, ...] | None
+    operators: tuple[int, ...] | None = None
+
+
+class Foresight:
+    """Begins early what a run is going to need, and what it is likely to need.
+
+    - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.streaming.Stream`).
+    - The first minibatch runs beside the seed's validation, from the moment that one
+      validation rollout has shown that program and metric work.
+    - A child's validation begins beside its screen; the next minibatch runs on the likeliest parent beside
+      the validation of this one's children. These are guesses: together they never risk more than
+      ``speculation`` of the run's rollouts, and what was bought for nothing is charged to the budget.
+    - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
+      before this one's children were known.
+
+    Nothing here changes a result: rollouts are joined through the run's memo, lessons by
+    position. Owned by the thread that runs gepa's loop.
+
+    Args:
+        settings: The run's settings.
+        state: The run's state.
+        evaluator: Buys rollouts.
+        scanner: Begins scans.
+        streams: Keeps them.
+        predict: Makes the way to the LM, at a temperature or at the LM's own.
+        validation: The validation examples.
+        limit: The budget in rollouts, if any.
+        least: Rollouts of the smallest iteration.
+
+    Attributes:
+        state: As given.
+    """
+
+    def __init__(  # noqa: PLR0913 - one wiring point, called once per run
+        self,
+        settings: Settings,
+        state: RunState,
+        evaluator: Evaluator,
+        scanner: Scanner,
+        streams: Streams,
+        predict: Callable[[float | None], PredictFn],
+        *,
+        validation: Sequence[dspy.Example],
+        limit: int | None,
+        least: int,
+    ) -> None:
+        self._settings = settings
+        self.state = state
+        self._evaluator = evaluator
+        self._scanner = scanner
+        self._streams = streams
+        self._predict = predict
+        self._validation = list(validation)
+        self._limit = limit
+        self._least = least
+        # Both sample the rollouts that a metric scores: which they have seen must not be a matter of time.
+        self._waits = settings.calibration is not None or settings.ceiling is not None
+        self._coming: dict[StreamKey, Coming] = {}
+        self._first: Callable[[], Sequence[Coming]] | None = None
+        self._next: Callable[[], Sequence[Sequence[dspy.Example]]] | None = None
+
+    def watch(
+        self,
+        first: Callable[[], Sequence[Coming]] | None,
+        following: Callable[[], Sequence[Sequence[dspy.Example]]] | None,
+    ) -> None:
+        """Say how to know what comes.
+
+        Args:
+            first: Returns the first iteration's minibatches, before there is a state of gepa's; ``None``
+                where that is not known.
+            following: Returns the minibatches that the next iteration would draw; ``None`` where that is not known.
+        """
+        self._first, self._next = first, following
+
+    def expect(self, coming: Sequence[Coming]) -> None:
+        """Note what this iteration is about to ask for, and give up what was begun for another guess."""
+        iteration = coming[0].iteration if coming else self.state.iteration
+        for stream in self._streams.drop(iteration):
+            for component in () if stream.used else stream.components:
+                waiting = self.state.lost.get(component, ())
+                self.state.lost[component] = (*stream.rescued(component), *waiting)
+        self._coming = {self._key(one): one for one in coming}
+        wanted = {(key[0], row) for key in self._coming for row in key[1]}
+        self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
+
+    def follow(self, coming: Sequence[Coming]) -> None:
+        """Begin the next iteration, which has been drawn."""
+        if not self._waits:
+            self._start(coming)
+
+    def affords_another(self) -> bool:
+        """Return whether the budget can pay for an iteration beyond this one."""
+        if self._limit is None:
+            return True
+        sizes = [decision.size for decision in self.state.decisions[-1:]]
+        return self._limit - self._evaluator.bought >= 2 * self._least + sum(sizes)
+
+    def hears(self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]]) -> list[Hears | None]:
+        """Begin the scans of parents that are about to run; return what hears each one's rollouts."""
+        found: list[Hears | None] = []
+        for candidate, batch in items:
+            key = (candidate_id(candidate), tuple(self._evaluator.row_hash(row) for row in batch))
+            coming = self._coming.get(key)
+            found.append(None if coming is None or key in self._streams else self._open(coming, key))
+        return found
+
+    def beside_seed(self, begun: Begun) -> None:
+        """Begin the first iteration, once one of the seed's validation rollouts has gone well."""
+        first = self._first
+        if first is None or self._waits or not _one_went_well(begun):
+            return
+        self._start(first())
+
+    def beside_screen(self, children: Sequence[Candidate]) -> None:
+        """Begin the validation of children that are being screened, as far as the share of guesses goes."""
+        # Row by row over all children: each one's first rows are as likely to be needed.
+        items = [(child, [row]) for row in self._validation for child in children]
+        self._evaluator.start_ahead(items, purpose="validation", lane=_SCREENED, most=self._room())
+
+    def beside_validation(self, children: Sequence[Candidate]) -> None:
+        """Run the next minibatch on the likeliest parent, beside its validation."""
+        if self._next is None or not children or self._settings.staleness:
+            return
+        items = [(children[0], rows) for rows in self._next()]
+        self._evaluator.start_ahead(items, purpose="parent", lane=_GUESSED, most=self._room())
+
+    def refused(self, gone: Sequence[str]) -> None:
+        """Give up the validation of children that will not have one, by content hash."""
+        identities = frozenset(gone)
+        self._give_up(lambda entry, row: entry.lane == _SCREENED and entry.candidate_id in identities)
+
+    def close(self) -> None:
+        """Give up everything that is left, and wait for what cannot be stopped."""
+        self._streams.close()
+        self._give_up(lambda entry, row: True)
+        for future in self._evaluator.ahead.running():
+            # Only its end is of interest: what it raises was for nobody.
+            future.exception()
+        self._evaluator.settle_ahead()
+
+    def _start(self, coming: Sequence[Coming]) -> None:
+        hears = []
+        for one in coming:
+            key = self._key(one)
+            hears.append(None if key in self._streams else self._open(one, key))
+        items = [(one.candidate, one.rows) for one in coming]
+        self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, ready=hears)
+
+    def _open(self, coming: Coming, key: StreamKey) -> Hears | None:
+        """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet."""
+        if coming.components is None or not self._teaches(coming.operators):
+            return None
+        schedule = self._settings.diversity.temperature
+        predict = self._predict(None if schedule is None else schedule.temperature(coming.iteration, self.state.stale))
+        place = place_of(coming.number)
+        readings = {}
+        for component in coming.components:
+            again = self.state.lost.get(component, ()) if self._settings.rescue else ()
+            rescued = behind(len(key[1]), key[1], again)
+            scan = self._scanner.begin(
+                coming.candidate,
+                component,
+                predict,
+                iteration=coming.iteration,
+                place=place,
+                size=len(key[1]) + len(rescued),
+            )
+            if scan is not None:
+                self.state.lost.pop(component, None)
+                readings[component] = (scan, rescued)
+        if not readings:
+            return None
+        enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
+        record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
+        return self._streams.open(Stream(key, coming.iteration, readings, record, enough, self._streams.readers))
+
+    def _teaches(self, operators: tuple[int, ...] | None) -> bool:
+        known = self._settings.operators
+        if operators is None:
+            return all(operator.needs_lessons for operator in known) or (
+                (self._settings.children or len(known)) >= len(known)
+                and any(operator.needs_lessons for operator in known)
+            )
+        return any(known[position].needs_lessons for position in operators)
+
+    def _key(self, coming: Coming) -> StreamKey:
+        return candidate_id(coming.candidate), tuple(self._evaluator.row_hash(row) for row in coming.rows)
+
+    def _room(self) -> int:
+        if self._waits:
+            return 0
+        ahead = self._evaluator.ahead
+        open_guesses = ahead.open_in(_SCREENED, _GUESSED)
+        room = speculation_room(self._settings.speculation, self._evaluator.asked, ahead.wasted, open_guesses)
+        if self._limit is None:
+            return room
+        # What the budget has left is for what is needed: another iteration at least, before any guess.
+        return max(0, min(room, self._limit - self._evaluator.bought - ahead.wasted - open_guesses - self._least))
+
+    def _give_up(self, unwanted: Callable[[AheadEntry, str], bool]) -> None:
+        self.state.unbilled += self._evaluator.ahead.give_up(unwanted, self.state.iteration)
+        self._evaluator.settle_ahead()
+
+
+def place_of(number: int) -> str:
+    """Return what tells a parent and a minibatch apart from others in the iteration."""
+    return f"group {number}"
+
+
+def _one_went_well(begun: Begun) -> bool:
+    """Wait for the first rollout that did not fail; return whether there is one."""
+    for tickets in begun.pending:
+        for ticket in tickets:
+            # In their order: the first to be started is among the first to end, and a
+            # program that fails on it may fail on all.
+            try:
+                rollout = ticket.future.result()
+            except Exception:  # noqa: BLE001 - the evaluator raises it, with all that it knows
+                return False
+            if rollout.error is None:
+                return True
+    return False

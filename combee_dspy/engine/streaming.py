@@ -1,0 +1,216 @@
+"""Scans that begin before their rollouts have ended."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from combee_dspy.aggregators import Scan
+from combee_dspy.records import Lessons, Reflection, Rollout
+
+__all__ = ["Stream", "StreamKey", "Streams", "stream_key"]
+
+# A reader waits for its one call. What bounds the calls is the session, not this.
+_READERS = 128
+
+StreamKey = tuple[str, tuple[str, ...]]
+"""A parent's content hash and the row hashes of its minibatch."""
+
+
+def stream_key(parent: str, rollouts: Sequence[Rollout]) -> StreamKey:
+    """Return the key of what a parent's rollouts are read by."""
+    return parent, tuple(rollout.example_id for rollout in rollouts)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One component's scan, on its way."""
+
+    scan: Scan
+    rescued: tuple[Reflection, ...]
+    held: list[Any] = field(default_factory=list)
+    reads: list[Future[None]] = field(default_factory=list)
+    records: dict[int, Any] = field(default_factory=dict)
+
+
+class Stream:
+    """One parent on one minibatch, read while its rollouts still run.
+
+    A shard is read as soon as the records of all its reflections are there, so the first
+    calls run beside the last rollouts. What is learned is the same as if everything had been
+    read at the end: plan, prompts and joins go by position, never by arrival.
+
+    Nothing is read before a rollout fell short of a perfect score, where gepa skips minibatches without a mistake.
+
+    Thread-safe.
+
+    Attributes:
+        used: Whether somebody has asked for what it learned.
+
+    Args:
+        key: Tells streams apart.
+        iteration: The iteration that asks for it.
+        readings: The scans begun, by component, each with the rescued reflections behind the minibatch's own.
+        record: Makes one rollout's record for a component; ``None`` where it says nothing.
+        enough: The score from which a rollout has no mistake; ``None`` reads shards at once.
+        readers: Where shards are read. Not owned.
+    """
+
+    def __init__(
+        self,
+        key: StreamKey,
+        iteration: int,
+        readings: Mapping[str, tuple[Scan, tuple[Reflection, ...]]],
+        record: Callable[[str, int, Rollout], Any | None],
+        enough: float | None,
+        readers: ThreadPoolExecutor,
+    ) -> None:
+        self.key = key
+        self.iteration = iteration
+        self._record = record
+        self._enough = enough
+        self._readers = readers
+        self._lock = threading.Lock()
+        self._heard: set[int] = set()
+        self._open = enough is None
+        self._failure: Exception | None = None
+        self.used = False
+        self._readings = {component: _Reading(scan, rescued) for component, (scan, rescued) in readings.items()}
+        size = len(key[1])
+        for reading in self._readings.values():
+            for number, reflection in enumerate(reading.rescued):
+                self._hold(reading, reading.scan.feed(size + number, reflection))
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """The components that are read."""
+        return tuple(self._readings)
+
+    def rescued(self, component: str) -> tuple[Reflection, ...]:
+        """Return the rescued reflections of a component."""
+        return self._readings[component].rescued
+
+    def hear(self, position: int, rollout: Rollout) -> None:
+        """Take in one rollout. Heard again, it changes nothing."""
+        with self._lock:
+            if position in self._heard or self._failure is not None:
+                return
+            self._heard.add(position)
+            self._open = self._open or self._enough is None or not rollout.score >= self._enough
+            try:
+                for component, reading in self._readings.items():
+                    record = self._record(component, position, rollout)
+                    if record is not None:
+                        reading.records[position] = record
+                    given = None if record is None else Reflection(position, record, rollout.example_id)
+                    self._hold(reading, reading.scan.feed(position, given))
+            except Exception as error:  # noqa: BLE001 - kept, and raised to whoever asks for the records
+                self._failure = error
+                return
+            if self._open:
+                for reading in self._readings.values():
+                    self._read(reading)
+
+    def records(self, rollouts: Sequence[Rollout]) -> dict[str, dict[int, Any]]:
+        """Return the records by component and position, once all rollouts are there.
+
+        Raises:
+            Exception: What making a record raised.
+        """
+        for position, rollout in enumerate(rollouts):
+            self.hear(position, rollout)
+        if self._failure is not None:
+            raise self._failure
+        return {component: dict(reading.records) for component, reading in self._readings.items()}
+
+    def lessons(self, component: str) -> Lessons:
+        """Return what a component's scan learned. Every rollout must have been heard.
+
+        Raises:
+            Exception: What the aggregator raised.
+        """
+        reading = self._readings[component]
+        with self._lock:
+            self.used = True
+            self._read(reading)
+            reads = tuple(reading.reads)
+        for read in reads:
+            read.result()
+        return reading.scan.finish()
+
+    def cancel(self) -> None:
+        """Read nothing more."""
+        with self._lock:
+            self._failure = self._failure or RuntimeError("the stream was cancelled")
+            for reading in self._readings.values():
+                reading.held.clear()
+                for read in reading.reads:
+                    read.cancel()
+
+    def _hold(self, reading: _Reading, shards: Sequence[Any]) -> None:
+        reading.held.extend(shards)
+
+    def _read(self, reading: _Reading) -> None:
+        for shard in reading.held:
+            # A fresh copy per task: two threads may not run in one context.
+            context = contextvars.copy_context()
+            reading.reads.append(self._readers.submit(context.run, reading.scan.read, shard))
+        reading.held.clear()
+
+
+class Streams:
+    """The streams of one run.
+
+    Rollouts are heard in a thread of their own: making records is no work for the threads
+    that carry out rollouts. Opened, taken and closed by the thread that runs gepa's loop.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[StreamKey, Stream] = {}
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._listener: threading.Thread | None = None
+        self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="combee-read")
+
+    def __contains__(self, key: StreamKey) -> bool:
+        return key in self._streams
+
+    def open(self, stream: Stream) -> Callable[[int, Rollout], None]:
+        """Take a stream in, and return what hears its rollouts, in any order and from any thread."""
+        self._streams[stream.key] = stream
+        if self._listener is None:
+            # A daemon: a run that is interrupted must not wait for it.
+            self._listener = threading.Thread(target=self._listen, name="combee-stream", daemon=True)
+            self._listener.start()
+        context = contextvars.copy_context()
+
+        def ready(position: int, rollout: Rollout) -> None:
+            self._queue.put(lambda: context.run(stream.hear, position, rollout))
+
+        return ready
+
+    def get(self, key: StreamKey) -> Stream | None:
+        """Return a stream that has been opened."""
+        return self._streams.get(key)
+
+    def drop(self, before: int) -> list[Stream]:
+        """Cancel the streams of iterations before one, and return them."""
+        gone = [key for key, stream in self._streams.items() if stream.iteration < before]
+        dropped = [self._streams.pop(key) for key in gone]
+        for stream in dropped:
+            stream.cancel()
+        return dropped
+
+    def close(self) -> None:
+        """Cancel what is left and stop. May be called twice."""
+        self.drop(1 << 62)
+        self._queue.put(None)
+        self.readers.shutdown(wait=False, cancel_futures=True)
+
+    def _listen(self) -> None:
+        while (heard := self._queue.get()) is not None:
+            heard()

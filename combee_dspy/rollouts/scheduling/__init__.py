@@ -1,0 +1,45 @@
+"""One scheduler for a whole run: a priority queue over rollouts, reflections and validations."""
+
+from combee_dspy.rollouts.scheduling._account import LaneAccount, ScheduleAccount
+from combee_dspy.rollouts.scheduling._flush import (
+    AtOnce,
+    FlushRule,
+    FlushView,
+    at_once,
+    queue_at_least,
+    variance_below,
+    waited,
+)
+from combee_dspy.rollouts.scheduling._limit import ConcurrencyLimit, FixedLimit, Outcome
+from combee_dspy.rollouts.scheduling._place import LANES, SPECULATIVE, Place, current_place, placed
+from combee_dspy.rollouts.scheduling._preemption import Preemption
+from combee_dspy.rollouts.scheduling._record import Released, ReplayQueue, ScheduleRecord
+from combee_dspy.rollouts.scheduling._scheduler import Scheduler
+from combee_dspy.rollouts.scheduling._settings import SHARES, Scheduling
+
+__all__ = [
+    "LANES",
+    "SHARES",
+    "SPECULATIVE",
+    "AtOnce",
+    "ConcurrencyLimit",
+    "FixedLimit",
+    "FlushRule",
+    "FlushView",
+    "LaneAccount",
+    "Outcome",
+    "Place",
+    "Preemption",
+    "Released",
+    "ReplayQueue",
+    "ScheduleAccount",
+    "ScheduleRecord",
+    "Scheduler",
+    "Scheduling",
+    "at_once",
+    "current_place",
+    "placed",
+    "queue_at_least",
+    "variance_below",
+    "waited",
+]

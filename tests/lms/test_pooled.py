@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import http.server
+import json
+import logging
+import pickle
+import socket
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import pytest
+from dspy.utils.exceptions import (
+    LMAuthError,
+    LMInvalidRequestError,
+    LMNotConfiguredError,
+    LMProviderError,
+    LMRateLimitError,
+    LMServerError,
+    LMTimeoutError,
+    LMTransportError,
+    is_retryable_lm_error,
+)
+
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.lms import pooled, probe
+from combee_dspy.lms.pool import PooledEngine, PooledOptions, connections, sessions
+from combee_dspy.lms.redact import secrets_of
+from combee_dspy.rollouts import CURRENT_SESSION
+
+KEY = "sk-of-nobody-0123456789"
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+def answer(text="[[ ## answer ## ]]\n42\n\n[[ ## completed ## ]]"):
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+    }
+
+
+class Service:
+    """Answers with a script of (status, headers, body), then with 200; keeps what it was asked."""
+
+    def __init__(self):
+        self.script, self.asked, self.connections = [], [], 0
+        self.barrier = self.hang_up = None
+        self.now = self.most = 0
+        lock = threading.Lock()
+        service = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                super().setup()
+                service.connections += 1
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with lock:
+                    service.asked.append((self.path, dict(self.headers), body))
+                    service.now += 1
+                    service.most = max(service.most, service.now)
+                    status, headers, said = service.script.pop(0) if service.script else (200, {}, answer())
+                if service.barrier is not None:
+                    service.barrier.wait(20)
+                with lock:
+                    service.now -= 1
+                if status is None:
+                    self.close_connection = True
+                    return
+                data = said if isinstance(said, bytes) else json.dumps(said).encode()
+                self.send_response(status)
+                for name, value in {"content-length": str(len(data)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+                if service.hang_up:
+                    self.close_connection = True
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+        self.base = f"http://127.0.0.1:{self.server.server_port}/v1"
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def service(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_API_BASE", "OPENAI_BASE_URL", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    made = Service()
+    yield made
+    made.close()
+
+
+def lm_of(service, **settings):
+    return pooled("openai/m", **{"api_base": service.base, "api_key": KEY, "cache": False, "num_retries": 0} | settings)
+
+
+def in_threads(lm, *args, **kwargs):
+    return lm(*args, **kwargs)
+
+
+def on_a_loop(lm, *args, **kwargs):
+    return asyncio.run(lm.acall(*args, **kwargs))
+
+
+both = pytest.mark.parametrize("ask", [in_threads, on_a_loop])
+
+
+@both
+def test_a_call_is_written_as_openai_writes_it_and_read_as_dspy_reads_it(service, ask):
+    lm = lm_of(service, temperature=0.5, headers={"X-Team": "a"})
+    blocks = [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
+    said = ask(lm, messages=[{"role": "system", "content": "be kind"}, {"role": "user", "content": blocks}])
+    assert said == [answer()["choices"][0]["message"]["content"]]
+    path, headers, body = service.asked[0]
+    assert path == "/v1/chat/completions"
+    assert headers["Authorization"] == f"Bearer {KEY}"
+    assert headers["X-Team"] == "a"
+    assert body["model"] == "m"
+    assert body["temperature"] == 0.5
+    assert body["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": blocks}]
+    assert lm.history[-1]["usage"]["total_tokens"] == 10
+    assert lm.history[-1]["model"] == "openai/m"
+
+
+def test_it_serves_a_program_with_pictures_in_both_ways(service):
+    class Look(dspy.Signature):
+        """Look."""
+
+        picture: dspy.Image = dspy.InputField()
+        answer: int = dspy.OutputField()
+
+    look = dspy.Predict(Look)
+    with dspy.context(lm=lm_of(service)), dspy.track_usage() as usage:
+        assert look(picture=dspy.Image(url=PICTURE)).answer == 42
+        assert asyncio.run(look.acall(picture=dspy.Image(url=PICTURE))).answer == 42
+    assert isinstance(lm_of(service), dspy.LM)
+    for _, _, body in service.asked:
+        assert PICTURE in json.dumps(body)
+    assert usage.get_total_tokens()["openai/m"]["prompt_tokens"] == 14
+
+
+FAILURES = [
+    (401, {}, LMAuthError, False),
+    (400, {}, LMInvalidRequestError, False),
+    (429, {"retry-after": "7"}, LMRateLimitError, True),
+    (500, {}, LMServerError, True),
+    (503, {}, LMServerError, True),
+]
+
+
+@both
+@pytest.mark.parametrize(("status", "headers", "kind", "passing"), FAILURES)
+def test_statuses_become_dspys_own_errors(service, ask, status, headers, kind, passing):
+    service.script = [(status, headers, {"error": {"message": "no", "type": "t"}})]
+    with pytest.raises(kind) as caught:
+        ask(lm_of(service), "hello")
+    assert caught.value.status == status
+    assert is_retryable_lm_error(caught.value) is passing
+    assert caught.value.retry_after == (7.0 if headers else None)
+
+
+@both
+def test_a_service_that_is_silent_or_gone_is_told_apart(service, ask):
+    service.barrier = threading.Barrier(2)
+    with pytest.raises(LMTimeoutError) as caught:
+        ask(lm_of(service, timeout=0.2), "hello")
+    service.barrier.abort()
+    assert is_retryable_lm_error(caught.value)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(LMTransportError):
+        ask(pooled("m", api_base=f"http://127.0.0.1:{port}/v1", cache=False, num_retries=0), "hello")
+
+
+@both
+def test_a_gateways_page_and_an_answer_without_end_are_refused(service, ask, monkeypatch):
+    service.script = [(200, {}, b"<html>login</html>")]
+    with pytest.raises(LMProviderError):
+        ask(lm_of(service), "hello")
+    monkeypatch.setattr(connections, "LONGEST", 50)
+    monkeypatch.setattr(sessions, "LONGEST", 50)
+    with pytest.raises(LMTransportError, match="longer than"):
+        ask(lm_of(service), "hello")
+
+
+class Pressed:
+    def __init__(self):
+        self.heard = []
+
+    def pressed(self, retry_after):
+        self.heard.append(retry_after)
+
+
+@both
+def test_each_rejection_is_told_to_the_session_and_tried_again_a_few_times(service, ask):
+    session = Pressed()
+    token = CURRENT_SESSION.set(session)
+    try:
+        service.script = [(429, {"retry-after": "0"}, {}), (429, {"retry-after": "0.01"}, {})]
+        assert ask(lm_of(service, num_retries=2), "hello")
+        assert session.heard == [0.0, 0.01]
+        service.script = [(429, {"retry-after": "0"}, {})] * 9
+        with pytest.raises(LMRateLimitError):
+            ask(lm_of(service, num_retries=2), "hello")
+    finally:
+        CURRENT_SESSION.reset(token)
+    assert len(session.heard) == 5
+    assert len(service.asked) == 6
+
+
+@both
+def test_a_service_cannot_make_a_run_wait_for_days(service, ask):
+    service.script = [(429, {"retry-after": "864000"}, {})]
+    with pytest.raises(LMRateLimitError) as caught:
+        ask(lm_of(service), "hello")
+    assert caught.value.retry_after == 120.0
+
+
+@both
+def test_the_key_is_in_no_repr_dump_pickle_history_log_or_error(service, ask, caplog):
+    caplog.set_level(logging.DEBUG)
+    lm = lm_of(service, headers={"X-Pass": "open-sesame-77"})
+    ask(lm, "hello")
+    service.script = [(400, {}, {"error": {"message": f"bad key {KEY} and open-sesame-77"}})]
+    with pytest.raises(LMInvalidRequestError) as caught:
+        ask(lm, "hello")
+    program = dspy.Predict("a -> b")
+    program.lm = lm
+    shown = [repr(lm), repr(lm.engine), str(lm.kwargs), json.dumps(lm.dump_state()), repr(lm.history), caplog.text]
+    shown += [str(caught.value), repr(caught.value), str(program.dump_state()), repr(pickle.dumps(lm))]
+    shown += ["".join(traceback.format_exception(caught.value)), str(vars(caught.value))]
+    for text in shown:
+        assert KEY not in text
+        assert "open-sesame-77" not in text
+    assert {KEY, "open-sesame-77"} <= set(secrets_of(lm))
+
+
+def test_what_is_loaded_again_takes_its_key_from_the_environment(service, monkeypatch):
+    lm = lm_of(service, temperature=0.25, max_connections=7)
+    loaded = dspy.BaseLM.load_state(lm.dump_state(), allow_custom_lm_class=True)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+    for other in (loaded, pickle.loads(pickle.dumps(lm))):  # noqa: S301
+        assert other("hello") == lm("hello")
+        assert other.engine.options == lm.engine.options
+        assert other.kwargs["temperature"] == 0.25
+    keys = [headers["Authorization"] for _, headers, _ in service.asked]
+    assert keys == ["Bearer sk-of-the-environment", f"Bearer {KEY}"] * 2
+
+
+def test_a_service_of_ones_own_needs_no_key_and_openai_does(service, monkeypatch):
+    assert lm_of(service, api_key=None)("hello")
+    with pytest.raises(LMNotConfiguredError, match="OPENAI_API_KEY"):
+        pooled("m", cache=False)("hello")
+    monkeypatch.setenv("OPENAI_BASE_URL", service.base + "/")
+    assert pooled("m", cache=False)("hello")
+
+
+@both
+def test_copies_share_connections_and_nothing_else(service, ask):
+    lm = lm_of(service, temperature=0.0)
+    copies = [lm.copy(rollout_id=3, temperature=1.0), copy.deepcopy(lm), copy.copy(lm)]
+    assert all(one.engine is lm.engine for one in copies)
+    ask(copies[0], "hello")
+    assert (lm.history, len(copies[0].history)) == ([], 1)
+    assert service.asked[0][2]["temperature"] == 1.0
+    assert "rollout_id" not in service.asked[0][2]
+    assert lm.kwargs["temperature"] == 0.0
+
+
+def test_a_connection_is_kept_and_replaced_when_the_service_has_closed_it(service):
+    lm = lm_of(service)
+    for _ in range(3):
+        lm("hello")
+    assert service.connections == 1
+    # Closed after the answer, without saying so: the next request meets a dead connection.
+    service.hang_up = True
+    for _ in range(3):
+        assert lm("hello")
+    assert len(service.asked) == 6
+    lm.engine.close()
+    assert lm("hello")
+
+
+def test_a_service_that_hangs_up_at_once_is_not_asked_for_ever(service):
+    service.script = [(None, {}, b"")] * 4
+    with pytest.raises(LMTransportError):
+        lm_of(service)("hello")
+    assert len(service.asked) == 1
+
+
+def test_a_loops_connections_are_kept_and_end_with_it(service, recwarn):
+    lm = lm_of(service)
+
+    async def three():
+        return [await lm.acall("hello") for _ in range(3)]
+
+    asyncio.run(three())
+    assert service.connections == 1
+    asyncio.run(three())
+    assert service.connections == 2
+
+    async def closed_by_hand():
+        await lm.acall("hello")
+        await lm._async_engine_spec.aclose()
+        return await lm.acall("hello")
+
+    assert asyncio.run(closed_by_hand())
+    assert service.connections == 4
+    gc.collect()
+    assert not [one for one in recwarn if "Unclosed" in str(one.message)]
+
+
+def test_no_more_connections_than_allowed_are_in_use(service):
+    lm = lm_of(service, max_connections=2)
+    service.barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(6) as pool:
+        assert len(list(pool.map(lambda _: lm("hello"), range(6)))) == 6
+
+    async def six():
+        return await asyncio.gather(*(lm.acall("hello") for _ in range(6)))
+
+    assert len(asyncio.run(six())) == 6
+    assert service.most == 2
+
+
+def test_answers_are_cached_as_a_dspy_lms_are(service, tmp_path, monkeypatch):
+    cache = dspy.clients.Cache(
+        enable_disk_cache=False, enable_memory_cache=True, disk_cache_dir=str(tmp_path), memory_max_entries=9
+    )
+    monkeypatch.setattr(dspy, "cache", cache)
+    lm = lm_of(service, cache=True, temperature=1.0)
+    for rollout_id in (1, 1, 2):
+        lm("hello", rollout_id=rollout_id)
+    assert len(service.asked) == 2
+
+
+def test_the_probe_asks_it(service):
+    probe({"task": lm_of(service)})
+    assert len(service.asked) == 1
+
+
+def test_it_has_the_abilities_that_dspy_knows_of_the_model(service):
+    known, unknown = (pooled(name, api_base=service.base) for name in ("openai/gpt-4o", "openai/nobodys"))
+    plain = dspy.LM("openai/gpt-4o", api_key="x")
+    for name in ("supports_function_calling", "supports_reasoning", "supports_response_schema", "supported_params"):
+        assert getattr(known, name) == getattr(plain, name), name
+    assert not unknown.supports_response_schema
+    assert not PooledEngine().supports_function_calling
+
+
+def test_a_stream_comes_whole(service):
+    service.script = [(200, {"content-type": "text/event-stream"}, b'data: {"error":{"message":"busy"}}\n\n')]
+    engine = lm_of(service).engine
+    request = dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("hello"),))
+    assert [event.type for event in engine.stream(request)][-1] == "error"
+    assert service.asked[0][2]["stream"] is True
+
+
+def test_a_proxy_of_the_environment_is_asked_for_the_whole_address(service, monkeypatch):
+    monkeypatch.setenv("http_proxy", service.base.replace("http://", "http://me:secret@").removesuffix("/v1"))
+    monkeypatch.setenv("no_proxy", "")
+    pooled("m", api_base="http://nowhere.invalid/v1", cache=False, num_retries=0)("hello")
+    path, headers, _ = service.asked[0]
+    assert path == "http://nowhere.invalid/v1/chat/completions"
+    assert headers["Proxy-Authorization"].startswith("Basic ")
+    assert headers["Host"] == "nowhere.invalid"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "argument"),
+    [
+        ({"api_base": "localhost:8000"}, ArgumentValueError, "api_base"),
+        ({"api_base": "http://me:open-sesame@localhost/v1"}, ArgumentValueError, "api_base"),
+        ({"api_base": 8000}, ArgumentTypeError, "api_base"),
+        ({"max_connections": 0}, ArgumentValueError, "max_connections"),
+        ({"max_connections": True}, ArgumentTypeError, "max_connections"),
+        ({"timeout": 0}, ArgumentValueError, "timeout"),
+        ({"timeout": float("inf")}, ArgumentValueError, "timeout"),
+        ({"timeout": "1"}, ArgumentTypeError, "timeout"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, kind, argument):
+    with pytest.raises(kind) as caught:
+        pooled("m", **settings)
+    assert caught.value.argument == argument
+    assert "sesame" not in str(caught.value)
+    assert PooledOptions().max_connections == 512
