@@ -48,6 +48,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "delete": "combee_dspy.operators:Delete",
         "rephrase": "combee_dspy.operators:Rephrase",
         "reorder": "combee_dspy.operators:Reorder",
+        "rewrite": "combee_dspy.operators:Rewrite",
         "few-shot-swap": "combee_dspy.operators:FewShotSwap",
         "instruction-channel": "combee_dspy.operators:InstructionChannel",
     },

@@ -17,7 +17,7 @@ from combee_dspy.bench.speed_needs import calls_of
 from combee_dspy.bench.speed_options import SpeedOptions
 from combee_dspy.benchmarks import Benchmark
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from combee_dspy.lms import SimulatedService, SimulatedTask
 
 __all__ = ["Counted", "Endpoint", "open_endpoint"]
 
@@ -70,10 +70,8 @@ def open_endpoint(options: SpeedOptions, benchmark: Benchmark, seed: int, *, tim
         yield _Remote(options)
         return
     with quietly():
-        task = SimulatedTask.from_benchmark(benchmark, seed, params=options.params)
-    scale = options.time_scale if timed else 0.0
-    config = SimulatedConfig(seed=seed, slots=options.slots, time_scale=scale, log_calls=timed)
-    with SimulatedService(config, task) as service:
+        task = SimulatedTask.from_benchmark(benchmark, seed, params=options.params, base_rate=options.base_accuracy)
+    with SimulatedService(options.service(seed, timed=timed), task) as service:
         yield _Simulated(service, task)
 
 

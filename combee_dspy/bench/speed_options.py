@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
+
+import dspy
 
 from combee_dspy.bench.speed_methods import METHODS, lacking
 from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms import SimulatedConfig
+from combee_dspy.lms import ReasoningLaw, SimulatedConfig
 
-__all__ = ["LABEL", "SpeedOptions", "check_options", "data_source", "load_rows"]
+__all__ = ["LABEL", "Program", "SpeedOptions", "check_options", "data_source", "load_rows"]
 
 LABEL = "simulated service, no language model"
 """What is said wherever figures of the simulated service are shown."""
+
+Program = Literal["chain-of-thought", "predict"]
+"""A first program of one step: one that reasons before it answers, and one that answers at once."""
 
 # Benchmarks that make as many rows as they are asked for. Others are cut.
 _MADE_TO_SIZE = ("formula-mini",)
@@ -35,6 +40,13 @@ class SpeedOptions:
         repeats: Timed runs of each method; the figures are of the median one.
         seed: Seed of the service and of every method in the timed runs.
         seeds: Seeds on which held-out is compared. Empty: the timed seed alone, as it was timed.
+        program: What is optimized: ``dspy.ChainOfThought`` or ``dspy.Predict`` of the benchmark's signature.
+        reasoning_tokens: Median tokens of the simulated model's reasoning (see
+            :class:`combee_dspy.lms.ReasoningLaw`). Set by the peer alone: with 300 a rollout takes
+            0.5 + 300 / 60 = 5.5 s in the median, about what an iteration of the serial peer implied
+            in the measured comparison whose latencies the service has.
+        base_accuracy: Share of questions that the simulated model answers rightly untaught: 67.5 %,
+            what the untaught model of the ACE paper scores on Formula (arXiv 2510.04618, DeepSeek-V3.1).
         benchmark: A benchmark's name.
         params: Its parameters, without the sizes.
         endpoint: Address of an OpenAI-compatible service; ``None`` for the simulated one.
@@ -51,6 +63,9 @@ class SpeedOptions:
     repeats: int = 1
     seed: int = 0
     seeds: tuple[int, ...] = ()
+    program: Program = "chain-of-thought"
+    reasoning_tokens: float = 300.0
+    base_accuracy: float = 0.675
     benchmark: str = "formula-mini"
     params: Mapping[str, Any] = field(default_factory=lambda: {"task": "compute"})
     endpoint: str | None = None
@@ -76,10 +91,27 @@ class SpeedOptions:
         """
         if not self.simulated:
             return None
-        config = SimulatedConfig()
+        config = self.service()
         latency, items = config.latency, config.capacity.attended_items
         said = f"({latency.ttft:g} s + output tokens / {latency.tokens_per_second:g}) × lognormal({latency.sigma:g})"
-        return f"latency {said}; at most {items} items attended in a call"
+        said = f"latency {said}; at most {items} items attended in a call; right untaught {self.base_accuracy:.1%}"
+        law = config.reasoning
+        return said if law is None else f"{said}; reasoning {law.tokens:g} tokens × lognormal({law.sigma:g})"
+
+    def service(self, seed: int = 0, *, timed: bool = True) -> SimulatedConfig:
+        """Return the settings of the simulated service.
+
+        Args:
+            seed: Its seed.
+            timed: Whether latencies are waited for, and calls kept.
+        """
+        return SimulatedConfig(
+            seed=seed,
+            slots=self.slots,
+            time_scale=self.time_scale if timed else 0.0,
+            log_calls=timed,
+            reasoning=ReasoningLaw(self.reasoning_tokens) if self.program == "chain-of-thought" else None,
+        )
 
     @property
     def unit(self) -> str:
@@ -100,6 +132,9 @@ def check_options(options: SpeedOptions) -> None:
         _check_method(name, options, known)
     if options.time_scale <= 0:
         raise ArgumentValueError("time_scale", options.time_scale, "is not above 0", "Nothing would be measured.")
+    if options.program not in get_args(Program):
+        remedy = f"Give one of {', '.join(get_args(Program))}."
+        raise ArgumentValueError("program", options.program, "is no program", remedy)
     if options.repeats < 1:
         raise ArgumentValueError("repeats", options.repeats, "is below 1", "Nothing would be measured.")
     if len(set(options.seeds)) < len(options.seeds):
@@ -133,7 +168,9 @@ def load_rows(options: SpeedOptions) -> Benchmark:
     made = sizes if options.benchmark in _MADE_TO_SIZE else {}
     loaded = load_benchmark(options.benchmark, **{**options.params, **made})
     train, validation, heldout = (_first(split, sizes[split.name]) for split in loaded.splits)
-    return replace(loaded, train=train, validation=validation, heldout=heldout)
+    module = dspy.ChainOfThought if options.program == "chain-of-thought" else dspy.Predict
+    signature = loaded.signature
+    return replace(loaded, train=train, validation=validation, heldout=heldout, program=lambda: module(signature))
 
 
 def data_source(options: SpeedOptions) -> str:

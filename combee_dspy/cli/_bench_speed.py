@@ -74,6 +74,9 @@ def speed(  # noqa: PLR0913 - one parameter an option
         Path | None,
         typer.Option(help="Rows of the Formula benchmark, instead of formula-mini's.", rich_help_panel=_DATA),
     ] = None,
+    program: Annotated[
+        str, typer.Option(help="chain-of-thought, which reasons before it answers, or predict.", rich_help_panel=_DATA)
+    ] = "chain-of-thought",
     slots: Annotated[int, typer.Option(min=1, help="Calls served at once; threads of each method.")] = 64,
     time_scale: Annotated[float, typer.Option(help="Wall seconds for one simulated second, above 0.")] = 0.2,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each method; their median is shown.")] = 1,
@@ -106,6 +109,8 @@ def speed(  # noqa: PLR0913 - one parameter an option
         examples=examples,
         validation=validation,
         heldout=heldout,
+        # Checked with all other options.
+        program=program,  # type: ignore[arg-type]
         slots=slots,
         time_scale=time_scale,
         repeats=repeats,
@@ -170,7 +175,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _command(options: SpeedOptions) -> str:
     parts = ["combee", "bench", "speed", "--methods", ",".join(options.methods)]
-    for name in ("examples", "validation", "heldout", "slots", "time_scale", "repeats", "seed"):
+    for name in ("examples", "validation", "heldout", "program", "slots", "time_scale", "repeats", "seed"):
         parts += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     given = {
         "seeds": ",".join(str(one) for one in options.seeds) or None,

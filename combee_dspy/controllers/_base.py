@@ -29,6 +29,7 @@ class BatchView:
         validation_size: Rollouts that a full validation takes.
         children: Children checked on each minibatch. Each of them may be validated.
         groups: Minibatches drawn in one iteration.
+        screen: Examples of its minibatch that a child runs on at most; ``None`` for all.
         score_variance: Variance of the parents' scores so far, if any.
         record_tokens: Mean estimated tokens of a reflection, if measured.
         call_tokens: Tokens of reflections that one LM call may hold, if known.
@@ -45,6 +46,7 @@ class BatchView:
     validation_size: int = 0
     children: int = 1
     groups: int = 1
+    screen: int | None = None
     score_variance: float | None = None
     record_tokens: float | None = None
     call_tokens: int | None = None

@@ -119,26 +119,36 @@ def variance_bound(view: BatchView, min_size: int) -> Bound | None:
     return Bound("variance", max(min_size, needed), reason)
 
 
+_FEW = 3  # dspy.GEPA's minibatch: less than that compares single examples.
+
+
 def budget_bound(view: BatchView) -> Bound | None:
     """Bound by what the budget leaves.
 
     An iteration of g minibatches of n examples with c children each costs g·n
-    rollouts of parents, g·c·n of the children's checks, and a validation of
-    each child that passes: n ≤ (remaining − v·validation) / (g·(1 + c)). v is
-    the g·c validations that it may come to, or as many as what remains can pay
-    for beside one example: more would shrink the last batches to single
-    examples. At least 1, since the budget stops a run and not the controller.
+    rollouts of parents, g·c·min(n, s) of the children's checks with a screen of s
+    examples, and a validation of each child that passes:
+    n ≤ (remaining − v·validation) / (g·(1 + c)), or where that is above s,
+    n ≤ (remaining − v·validation − g·c·s) / g. v is the g·c validations that it may
+    come to, or as many as what remains can pay for beside three examples: more would
+    shrink the last batches to single examples. At least 1, since the budget stops
+    a run and not the controller.
     """
     if view.remaining_rollouts is None:
         return None
     children, groups = max(0, view.children), max(1, view.groups)
     each = groups * (1 + children)
     most = groups * max(1, children)
-    affordable = (view.remaining_rollouts - each) // view.validation_size if view.validation_size > 0 else most
+    few = each * min(_FEW, view.trainset_size)
+    affordable = (view.remaining_rollouts - few) // view.validation_size if view.validation_size > 0 else most
     validations = max(1, min(most, affordable))
-    limit = max(1, (view.remaining_rollouts - validations * view.validation_size) // each)
+    left = view.remaining_rollouts - validations * view.validation_size
+    limit = left // each
+    if view.screen is not None and limit > view.screen:
+        limit = (left - groups * children * view.screen) // groups
+    limit = max(1, limit)
     reason = (
         f"{view.remaining_rollouts} rollouts are left: {validations} × {view.validation_size} for validation, "
-        f"the rest for {each} rollouts an example of the batch"
+        f"the rest for a parent and {children} children on each of {groups} minibatches"
     )
     return Bound("budget", limit, reason)

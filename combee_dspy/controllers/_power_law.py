@@ -36,11 +36,14 @@ class PowerLaw(BatchController):
     bs = (αA/τ)^(1/(α+1)), rounded down, between ``min_size`` and the bounds.
 
     **What τ is relative to.** The paper gives 1.6 % and leaves open of what.
-    Here it is the delay at the smallest size measured, b₀, on the fitted
-    curve: τ = r·A·b₀^(−α). Then bs = (α·b₀^α / r)^(1/(α+1)), whatever A is.
-    With r = 0.016 and b₀ = 3: 12 examples at α = 0.3, 14 at α = 0.5, 14 at
-    α = 0.8, 13 at α = 1. A smaller r gives larger batches: at α = 1, 38
-    examples at r = 0.002. Give ``tau`` where seconds mean something to you.
+    Here it is the epoch's delay at the size itself: the plateau is where one
+    more example a batch saves a share r of the epoch, −T′(bs) = r·T(bs), which is
+    bs = α/r, whatever A is. With r = 0.016: 31 examples at α = 0.5, 50 at α = 0.8, 62 at
+    α = 1. Relative to the delay at the smallest size measured, r would pick 12 to 14 examples whatever
+    α is, a dozen of updates more than a joined scan needs. Give ``tau`` where seconds mean something to you.
+
+    **Even batches.** What is left of an epoch is cut into batches of one size: five of 48 rather than
+    four of 56 and one of 16, whose update would cost as much time as the others.
 
     **Bounds.** Every bound that changes the size is kept as a clamp, in this
     order: ``min-size`` (the only one that raises it), ``trainset`` (N),
@@ -51,7 +54,7 @@ class PowerLaw(BatchController):
 
     Args:
         tau: τ, seconds an epoch that one more example must save; ``None`` for ``relative_tau``.
-        relative_tau: r, the same as a share of the delay at the smallest size measured.
+        relative_tau: r, the same as a share of the epoch's delay at that size.
         profile: Distinct sizes measured inside the first epoch, at least 3.
         min_updates: Updates that an epoch keeps at least.
         min_size: Examples of the smallest batch, where trainset and bounds allow.
@@ -140,7 +143,14 @@ class PowerLaw(BatchController):
             budget_bound(view),
         )
         size, clamps = apply(size, bounds)
-        return BatchDecision(size, reason, fit, raised + clamps)
+        left = view.trainset_size - view.seen % view.trainset_size
+        even = -(-left // -(-left // size))
+        if even < size:
+            updates = -(-left // size)
+            clamps += (
+                Clamp("even", size, even, f"{left} examples are left of the epoch: {updates} batches of {even}"),
+            )
+        return BatchDecision(even, reason, fit, raised + clamps)
 
     def _wanted(self, view: BatchView, delays: dict[int, float]) -> tuple[PowerLawFit | None, int, str]:
         if not _profile.top(view.trainset_size, self.profile, self.min_updates):
@@ -168,7 +178,9 @@ class PowerLaw(BatchController):
         if self.tau is not None:
             tau = float(self.tau)
         else:
-            log_tau = math.log(self.relative_tau) + math.log(scale) - exponent * math.log(smallest)
+            # Where larger batches save nothing there is no plateau, and the smallest size stands for it.
+            at = math.log(exponent) - math.log(self.relative_tau) if exponent > 0 else math.log(smallest)
+            log_tau = math.log(self.relative_tau) + math.log(scale) - exponent * at
             if abs(log_tau) > 700:  # math.exp would overflow
                 return None
             tau = math.exp(log_tau)

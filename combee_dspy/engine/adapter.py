@@ -333,7 +333,10 @@ class CombeeAdapter(DspyBridge):
         purpose: str,
         ready: Sequence[Callable[[int, Rollout], None] | None] = (),
     ) -> Begun:
-        return self._bought_by().begin(items, purpose=purpose, iteration=self.run_state.iteration, ready=ready)
+        begun = self._bought_by().begin(items, purpose=purpose, iteration=self.run_state.iteration, ready=ready)
+        self.run_state.asked += sum(map(len, begun.pending))
+        self.run_state.bought += sum(ticket.new for tickets in begun.pending for ticket in tickets)
+        return begun
 
     def _finish(self, begun: Begun) -> list[Evaluated]:
         done = self._bought_by().finish(begun)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from combee_dspy.engine.announcing import Said
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import RolloutKey
 
@@ -24,6 +25,7 @@ class AheadEntry:
         bought: Whether it costs anything; not where an earlier run had paid for it.
         iteration: The iteration it is charged to, once it was given up.
         charged: Whether the budget has been told of it.
+        said: Whether the run's listeners have been told of it.
     """
 
     future: Future[Rollout]
@@ -33,6 +35,7 @@ class AheadEntry:
     bought: bool = True
     iteration: int = 0
     charged: bool = False
+    said: Said = field(default_factory=Said)
 
 
 class Ahead:
@@ -42,18 +45,19 @@ class Ahead:
     rollout (:meth:`take`), or when it is given up. Then it is cancelled if it has not started, and charged to
     the budget even so: whether it could be stopped in time is a matter of time, and what a run
     buys next must not depend on that.
-
-    Attributes:
-        wasted: Rollouts that were given up so far, those that were stopped in time included.
     """
 
     def __init__(self) -> None:
         self._open: dict[RolloutKey, AheadEntry] = {}
         self._given_up: dict[RolloutKey, AheadEntry] = {}
-        self.wasted = 0
 
     def __contains__(self, key: RolloutKey) -> bool:
         return key in self._open
+
+    def said(self, key: RolloutKey) -> Said | None:
+        """Return whether an open entry has been told of; ``None`` where there is no entry."""
+        entry = self._open.get(key)
+        return None if entry is None else entry.said
 
     def add(self, key: RolloutKey, entry: AheadEntry) -> None:
         """Note a rollout that was started early."""
@@ -61,10 +65,7 @@ class Ahead:
 
     def take(self, key: RolloutKey) -> AheadEntry | None:
         """Return the entry of a rollout that is asked for now, if it was started early."""
-        entry = self._open.pop(key, None) or self._given_up.pop(key, None)
-        if entry is not None and entry.charged:
-            self.wasted -= 1
-        return entry
+        return self._open.pop(key, None) or self._given_up.pop(key, None)
 
     def open_in(self, *lanes: str) -> int:
         """Return how many rollouts of some lanes nobody has asked for yet."""
@@ -84,7 +85,6 @@ class Ahead:
                 entry.future.cancel()
             entry.iteration, entry.charged = iteration, True
             self._given_up[key] = entry
-        self.wasted += len(gone)
         return len(gone)
 
     def ended(self) -> list[AheadEntry]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import dspy
-import tenacity
 
-from combee_dspy.costs import RolloutMeter
 from combee_dspy.engine.ahead import Ahead, AheadEntry
+from combee_dspy.engine.announcing import About, Announcer, Said
+from combee_dspy.engine.attempts import Attempts
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.tickets import ATTEMPTS, Pending, Ticket, check_service, give_up, result_of, tell_ready
-from combee_dspy.events import ErrorRaised, Event, RolloutFinished
+from combee_dspy.engine.tickets import Pending, Ticket, check_service, give_up, result_of, tell_ready
+from combee_dspy.events import Event
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import (
@@ -26,15 +26,21 @@ from combee_dspy.rollouts import (
     Fingerprints,
     InfrastructureFaultError,
     Metric,
+    Place,
     RolloutKey,
     another_draw,
     draw_again,
-    run_rollout,
+    patient_program,
+    placed,
 )
+from combee_dspy.rollouts.scheduling import SPECULATIVE
 
 __all__ = ["Begun", "Evaluated", "Evaluator"]
 
 _PROGRAMS_KEPT = 8
+
+# A child's validation is read at the end of an iteration; its screen decides whether there is one.
+_LANES = {"child": "screening", "screen": "screening", "validation": "validation", "heldout": "validation"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,6 @@ class Evaluator:
     Attributes:
         emit: As given.
         ahead: What was started before anybody asked for it.
-        asked: Rollouts asked for so far, those at hand included.
-        bought: How many of them were new to this run.
     """
 
     def __init__(  # noqa: PLR0913 - one wiring point, called once per run
@@ -116,21 +120,22 @@ class Evaluator:
     ) -> None:
         self._build = build
         self._metric = metric
-        self._failure_score = failure_score
         self._session = session
         self.emit = emit
+        self._announcer = Announcer(emit)
         self._cache = (cache if cache is not None else EvaluationCache()) if memoize else None
         # A cache in memory that others share must hold every trace: they may reflect on other rows.
         self._keep_all = cache is not None and cache.path is None
         self._keep_traces = keep_traces
+        self._attempts = Attempts(session, metric, failure_score, self._cache, self._keeps)
         self._programs: OrderedDict[tuple[str, int], dspy.Module] = OrderedDict()
         self._prints = Fingerprints(metric, failure_score)
         self._known: set[RolloutKey] = set()
         self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
-        self._serial = 0
         self.ahead = Ahead()
-        self.asked = 0
-        self.bought = 0
+
+    def _keeps(self, row: str) -> bool:
+        return self._keep_all or row in self._keep_traces
 
     def _program(self, candidate: Candidate, identity: str, replicate: int = 0) -> dspy.Module:
         place = (identity, replicate)
@@ -138,7 +143,7 @@ class Evaluator:
             built = self._build(candidate)
             if self._cache is not None:
                 self._prints.of_program(identity, built)
-            self._programs[place] = draw_again(built, replicate)
+            self._programs[place] = patient_program(draw_again(built, replicate))
         self._programs.move_to_end(place)
         while len(self._programs) > _PROGRAMS_KEPT:
             self._programs.popitem(last=False)
@@ -203,6 +208,7 @@ class Evaluator:
         pending: list[list[Ticket]] = []
         if self._cache is not None:
             self._prints.read_settings()
+        place = Place(_LANES.get(purpose, "rollout"), iteration=iteration)
         lm = dspy.settings.lm
         with dspy.context(lm=another_draw(lm, replicate)) if replicate else contextlib.nullcontext():
             try:
@@ -210,15 +216,13 @@ class Evaluator:
                     tickets: list[Ticket] = []
                     pending.append(tickets)
                     for example in batch:
-                        tickets.append(self._submit(candidate, identity, example, replicate, purpose))
+                        tickets.append(self._submit(candidate, identity, example, replicate, purpose, place))
                     hears = ready[number] if ready else None
                     if hears is not None:
-                        tell_ready(tickets, hears)
+                        self._let_hear(tickets, hears, About(identity, purpose, iteration, replicate=replicate))
             except BaseException:
                 Begun(identities, tuple(pending), purpose, iteration, replicate).cancel()
                 raise
-        self.asked += sum(map(len, pending))
-        self.bought += sum(ticket.new for tickets in pending for ticket in tickets)
         return Begun(identities, tuple(pending), purpose, iteration, replicate)
 
     def finish(self, begun: Begun) -> list[Evaluated]:
@@ -235,6 +239,7 @@ class Evaluator:
                 self._gather(identity, tickets, begun.purpose, begun.iteration, begun.replicate)
                 for identity, tickets in zip(begun.identities, begun.pending, strict=True)
             ]
+            self._announcer.raise_ending()
         except InfrastructureFaultError as fault:
             raise give_up(begun.pending, fault) from fault
         finally:
@@ -249,6 +254,8 @@ class Evaluator:
         *,
         purpose: str,
         lane: str,
+        iteration: int = 0,
+        certain: bool = False,
         most: int | None = None,
         ready: Sequence[Callable[[int, Rollout], None] | None] = (),
     ) -> int:
@@ -260,12 +267,16 @@ class Evaluator:
             items: Candidates, each with its batch; what comes first is bought first.
             purpose: What they are likely to be for: decides their place in the queue.
             lane: Names what may be given up together (see :attr:`ahead`).
+            iteration: The iteration that is likely to ask.
+            certain: Whether it is sure to be asked for unless the run ends: then it waits for its turn
+                like any other; a guess takes the slots that nobody else wants.
             most: The most that may be started.
             ready: As for :meth:`begin`.
         """
         if self._cache is None:
             return 0
         self._prints.read_settings()
+        place = Place(_LANES.get(purpose, "rollout") if certain else SPECULATIVE, iteration=iteration)
         started = 0
         for number, (candidate, batch) in enumerate(items):
             identity = candidate_id(candidate)
@@ -273,29 +284,25 @@ class Evaluator:
             for example in batch:
                 if most is not None and started >= most:
                     break
-                tickets.append(self._submit(candidate, identity, example, 0, purpose, lane=lane))
+                tickets.append(self._submit(candidate, identity, example, 0, purpose, place, lane=lane))
                 started += tickets[-1].new
             hears = ready[number] if ready else None
             if hears is not None:
-                tell_ready(tickets, hears)
+                self._let_hear(tickets, hears, About(identity, purpose, iteration))
         return started
 
     def settle_ahead(self) -> int:
         """Announce what was started ahead, given up and has ended since; return how many that were."""
         ended = self.ahead.ended()
         for entry in ended:
-            self.announce(
-                entry.future.result(),
-                entry.candidate_id,
-                purpose="speculative",
-                iteration=entry.iteration,
-                split=_split_of(entry.purpose),
-            )
+            split = "train" if entry.purpose == "parent" else entry.purpose
+            about = About(entry.candidate_id, "speculative", entry.iteration, split=split)
+            self._announcer.once(entry.said, entry.future.result(), about)
         return len(ended)
 
     def rescore(self, metric: Metric | None = None) -> None:
         """Read the metric's identity again, between iterations: it has changed, or is another from now on."""
-        self._metric = metric if metric is not None else self._metric
+        self._metric = self._attempts.metric = metric if metric is not None else self._metric
         self._prints.rescore(self._metric)
 
     def announce(
@@ -320,101 +327,76 @@ class Evaluator:
             replicate: Which draw it is.
             split: Where the example stands; by default as the purpose says.
         """
-        self._serial += 1
-        self.emit(
-            RolloutFinished(
-                iteration=iteration,
-                rollout=rollout,
-                rollout_id=f"{self._serial:08d}",
-                candidate_id=identity,
-                split=split or _split_of(purpose),
-                purpose=purpose,
-                cached=cached,
-                replicate=replicate,
-            )
-        )
-        if rollout.failed_in == "service" and not cached:
-            self.emit(ErrorRaised(iteration=iteration, where="rollout", error=rollout.error or "", fatal=False))
+        self._announcer.tell(rollout, About(identity, purpose, iteration, cached, replicate, split))
 
-    def _submit(
+    def _let_hear(self, tickets: Pending, hears: Callable[[int, Rollout], None], about: About) -> None:
+        """Call back with each rollout as soon as it is there, and has been told of."""
+
+        def heard(position: int, rollout: Rollout) -> None:
+            ticket = tickets[position]
+            self._announcer.once_early(ticket.said, rollout, replace(about, cached=not ticket.bought))
+            hears(position, rollout)
+
+        tell_ready(tickets, heard)
+
+    def _submit(  # noqa: PLR0913 - one rollout's whole identity
         self,
         candidate: Candidate,
         identity: str,
         example: dspy.Example,
         replicate: int,
         purpose: str,
+        place: Place,
         lane: str | None = None,
     ) -> Ticket:
         row = self.row_hash(example)
         key: RolloutKey | None = None
+        place = replace(place, key=f"{purpose}/{identity}/{row}/{replicate}", prefix=identity)
 
         def buy() -> Future[Rollout]:
             program = self._program(candidate, identity, replicate)
-            return self._session.submit(self._attempt, program, example, row, key, time.monotonic())
+            with placed(place):
+                return self._attempts.start(program, example, row, key)
 
+        # Asked for again, it is bought with the settings of this draw, not with those of whoever waits for it.
+        settings = contextvars.copy_context()
         cache = self._cache
         if cache is None:
-            return Ticket(buy(), bought=True, new=True, again=lambda: (buy(), True))
+            return Ticket(buy(), bought=True, new=True, again=lambda: (settings.run(buy), True))
         if not self._prints.knows(identity):
             self._program(candidate, identity)
         key = self._prints.key(identity, row, example, replicate)
         ask = functools.partial(
-            cache.obtain,
-            key,
-            example,
-            lambda: self._program(candidate, identity),
-            buy,
-            traced=self._keep_all or row in self._keep_traces,
+            cache.obtain, key, example, lambda: self._program(candidate, identity), buy, traced=self._keeps(row)
         )
+        again = functools.partial(settings.run, ask)
         future, bought = ask()
         if lane is not None:
-            early = key not in self._known and key not in self.ahead
+            said = self.ahead.said(key)
+            early = key not in self._known and said is None
+            # What had been asked for before is told of by whoever asked.
+            said = said or Said(done=not early)
             if early:
-                self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought))
-            return Ticket(future, bought, early, ask)
+                self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought, said=said))
+            return Ticket(future, bought, early, again, said)
         joined = self.ahead.take(key)
         if joined is not None:
             # It was bought for this very call, early: the books do not tell the two apart.
             self._known.add(key)
-            return Ticket(future, bought=bought or joined.bought, new=not joined.charged, again=ask)
+            move = getattr(self._session, "move", None)
+            if move is not None:
+                move(future, place)
+            return Ticket(future, bought or joined.bought, not joined.charged, again, joined.said)
         new = bought or key not in self._known
         self._known.add(key)
-        return Ticket(future, bought, new, ask)
-
-    def _attempt(
-        self, program: dspy.Module, example: dspy.Example, example_id: str, key: RolloutKey | None, submitted: float
-    ) -> Rollout:
-        """Run one rollout in a worker, again where the service failed in passing."""
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(ATTEMPTS),
-            wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
-            retry=tenacity.retry_if_exception(_may_pass),
-            reraise=True,
-        )
-        meter = RolloutMeter(submitted, time.monotonic())
-        rollout: Rollout
-        try:
-            # A session of other processes carries the rollout itself there.
-            run = getattr(self._session, "run_rollout", run_rollout)
-            rollout = retrying(run, program, example, example_id, self._metric, self._failure_score, meter)
-        except InfrastructureFaultError as fault:
-            if fault.rollout is None:
-                raise
-            rollout = fault.rollout
-        rollout = meter.stamp(rollout)
-        if self._cache is not None and key is not None:
-            self._cache.keep(key, rollout, program)
-        if self._keep_all or example_id in self._keep_traces:
-            return rollout
-        return replace(rollout, trace=(), callers=())
+        return Ticket(future, bought, new, again)
 
     def _gather(self, identity: str, tickets: Pending, purpose: str, iteration: int, replicate: int) -> Evaluated:
         rollouts = []
         for ticket in tickets:
             rollout = result_of(ticket)
-            self.announce(
-                rollout, identity, purpose=purpose, iteration=iteration, cached=not ticket.bought, replicate=replicate
-            )
+            about = About(identity, purpose, iteration, not ticket.bought, replicate)
+            self._announcer.once(ticket.said, rollout, about)
             rollouts.append(rollout)
         new = [ticket for ticket in tickets if ticket.new]
         return Evaluated(tuple(rollouts), len(new), sum(not ticket.bought for ticket in new))
@@ -427,11 +409,3 @@ class Evaluator:
         if known is None:
             known = self._row_hashes[id(example)] = (example, row_hash(example))
         return known[1]
-
-
-def _split_of(purpose: str) -> str:
-    return {"parent": "train", "child": "train", "screen": "train"}.get(purpose, purpose)
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, InfrastructureFaultError) and error.retryable

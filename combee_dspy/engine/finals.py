@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from combee_dspy.engine.candidates import Candidate
+from combee_dspy.evaluation import sign_test
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.stopping import Finalist, Selection, finalists, select
 
 __all__ = ["FINALS_SHARE", "affordable_finalists", "choose", "finals_reserve"]
 
+_BEATEN = 0.05
 FINALS_SHARE = 0.2
 """The most of a budget in rollouts that is kept back for drawing finalists again. A search that has less
 left than that to find something better is not helped by knowing better which of two is best."""
@@ -56,7 +58,8 @@ def choose(
     A validation score from a LM that samples is one draw, and the best of many
     is partly luck. So the finalists are drawn again, and the mean of both draws
     decides. Only candidates that were validated on the same examples can be
-    compared: those that the first of the most widely validated ones was.
+    compared: those that the first of the most widely validated ones was. One that a sign test of the
+    paired scores shows to be worse than the best (p at or below 0.05) is not drawn again.
 
     Args:
         result: gepa's result.
@@ -73,6 +76,8 @@ def choose(
     tokens = [sum(map(estimate_tokens, result.candidates[index].values())) for index in pool]
     chosen = [pool[position] for position in finalists(means, count if draw is not None else 1, tokens)]
     first = [tuple(scores[index][key] for key in order) for index in chosen]
+    rivals = [place for place, found in enumerate(first) if place == 0 or sign_test(first[0], found)[2] > _BEATEN]
+    chosen, first = [chosen[place] for place in rivals], [first[place] for place in rivals]
     again: Sequence[Sequence[float]] = ()
     if draw is not None and len(chosen) > 1:
         again = draw([dict(result.candidates[index]) for index in chosen], order)

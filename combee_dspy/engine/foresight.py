@@ -11,7 +11,7 @@ import dspy
 from combee_dspy.engine.ahead import AheadEntry, speculation_room
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.evaluator import Begun, Evaluator
-from combee_dspy.engine.lost import behind
+from combee_dspy.engine.lost import behind, joined_lost
 from combee_dspy.engine.scanning import Scanner
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
@@ -124,11 +124,6 @@ class Foresight:
 
     def expect(self, coming: Sequence[Coming]) -> None:
         """Note what this iteration is about to ask for, and give up what was begun for another guess."""
-        iteration = coming[0].iteration if coming else self.state.iteration
-        for stream in self._streams.drop(iteration):
-            for component in () if stream.used else stream.components:
-                waiting = self.state.lost.get(component, ())
-                self.state.lost[component] = (*stream.rescued(component), *waiting)
         self._coming = {self._key(one): one for one in coming}
         wanted = {(key[0], row) for key in self._coming for row in key[1]}
         self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
@@ -143,7 +138,7 @@ class Foresight:
         if self._limit is None:
             return True
         sizes = [decision.size for decision in self.state.decisions[-1:]]
-        return self._limit - self._evaluator.bought >= 2 * self._least + sum(sizes)
+        return self._limit - self.state.bought >= 2 * self._least + sum(sizes)
 
     def hears(self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]]) -> list[Hears | None]:
         """Begin the scans of parents that are about to run; return what hears each one's rollouts."""
@@ -173,6 +168,19 @@ class Foresight:
             return
         items = [(children[0], rows) for rows in self._next()]
         self._evaluator.start_ahead(items, purpose="parent", lane=_GUESSED, most=self._room())
+
+    def finish(self, iteration: int, gone: Sequence[str]) -> None:
+        """End an iteration: what its scans were to rescue and did not read waits on.
+
+        Args:
+            iteration: Which.
+            gone: Its children that were not validated, by content hash.
+        """
+        self.refused(gone)
+        for stream in self._streams.drop(iteration + 1):
+            for component in () if stream.used else stream.components:
+                waiting = self.state.lost.get(component, ())
+                self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
 
     def refused(self, gone: Sequence[str]) -> None:
         """Give up the validation of children that will not have one, by content hash."""
@@ -241,14 +249,16 @@ class Foresight:
             return 0
         ahead = self._evaluator.ahead
         open_guesses = ahead.open_in(_SCREENED, _GUESSED)
-        room = speculation_room(self._settings.speculation, self._evaluator.asked, ahead.wasted, open_guesses)
+        room = speculation_room(self._settings.speculation, self.state.asked, self.state.wasted, open_guesses)
         if self._limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.
-        return max(0, min(room, self._limit - self._evaluator.bought - ahead.wasted - open_guesses - self._least))
+        return max(0, min(room, self._limit - self.state.bought - self.state.wasted - open_guesses - self._least))
 
     def _give_up(self, unwanted: Callable[[AheadEntry, str], bool]) -> None:
-        self.state.unbilled += self._evaluator.ahead.give_up(unwanted, self.state.iteration)
+        gone = self._evaluator.ahead.give_up(unwanted, self.state.iteration)
+        self.state.unbilled += gone
+        self.state.wasted += gone
         self._evaluator.settle_ahead()
 
 

@@ -24,7 +24,7 @@ from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, has_chec
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.engine.fanout import Fanout, SelectOnce, component_selector
 from combee_dspy.engine.feedback import feedback_map
-from combee_dspy.engine.finals import choose
+from combee_dspy.engine.finals import affordable_finalists, choose, finals_reserve
 from combee_dspy.engine.foresight import Coming, Foresight
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.heldout import HeldoutSet
@@ -116,6 +116,10 @@ class _Run:
         self.services = services
         self.state = RunState(ledger=services.ledger, spent_in_all=load_totals(noted_spending(settings.log_dir)))
         self.limit = rollout_limit(settings, seed, splits)
+        # Flex programs are measured by DSPy's own means, which know no further draws.
+        self.redraws = not (settings.like_gepa or repeats_itself(student) or flex_sources(student))
+        kept = finals_reserve(self.limit, settings.finalists, len(splits.validation)) if self.redraws else 0
+        self.search_limit = None if self.limit is None else self.limit - kept
         # How many children each minibatch gets, and how many minibatches an iteration draws.
         self.children = children_of(settings)
         self.groups = minibatches_of(settings.gepa_kwargs.get("sampling_strategy"))
@@ -158,7 +162,9 @@ class _Run:
         if not settings.like_gepa or settings.guards != Guards():
             # Parity sends and keeps what dspy.GEPA does, unless the user has set guards.
             self.adapter.bind(self.guarding.proposed)
-        least = self.groups * (1 + max(1, self.children)) + len(splits.validation) if self.plans else 0
+        # A static size of the user's own may be smaller than GEPA's minibatch; nothing else should be.
+        few = min(3, len(splits.train), settings.reflection_minibatch_size or 3)
+        least = self.groups * few * (1 + max(1, self.children)) + len(splits.validation) if self.plans else 0
         scanner = Scanner(
             self.adapter,
             settings.aggregator,
@@ -179,7 +185,7 @@ class _Run:
             streams,
             services.port.at,
             validation=splits.validation,
-            limit=self.limit,
+            limit=self.search_limit,
             least=least,
         )
         self.screening: Screening | None = None
@@ -194,7 +200,7 @@ class _Run:
         )
         self.stopper = Stopper(
             settings.budget,
-            self.limit,
+            self.search_limit,
             self.reflection,
             self.state,
             len(splits.train),
@@ -239,7 +245,7 @@ class _Run:
             best_score=chosen.score,
             # gepa did not see the finalists' further draws.
             rollouts=result.total_metric_calls + self.state.unbilled,
-            speculative=self.evaluator.ahead.wasted,
+            speculative=self.state.wasted,
             iterations=self.state.iteration,
             seconds=self.state.spent.seconds + self.state.clock() - begun,
             costs=self.costs(),
@@ -301,7 +307,7 @@ class _Run:
             "perfect_score": settings.perfect_score,
             "use_merge": settings.use_merge,
             "max_merge_invocations": settings.max_merge_invocations,
-            "max_metric_calls": self.limit,
+            "max_metric_calls": self.search_limit,
             "stop_callbacks": [self.stopper, *(stops if isinstance(stops, Sequence) else [stops])],
             "logger": _GepaLog(),
             "run_dir": settings.log_dir,
@@ -351,12 +357,17 @@ class _Run:
         if not self.plans:
             return None
         settings, splits = self.settings, self.splits
-        views = ViewMaker(self.state, splits, self.services.ledger, settings.aggregator, self.limit)
+        views = ViewMaker(self.state, splits, self.services.ledger, settings.aggregator, self.search_limit)
         return ControlledSampler(
             settings.controller,
             EpochStream(len(splits.train), settings.seed),
             self.state,
-            views.maker(self.services.session.workers, max(1, self.children), self.groups),
+            views.maker(
+                self.services.session.workers,
+                max(1, self.children),
+                self.groups,
+                None if self.screening is None else settings.screen,
+            ),
             self.services.bus.emit,
             self.anchors,
         )
@@ -396,12 +407,9 @@ class _Run:
         rows = list(self.splits.validation)
         count = min(settings.finalists, len(result.candidates))
         left = None if self.limit is None else self.limit - result.total_metric_calls - self.state.unbilled
-        samples = not repeats_itself(self.adapter.student)
-        # Flex programs are measured by DSPy's own means, which know no further draws.
-        worth = count > 1 and samples and not settings.like_gepa and not self.adapter.flex_components
-        if worth and left is not None and left < count * len(rows):
-            worth = False
-        if not worth:
+        if left is not None:
+            count = affordable_finalists(count, left, len(rows))
+        if count < 2 or not self.redraws:
             chosen = choose(result, 1, seed=settings.seed, draw=None)
         else:
             chosen = choose(

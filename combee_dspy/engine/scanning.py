@@ -124,6 +124,15 @@ class Scanner:
         context = self._context(candidate, component, predict, iteration, place)
         return begin(self._aggregator, size, context)
 
+    def _learned(self, reflections: Sequence[Reflection], size: int, context: StrategyContext) -> Lessons:
+        """Learn from reflections that are all there, by the plan that a stream of them would have had."""
+        scan = begin(self._aggregator, size, context)
+        if scan is None or any(one.index >= size or one.part for one in reflections):
+            return learn(self._aggregator, reflections, context)
+        for reflection in reflections:
+            scan.feed(reflection.index, reflection)
+        return scan.finish()
+
     def _context(
         self, candidate: Candidate, component: str, predict: PredictFn, iteration: int, place: str
     ) -> StrategyContext:
@@ -188,7 +197,8 @@ class Scanner:
         reflections = (*fresh, *rescued)
         tokens = sum(estimate_record_tokens(one.record) for one in reflections)
         self._emit(ReflectionsMade(iteration=iteration, component=component, size=len(reflections), tokens=tokens))
-        lessons = learn(self._aggregator, reflections, context) if stream is None else stream.lessons(component)
+        size = len(dataset.rollouts) + len(rescued)
+        lessons = stream.lessons(component) if stream is not None else self._learned(reflections, size, context)
         told = lessons.rewrite is None
         retained = measure_retention(reflections, lessons) if told else ()
         samples = node_samples(reflections, lessons) if told and len(reflections) <= _SAMPLED else ((), ())

@@ -11,11 +11,12 @@ from pathlib import Path
 import dspy
 
 from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable
+from combee_dspy.engine.concurrency import Growth, scheduled
 from combee_dspy.engine.lineage import Lineage, Recorders
 from combee_dspy.engine.settings import Models, Settings
-from combee_dspy.lms import LMPort, probe
+from combee_dspy.lms import LMPort, metadata_once, probe
 from combee_dspy.lms.redact import scrub
-from combee_dspy.rollouts import EvaluationCache, ExecutorSession
+from combee_dspy.rollouts import EvaluationCache, Scheduler
 from combee_dspy.stopping import require_gpu_seconds, require_prices
 from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
 
@@ -27,20 +28,22 @@ class Services:
     """What lives as long as a run.
 
     Attributes:
-        session: Where rollouts and LM calls run.
+        session: Where rollouts and LM calls run: the run's one scheduler.
         bus: Where events go.
         ledger: What this process has spent.
         port: The strategies' way to an LM.
         cache: Rollouts that have been paid for; ``None`` where none is to be reused.
         secrets: Keys of every LM that has been called, a metric's own judge too.
+        growth: Whether the run has use for more tasks at once.
     """
 
-    session: ExecutorSession
+    session: Scheduler
     bus: EventBus
     ledger: Ledger
     port: LMPort
     cache: EvaluationCache | None = None
     secrets: set[str] = field(default_factory=set)
+    growth: Growth = field(default_factory=Growth)
 
     def scrub(self, text: str) -> str:
         """Return a text without the keys of any LM that has been called."""
@@ -64,6 +67,7 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
 
     with ExitStack() as stack:
         stack.enter_context(LedgerRecorder(ledger, heard).installed())
+        stack.enter_context(metadata_once())
         require_prices(settings.budget, models.by_use(), ledger.prices)
         require_gpu_seconds(settings.budget, bool(settings.gpus))
         cache = _opened(settings, stack)
@@ -85,12 +89,13 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
         stack.callback(bus.close)
         if cache is not None:
             stack.enter_context(cache.listen(bus.emit))
-        session = settings.executor.start(settings.num_threads or dspy.settings.num_threads)
+        growth = Growth()
+        session = scheduled(settings, models.task, growth, bus.emit)
         stack.callback(session.close)
         task_lm = dspy.settings.lm
         proposer = models.proposer or task_lm
         port = LMPort(session, {"task": task_lm, "proposer": proposer, "reflector": proposer}, cache=cache)
-        yield Services(session, bus, ledger, port, cache, secrets)
+        yield Services(session, bus, ledger, port, cache, secrets, growth)
 
 
 def _journal(settings: Settings, models: Models) -> Journal | None:

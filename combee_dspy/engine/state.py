@@ -75,6 +75,9 @@ class RunState:
             across a resume as far as JSON can hold their records.
         retention: What the calls of this process's scans kept.
         unbilled: Rollouts bought outside gepa's view and not counted by it yet.
+        asked: Rollouts asked for, those at hand included.
+        bought: Those of them that were new to the run.
+        wasted: Rollouts that were started on a guess and given up, in time or not.
         checked: Whether children of this iteration have run on their minibatch.
         drawn_ahead: What iterations to come were given early, by iteration: each minibatch's parent
             (gepa's index) and example ids.
@@ -110,6 +113,9 @@ class RunState:
     lost: dict[str, tuple[Reflection, ...]] = field(default_factory=dict)
     retention: RetentionBook = field(default_factory=RetentionBook)
     unbilled: int = 0
+    asked: int = 0
+    bought: int = 0
+    wasted: int = 0
     checked: bool = False
     drawn_ahead: dict[int, list[tuple[int, list[Any]]]] = field(default_factory=dict)
     _minibatches: dict[int, list[int]] = field(default_factory=dict)
@@ -199,6 +205,7 @@ class RunState:
                 "lessons": self.lessons.dump(),
                 "lost": dump_lost(self.lost),
                 "unbilled": self.unbilled,
+                "counts": [self.asked, self.bought, self.wasted],
                 "drawn_ahead": {str(key): [list(one) for one in drawn] for key, drawn in self.drawn_ahead.items()},
                 "minibatches": {str(key): sizes for key, sizes in self._minibatches.items()},
             },
@@ -228,6 +235,7 @@ class RunState:
         self.lessons.load(data["lessons"])
         self.lost = load_lost(data.get("lost", {}))
         self.unbilled = int(data["unbilled"])
+        self.asked, self.bought, self.wasted = (int(count) for count in data.get("counts", (0, 0, 0)))
         self.drawn_ahead = {
             int(key): [(int(parent), list(ids)) for parent, ids in drawn]
             for key, drawn in data.get("drawn_ahead", {}).items()

@@ -6,8 +6,9 @@ import contextvars
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from combee_dspy.engine.announcing import Said
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import InfrastructureFaultError
@@ -29,12 +30,14 @@ class Ticket:
         bought: Whether this call buys it: it is this call's to cancel.
         new: Whether it is new to this run.
         again: Asks for it once more, for where whoever was buying it gave up.
+        said: Whether it has been told of.
     """
 
     future: Future[Rollout]
     bought: bool
     new: bool
     again: Callable[[], tuple[Future[Rollout], bool]]
+    said: Said = field(default_factory=Said)
 
 
 Pending = Sequence[Ticket]

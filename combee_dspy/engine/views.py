@@ -34,13 +34,14 @@ class ViewMaker:
         self._aggregator = aggregator
         self._limit = limit
 
-    def maker(self, workers: int, children: int, groups: int) -> Callable[[Any], BatchView]:
+    def maker(self, workers: int, children: int, groups: int, screen: int | None = None) -> Callable[[Any], BatchView]:
         """Return the function that makes a view from gepa's state.
 
         Args:
             workers: Rollouts that may run at once.
             children: Children checked on each minibatch.
             groups: Minibatches drawn in one iteration.
+            screen: Examples that a child runs on at most; ``None`` for its whole minibatch.
         """
 
         def make(state: Any) -> BatchView:
@@ -48,6 +49,7 @@ class ViewMaker:
             # Below the workers the peak says how little was asked at once, not how much the service can
             # do: a first minibatch of three would pass for a service that serves three.
             saturated = task is not None and task.peak >= workers
+            spent = state.total_num_evals + self._state.unbilled
             return BatchView(
                 iteration=state.i + 1,
                 trainset_size=len(self._splits.train),
@@ -56,10 +58,11 @@ class ViewMaker:
                 planned=tuple(decision.size for decision in self._state.decisions),
                 workers=workers,
                 capacity=task.peak if task is not None and saturated else None,
-                remaining_rollouts=None if self._limit is None else max(0, self._limit - state.total_num_evals - self._state.unbilled),
+                remaining_rollouts=None if self._limit is None else max(0, self._limit - spent),
                 validation_size=len(self._splits.validation),
                 children=children,
                 groups=groups,
+                screen=screen,
                 score_variance=self._state.score_variance,
                 record_tokens=self._state.mean_record_tokens,
                 call_tokens=getattr(self._aggregator, "max_call_tokens", None),

@@ -13,6 +13,7 @@ _HOMES = {
     "CapacityModel": "combee_dspy.lms.simulated",
     "FailureRates": "combee_dspy.lms.simulated",
     "LatencyLaw": "combee_dspy.lms.simulated",
+    "ReasoningLaw": "combee_dspy.lms.simulated",
     "ServiceStats": "combee_dspy.lms.simulated",
     "SimulatedConfig": "combee_dspy.lms.simulated",
     "SimulatedQuestion": "combee_dspy.lms.simulated",

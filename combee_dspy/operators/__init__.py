@@ -10,6 +10,7 @@ from combee_dspy.operators._insert import Insert
 from combee_dspy.operators._instruction_channel import InstructionChannel
 from combee_dspy.operators._reorder import Reorder
 from combee_dspy.operators._rephrase import Rephrase
+from combee_dspy.operators._rewrite import Rewrite
 from combee_dspy.operators._weights import (
     OperatorOutcome,
     draw_operators,
@@ -28,6 +29,7 @@ __all__ = [
     "OperatorOutcome",
     "Reorder",
     "Rephrase",
+    "Rewrite",
     "decode_demonstrations",
     "decode_fields",
     "demonstration_of",

@@ -16,7 +16,7 @@ __all__ = ["CEILING", "START", "AdaptiveLimit", "growth_allowed"]
 START = 8
 """Tasks in flight at the start: eight times a serial run."""
 
-CEILING = 512
+CEILING = 256
 """The most tasks in flight where nobody says: each is a thread and a connection."""
 
 

@@ -164,6 +164,7 @@ class Asyncio(Executor):
     """
 
     name: ClassVar[str] = "asyncio"
+    elastic: ClassVar[bool] = True
 
     def check_program(self, program: Any, metric: Any) -> None:
         """Refuse a program that cannot be awaited.

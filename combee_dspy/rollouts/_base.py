@@ -56,9 +56,14 @@ class Executor(Strategy):
     A session with an event loop says so by a true attribute ``awaits``: it takes
     coroutine functions as tasks too, and their futures have what the coroutine
     returns. Closing it cancels coroutines that are under way.
+
+    Attributes:
+        elastic: Whether workers cost nothing before they are used. A run whose user names no number then asks for
+            many, and finds out how many its service takes; of others it asks for as many as it begins with.
     """
 
     kind: ClassVar[str] = "executor"
+    elastic: ClassVar[bool] = False
 
     def check_program(self, program: Any, metric: Any) -> None:
         """Refuse what this executor's workers could not carry out, before anything is spent.

@@ -41,6 +41,7 @@ class Threads(Executor):
     """Threads of this process. Right for LM calls, which wait far more than they compute."""
 
     name: ClassVar[str] = "threads"
+    elastic: ClassVar[bool] = True
 
     def start(self, workers: int) -> ExecutorSession:
         """Start ``workers`` threads.

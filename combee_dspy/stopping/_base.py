@@ -27,6 +27,8 @@ class RunView:
         gpu_seconds: GPU-seconds of the run, those of its earlier parts included; ``None`` where nobody counts them.
         validation_history: ``(iteration, score)`` of the same candidates, in the same order: after which
             iteration each was validated, 0 for the seed.
+        epochs: Training examples drawn over the size of the training set: 1.0 once each was in one minibatch.
+            Examples that are in every minibatch count once an epoch.
     """
 
     rollouts: int = 0
@@ -36,6 +38,7 @@ class RunView:
     validation_scores: tuple[float, ...] = ()
     gpu_seconds: float | None = None
     validation_history: tuple[tuple[int, float], ...] = ()
+    epochs: float = 0.0
 
 
 class StoppingRule(Strategy):
@@ -66,6 +69,13 @@ class StoppingRule(Strategy):
         """Return the rollouts after which it stops whatever else happens, or ``None`` where there is no such number.
 
         Minibatches are clipped to what it leaves.
+        """
+        return None
+
+    def epoch_limit(self) -> float | None:
+        """Return the epochs after which it stops whatever else happens, or ``None`` where there is no such number.
+
+        No minibatch beyond it is begun ahead of time.
         """
         return None
 
@@ -131,6 +141,10 @@ class AnyOf(_Composed):
         """Return the smallest limit of its rules: the first one reached stops."""
         return min(_limits(self.rules), default=None)
 
+    def epoch_limit(self) -> float | None:
+        """Return the smallest limit in epochs of its rules: the first one reached stops."""
+        return min(_epochs(self.rules), default=None)
+
     def check(self, view: RunView) -> str | None:
         """Return the reasons of the rules that would stop, or ``None``."""
         reasons = [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
@@ -155,6 +169,11 @@ class AllOf(_Composed):
         found = _limits(self.rules)
         return max(found) if len(found) == len(self.rules) else None
 
+    def epoch_limit(self) -> float | None:
+        """Return the largest limit in epochs of its rules, or ``None`` where one of them has none."""
+        found = _epochs(self.rules)
+        return max(found) if len(found) == len(self.rules) else None
+
     def check(self, view: RunView) -> str | None:
         """Return the reasons of all rules, or ``None`` where one would go on."""
         reasons = [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
@@ -163,6 +182,10 @@ class AllOf(_Composed):
 
 def _limits(rules: Iterable[StoppingRule]) -> list[int]:
     return [limit for rule in rules if (limit := rule.rollout_limit()) is not None]
+
+
+def _epochs(rules: Iterable[StoppingRule]) -> list[float]:
+    return [limit for rule in rules if (limit := rule.epoch_limit()) is not None]
 
 
 def _parts(rule: StoppingRule, kind: type[_Composed]) -> tuple[StoppingRule, ...]:

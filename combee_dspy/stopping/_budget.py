@@ -13,7 +13,7 @@ from combee_dspy.stopping._base import RunView, StoppingRule
 
 __all__ = ["Budget", "require_gpu_seconds", "require_prices"]
 
-_LIMITS = ("rollouts", "calls", "tokens", "dollars", "seconds", "gpu_seconds")
+_LIMITS = ("rollouts", "calls", "tokens", "dollars", "seconds", "gpu_seconds", "epochs")
 
 
 class Budget(StoppingRule):
@@ -36,6 +36,8 @@ class Budget(StoppingRule):
         seconds: Wall-clock seconds of the run.
         gpu_seconds: Seconds of the GPUs behind the run's models, as the run counts them. Where nobody counts
             them, :func:`require_gpu_seconds` refuses the limit before the first call.
+        epochs: Training examples drawn over the size of the training set. 1 ends the run once every example was in
+            one minibatch: an epoch's last minibatch is cut to what is left of it, so a whole number is kept exactly.
 
     Raises:
         ArgumentTypeError: A limit is not a number.
@@ -52,6 +54,7 @@ class Budget(StoppingRule):
         dollars: float | None = None,
         seconds: float | None = None,
         gpu_seconds: float | None = None,
+        epochs: float | None = None,
     ) -> None:
         self.rollouts = rollouts
         self.calls = calls
@@ -59,6 +62,7 @@ class Budget(StoppingRule):
         self.dollars = dollars
         self.seconds = seconds
         self.gpu_seconds = gpu_seconds
+        self.epochs = epochs
         # Checked here and not in check(): by then a wrong limit would have let money go.
         for limit in _LIMITS:
             _check_limit(limit, getattr(self, limit))
@@ -77,6 +81,10 @@ class Budget(StoppingRule):
         """Return the limit in rollouts, if it has one."""
         return None if self.rollouts is None else math.ceil(self.rollouts)
 
+    def epoch_limit(self) -> float | None:
+        """Return the limit in epochs, if it has one."""
+        return self.epochs
+
     def check(self, view: RunView) -> str | None:
         """Return the first limit that is reached, with both figures, or ``None``."""
         total = view.totals.total
@@ -94,6 +102,7 @@ class Budget(StoppingRule):
             "dollars": total.known_dollars,
             "seconds": view.seconds,
             "gpu_seconds": view.gpu_seconds or 0.0,
+            "epochs": view.epochs,
         }
         for name in _LIMITS:
             limit = getattr(self, name)

@@ -73,16 +73,28 @@ def test_variance_limits_nothing_where_it_says_nothing(variance):
     assert variance_bound(replace(VIEW, score_variance=variance), 3) is None
 
 
-@given(st.integers(0, 2000), st.integers(0, 300), st.integers(0, 5), st.integers(1, 8))
-def test_an_iteration_of_the_budgets_size_can_be_paid(remaining, validation, children, groups):
-    view = replace(VIEW, remaining_rollouts=remaining, validation_size=validation, children=children, groups=groups)
+@given(st.integers(0, 2000), st.integers(0, 300), st.integers(0, 5), st.integers(1, 8), st.none() | st.integers(1, 20))
+def test_an_iteration_of_the_budgets_size_can_be_paid(remaining, validation, children, groups, screen):
+    view = replace(
+        VIEW,
+        remaining_rollouts=remaining,
+        validation_size=validation,
+        children=children,
+        groups=groups,
+        screen=screen,
+    )
     limit = budget_bound(view).limit
-    each, most = groups * (1 + children), groups * max(1, children)
+    most = groups * max(1, children)
+
+    def cost(size):
+        checked = size if screen is None else min(size, screen)
+        return groups * size + groups * children * checked
+
     assert limit >= 1
-    assert limit == 1 or limit * each + validation <= remaining
-    if remaining >= each + most * validation:
-        assert limit * each + most * validation <= remaining, "every child may pass"
-        assert (limit + 1) * each + most * validation > remaining, "no smaller than it must be"
+    assert limit == 1 or cost(limit) + validation <= remaining
+    if remaining >= cost(3) + most * validation:
+        assert cost(limit) + most * validation <= remaining, "every child may pass"
+        assert cost(limit + 1) + most * validation > remaining, "no smaller than it must be"
 
 
 def test_what_cannot_pay_for_every_validation_is_spent_on_one_large_batch():

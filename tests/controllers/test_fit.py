@@ -40,11 +40,10 @@ def test_the_plateau_is_where_one_more_example_stops_saving_tau(scale, exponent,
     assert saving(size * 0.9) > tau > saving(size * 1.1)
 
 
-@given(exponents, st.integers(1, 20), st.floats(0.001, 0.2), scales)
-def test_the_documented_closed_form_for_a_relative_tau(exponent, smallest, share, scale):
-    tau = share * scale * smallest**-exponent
-    expected = (exponent * smallest**exponent / share) ** (1 / (exponent + 1))
-    assert plateau(scale, exponent, tau) == pytest.approx(expected, rel=1e-6)
+@given(exponents, st.floats(0.001, 0.2), scales)
+def test_the_documented_closed_form_for_a_relative_tau(exponent, share, scale):
+    own = exponent / share
+    assert plateau(scale, exponent, share * scale * own**-exponent) == pytest.approx(own, rel=1e-6)
 
 
 def test_an_epoch_takes_as_many_iterations_as_batches_and_a_size_counts_with_its_median():

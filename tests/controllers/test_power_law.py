@@ -48,30 +48,34 @@ def test_golden_run_on_a_service_whose_iterations_grow_slowly():
     for decision in decisions[3:]:
         assert decision.fit.scale == pytest.approx(20 * 240, rel=1e-6)
         assert decision.fit.exponent == pytest.approx(0.8, rel=1e-6)
-        assert decision.fit.tau == pytest.approx(0.016 * 4800 * 3**-0.8, rel=1e-6)
-        assert decision.fit.plateau == pytest.approx((0.8 * 3**0.8 / 0.016) ** (1 / 1.8), rel=1e-6)
-        assert decision.size == 14
-        assert "plateau 14.3" in decision.reason
+        assert decision.fit.tau == pytest.approx(0.016 * 4800 * 50**-0.8, rel=1e-6), "1.6 % of the epoch's own delay"
+        assert decision.fit.plateau == pytest.approx(0.8 / 0.016, rel=1e-6)
+        assert "plateau 50" in decision.reason
+    # 186 examples are left of the epoch: five batches, even ones, of at most N / 6 = 40.
+    assert [decision.size for decision in decisions[3:]] == [38, 37, 37, 37, 37]
+    assert [clamp.name for clamp in decisions[3].clamps] == ["epoch-updates", "even"]
 
 
 @pytest.mark.parametrize(
     ("exponent", "share", "size"),
-    [(0.3, 0.016, 12), (0.5, 0.016, 14), (0.8, 0.016, 14), (1, 0.016, 13), (1, 0.002, 38)],
+    [(0.5, 0.016, 31), (0.8, 0.016, 50), (1, 0.016, 62)],
 )
 def test_the_sizes_that_the_documentation_promises(exponent, share, size):
     decisions, _ = run(
         PowerLaw(relative_tau=share),
-        BatchView(iteration=1, trainset_size=240, **WIDE),
+        BatchView(iteration=1, trainset_size=1200, **WIDE),
         lambda bs: 20 * bs ** (1 - exponent),
     )
-    assert decisions[-1].size == size
+    assert math.floor(decisions[-1].fit.plateau * (1 + 1e-9)) == size
+    assert size * 0.8 < decisions[-1].size <= size
     assert str(size) in PowerLaw.__doc__
 
 
 def test_tau_in_seconds_an_epoch_is_taken_as_it_is():
     decisions, _ = run(PowerLaw(tau=20.0), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2)
     assert decisions[-1].fit.tau == 20.0
-    assert decisions[-1].size == math.floor((0.8 * 4800 / 20.0) ** (1 / 1.8))
+    assert decisions[-1].fit.plateau == pytest.approx((0.8 * 4800 / 20.0) ** (1 / 1.8))
+    assert decisions[-1].size <= math.floor(decisions[-1].fit.plateau)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -84,7 +88,7 @@ def test_noise_moves_the_size_little_and_the_law_is_fitted_again_each_iteration(
         epochs=2,
     )
     fits = [d.fit for d in decisions if d.fit]
-    assert all(8 <= d.size <= 24 for d in decisions[3:])
+    assert all(30 <= d.fit.plateau <= 75 for d in decisions[3:])
     assert len({fit.exponent for fit in fits}) > 1
 
 

@@ -83,7 +83,8 @@ def test_several_minibatches_of_one_iteration_share_the_budget(world: Any) -> No
         world, max_metric_calls=200, gepa_kwargs=sampling, reflection_minibatch_size=20, operators=["insert"]
     )
     report = _compile(world, combee)
-    assert report.decisions[0].size == (190 - 8 * 10) // 16
+    # 10 are spent on the seed; two finalists of the reserve are worth keeping 20 for, and 30 of 200 are kept.
+    assert report.decisions[0].size == (160 - 8 * 10) // 16
     assert report.rollouts <= 200
 
 

@@ -90,3 +90,9 @@ def test_a_fact_is_held_whole_or_not_at_all() -> None:
     assert planted_in((one, other), [f"{one.code.lower()} is for {one.goods.upper()}!"]) == {one.code}
     assert planted_in((one, other), [f"Codes: {one.code}, {other.code}", one.goods]) == frozenset()
     assert planted_in((one, other), [planted_record(one, 0).record["Feedback"]]) == {one.code}
+
+
+def test_ten_thousand_facts_share_no_word() -> None:
+    facts = plant(10_000, 1)
+    words = [word for fact in facts for word in (fact.goods, fact.port, fact.code, fact.wrong)]
+    assert len(set(words)) == 40_000

@@ -39,10 +39,11 @@ def _view(**spent: Any) -> RunView:
         totals=Totals(total=counts),
         seconds=spent.get("seconds", 0.0),
         iteration=spent.get("iteration", 0),
+        epochs=spent.get("epochs", 0.0),
     )
 
 
-@pytest.mark.parametrize("limit", ["rollouts", "calls", "tokens", "dollars", "seconds"])
+@pytest.mark.parametrize("limit", ["rollouts", "calls", "tokens", "dollars", "seconds", "epochs"])
 def test_each_limit_stops_when_it_is_reached_and_not_before(limit: str) -> None:
     budget = Budget(**{limit: 10})
     assert budget.check(_view(**{limit: 9})) is None
@@ -58,7 +59,7 @@ def test_cache_hits_do_not_count_as_calls() -> None:
     assert Budget(calls=10).check(_view(calls=15, cached=5)) is not None
 
 
-@pytest.mark.parametrize("limit", ["rollouts", "calls", "tokens", "dollars", "seconds"])
+@pytest.mark.parametrize("limit", ["rollouts", "calls", "tokens", "dollars", "seconds", "epochs"])
 @pytest.mark.parametrize(
     ("value", "error"),
     [
@@ -110,6 +111,20 @@ def test_rules_are_rebuilt_from_their_parameters() -> None:
     rule = Budget(tokens=5) | After(1)
     assert AnyOf(**rule.params()) == rule
     assert Budget(**Budget(tokens=5, seconds=2.5).params()) == Budget(tokens=5, seconds=2.5)
+
+
+def test_the_limit_in_epochs_of_composed_rules() -> None:
+    one, two = Budget(epochs=1), Budget(epochs=2.5, tokens=10)
+    assert Budget(tokens=10).epoch_limit() is None
+    assert (one | two | After(1)).epoch_limit() == 1
+    assert (one & two).epoch_limit() == 2.5
+    assert (one & two & After(1)).epoch_limit() is None
+    assert After(1).epoch_limit() is None
+
+
+def test_a_part_of_an_epoch_is_a_limit_too() -> None:
+    assert Budget(epochs=0.5).check(_view(epochs=119 / 240)) is None
+    assert Budget(epochs=0.5).check(_view(epochs=120 / 240)) == "budget.epochs is spent: 0.5 of 0.5"
 
 
 def test_a_dollars_budget_needs_every_price() -> None:

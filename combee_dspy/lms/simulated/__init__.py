@@ -15,6 +15,7 @@ from combee_dspy.lms.simulated.finer import finer_task
 from combee_dspy.lms.simulated.formula import formula_task
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion, SimulatedTask
 from combee_dspy.lms.simulated.latency import LatencyLaw
+from combee_dspy.lms.simulated.reasoning import ReasoningLaw
 from combee_dspy.lms.simulated.server import SimulatedService, simulated_formula_service
 from combee_dspy.lms.simulated.stats import CallRecord, Kind, ServiceStats, Tally
 
@@ -24,6 +25,7 @@ __all__ = [
     "FailureRates",
     "Kind",
     "LatencyLaw",
+    "ReasoningLaw",
     "ServiceStats",
     "SimulatedConfig",
     "SimulatedQuestion",

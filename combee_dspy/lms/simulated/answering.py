@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from combee_dspy.lms.simulated.capacity import CapacityModel
-from combee_dspy.lms.simulated.filling import REASONING, answer_value, filler, render
+from combee_dspy.lms.simulated.filling import REASONING, REASONING_FIELDS, answer_value, filler, render
 from combee_dspy.lms.simulated.knowledge import SimulatedTask, same_answer
 from combee_dspy.lms.simulated.latency import uniform
 from combee_dspy.lms.simulated.matching import Hit, QuestionIndex, words_of
+from combee_dspy.lms.simulated.reasoning import ReasoningLaw
 from combee_dspy.lms.simulated.requests import ChatRequest, Message
 from combee_dspy.lms.simulated.shapes import OutputField, RequestShape, Style, final_user_message, request_shape
 from combee_dspy.lms.simulated.stats import Kind
@@ -41,10 +42,18 @@ class SimulatedModel:
         task: What the model can know; None for a model that knows nothing.
         capacity: The law of context overload for writing requests.
         seed: Seed of every draw.
+        reasoning: How long a task's answer reasons; None for one short sentence.
     """
 
-    def __init__(self, task: SimulatedTask | None, capacity: CapacityModel, seed: int) -> None:
+    def __init__(
+        self,
+        task: SimulatedTask | None,
+        capacity: CapacityModel,
+        seed: int,
+        reasoning: ReasoningLaw | None = None,
+    ) -> None:
         self._task = task
+        self._reasoning = reasoning
         self._questions = task.questions if task else ()
         self._answer_fields = frozenset(task.answer_fields) if task else frozenset({"answer"})
         lessons = task.lessons if task else {}
@@ -100,8 +109,13 @@ class SimulatedModel:
             if field.name in self._answer_fields:
                 values[field.name] = answer_value(field, self._said_of_all(field, known))
             else:
-                values[field.name] = REASONING if field.is_text else filler(field)
+                values[field.name] = self._aside(field, place) if field.is_text else filler(field)
         return render(shape, values)
+
+    def _aside(self, field: OutputField, place: tuple[str, int, int]) -> str:
+        if self._reasoning is None or field.name not in REASONING_FIELDS:
+            return REASONING
+        return self._reasoning.text(self._seed, *place)
 
     def _said_of_all(self, field: OutputField, known: list[tuple[Hit, bool]]) -> str:
         if not known:
@@ -174,7 +188,7 @@ class SimulatedModel:
 
 
 def _takes_lessons(field: OutputField) -> bool:
-    return (field.is_text and field.name not in ("reasoning", "rationale")) or field.is_list
+    return (field.is_text and field.name not in REASONING_FIELDS) or field.is_list
 
 
 def _field_text(answered: str, field: str) -> str | None:

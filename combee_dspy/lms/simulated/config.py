@@ -9,6 +9,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms.simulated.capacity import CapacityModel
 from combee_dspy.lms.simulated.failures import FailureRates
 from combee_dspy.lms.simulated.latency import LatencyLaw
+from combee_dspy.lms.simulated.reasoning import ReasoningLaw
 
 __all__ = ["SimulatedConfig"]
 
@@ -23,6 +24,7 @@ class SimulatedConfig:
         seed: Seed of every draw: answers, latencies, failures, attention.
         latency: The latency law.
         capacity: The law of context overload in writing requests.
+        reasoning: How long a task's answer reasons where the program asks for it; None for one short sentence.
         failures: Failures injected on purpose; none by default.
         slots: Calls served at once, at least 1. Further calls wait in order of arrival.
         reject_when_full: Answer 429 with ``Retry-After`` instead of letting a call wait.
@@ -39,6 +41,7 @@ class SimulatedConfig:
     seed: int = 0
     latency: LatencyLaw = field(default_factory=LatencyLaw)
     capacity: CapacityModel = field(default_factory=CapacityModel)
+    reasoning: ReasoningLaw | None = None
     failures: FailureRates = field(default_factory=FailureRates)
     slots: int = 64
     reject_when_full: bool = False

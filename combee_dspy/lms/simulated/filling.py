@@ -8,9 +8,11 @@ from typing import Any
 
 from combee_dspy.lms.simulated.shapes import OutputField, RequestShape, Style
 
-__all__ = ["REASONING", "answer_value", "filler", "lesson_value", "render"]
+__all__ = ["REASONING", "REASONING_FIELDS", "answer_value", "filler", "lesson_value", "render"]
 
 REASONING = "Simulated reasoning: the instruction and the examples decide."
+REASONING_FIELDS = ("reasoning", "rationale")
+"""Names of output fields in which a model reasons before it answers."""
 
 _LESSON_NAMES = ("lesson", "content", "text", "bullet", "insight", "rule", "value")
 _DEEPEST = 8

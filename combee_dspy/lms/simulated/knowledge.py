@@ -153,7 +153,12 @@ class SimulatedTask:
 
     @classmethod
     def from_benchmark(
-        cls, benchmark: Benchmark, seed: int = 0, *, params: Mapping[str, Any] | None = None
+        cls,
+        benchmark: Benchmark,
+        seed: int = 0,
+        *,
+        params: Mapping[str, Any] | None = None,
+        base_rate: float = 0.3,
     ) -> SimulatedTask:
         """Build the knowledge of a benchmark: a lesson for each formula, for each tag, or else for each label.
 
@@ -164,26 +169,27 @@ class SimulatedTask:
             benchmark: The benchmark.
             seed: Seed of the wrong answers.
             params: What the benchmark was loaded with. Needed for ``formula``, and there only.
+            base_rate: See the class.
 
         Raises:
             ArgumentValueError: ``params`` are missing for ``formula``, or a row cannot become a question.
             DataSourceError: The rows of ``formula`` cannot be read again.
         """
         if benchmark.name == "formula":
-            return _formula(seed, params)
+            return _formula(seed, params, base_rate)
         rows = [row for split in benchmark.splits for row in split.examples]
         if benchmark.name == "finer":
             # Its module imports this one.
             from combee_dspy.lms.simulated.finer import finer_task
 
-            return finer_task(rows, seed=seed)
+            return finer_task(rows, base_rate=base_rate, seed=seed)
         question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
 
         def key_of(row: Mapping[str, Any]) -> str:
             # A key starts with a letter, and a label may be a number.
             return str(row["formula"]) if "formula" in row else f"{answer} {row[answer]}"
 
-        return cls.from_examples(rows, question, answer, key_of=key_of, seed=seed)
+        return cls.from_examples(rows, question, answer, key_of=key_of, base_rate=base_rate, seed=seed)
 
 
 def same_answer(left: str, right: str) -> bool:
@@ -211,7 +217,7 @@ def wrong_number(target: str, seed: int, *place: str | int) -> str | None:
     return f"{chosen:.12g}"
 
 
-def _formula(seed: int, params: Mapping[str, Any] | None) -> SimulatedTask:
+def _formula(seed: int, params: Mapping[str, Any] | None, base_rate: float) -> SimulatedTask:
     # Both are needed for this benchmark only, and formula_task's module imports this one.
     from combee_dspy.benchmarks import load_benchmark
     from combee_dspy.lms.simulated.formula import formula_task
@@ -222,7 +228,8 @@ def _formula(seed: int, params: Mapping[str, Any] | None) -> SimulatedTask:
         )
     whole = load_benchmark("formula", **{**params, "formula_text": True})
     rows = (row for split in whole.splits for row in split.examples)
-    return formula_task(({"context": row["question"], "target": row["answer"]} for row in rows), seed=seed)
+    records = ({"context": row["question"], "target": row["answer"]} for row in rows)
+    return formula_task(records, base_rate=base_rate, seed=seed)
 
 
 def _wrong(target: str, labels: Sequence[str], seed: int, text: str) -> str:

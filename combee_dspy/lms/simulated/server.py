@@ -89,7 +89,8 @@ class SimulatedService:
             ServiceError: The port cannot be bound.
         """
         if self._running is None:
-            model = SimulatedModel(self._task, self._config.capacity, self._config.seed)
+            config = self._config
+            model = SimulatedModel(self._task, config.capacity, config.seed, config.reasoning)
             self._running = _Running(self._config, model, self._recorder)
         return self
 

@@ -10,7 +10,7 @@ from typing import Any
 from combee_dspy.lms.simulated.capacity import CapacityModel
 from combee_dspy.lms.simulated.curating import PLATITUDE, PLAYBOOK_FIELDS, Curator, without_playbook
 from combee_dspy.lms.simulated.editing import EDITING_FIELDS, Editor
-from combee_dspy.lms.simulated.filling import REASONING, filler, lesson_value, render
+from combee_dspy.lms.simulated.filling import REASONING, REASONING_FIELDS, filler, lesson_value, render
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion
 from combee_dspy.lms.simulated.matching import QuestionIndex, Scan
 from combee_dspy.lms.simulated.requests import ChatRequest
@@ -97,7 +97,7 @@ class Writer:
                 values[field.name] = self._editor.answer(field.name, user, most, place)
             elif field.name in PLAYBOOK_FIELDS:
                 values[field.name] = self._kept(field.name, user, playbook, attended, overloaded, place)
-            elif field.is_text and field.name in ("reasoning", "rationale"):
+            elif field.is_text and field.name in REASONING_FIELDS:
                 values[field.name] = REASONING
             elif field.is_text or field.is_list:
                 keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)

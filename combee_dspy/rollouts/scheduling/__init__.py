@@ -11,7 +11,7 @@ from combee_dspy.rollouts.scheduling._flush import (
     waited,
 )
 from combee_dspy.rollouts.scheduling._limit import ConcurrencyLimit, FixedLimit, Outcome
-from combee_dspy.rollouts.scheduling._place import LANES, SPECULATIVE, Place, current_place, placed
+from combee_dspy.rollouts.scheduling._place import LANES, SPECULATIVE, Place, current_place, current_release, placed
 from combee_dspy.rollouts.scheduling._preemption import Preemption
 from combee_dspy.rollouts.scheduling._record import Released, ReplayQueue, ScheduleRecord
 from combee_dspy.rollouts.scheduling._scheduler import Scheduler
@@ -38,6 +38,7 @@ __all__ = [
     "Scheduling",
     "at_once",
     "current_place",
+    "current_release",
     "placed",
     "queue_at_least",
     "variance_below",

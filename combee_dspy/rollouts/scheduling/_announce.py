@@ -106,6 +106,8 @@ class Announcer:
         values = {
             "reason": first.reason,
             "batches": len(group),
+            "first_batch": first.batch,
+            "last_batch": group[-1].batch,
             "tasks": lanes.total(),
             "lanes": dict(lanes),
             "queued": first.queued,

@@ -140,7 +140,8 @@ class Core:
         replayed = job.position is not None
         if not replayed:
             self._queue.discard(job)
-        job.place, job.bucket = replace(place, key=job.place.key), place.length_class
+        job.place = replace(place, key=job.place.key, tenant=job.place.tenant)
+        job.bucket = place.length_class
         self.lane(job).submitted += 1
         if not replayed:
             self._queue.push(job)
@@ -194,6 +195,7 @@ class Core:
         for job in jobs:
             self._leave(job)
             self.flying[job.serial] = job
+            job.batch = self._batch
             lane = self.lane(job)
             lane.in_flight += 1
             lane.started += 1

@@ -17,6 +17,7 @@ from combee_dspy.rollouts.scheduling._core import Core
 from combee_dspy.rollouts.scheduling._gate import GuardedLimit, GuardedRule
 from combee_dspy.rollouts.scheduling._job import Job
 from combee_dspy.rollouts.scheduling._limit import Outcome
+from combee_dspy.rollouts.scheduling._place import RELEASE
 from combee_dspy.rollouts.scheduling._teller import Teller
 
 __all__ = ["Dispatcher"]
@@ -98,6 +99,7 @@ class Dispatcher:
         self._limit.started(job.place.lane)
         try:
             work = self._await if self._awaits and inspect.iscoroutinefunction(job.task) else self._work
+            job.context.run(RELEASE.set, f"batch-{job.batch:06d}")
             # The inner session copies this context for the task, anew each time that it is handed on.
             inner = job.context.run(self._inner.submit, work, job)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the task

@@ -36,6 +36,7 @@ class Job:
         place: Where it belongs.
         bucket: Its length class.
         rank: Its number in the order of submission within its lane; set by the queue.
+        batch: Number of the flush that released it last.
         position: Its place in a replayed record; ``None`` where the record does not know it.
         since: When it began to wait, on the scheduler's clock.
         began: When a worker took it; ``None`` before.
@@ -52,6 +53,7 @@ class Job:
     __slots__ = (
         "again",
         "args",
+        "batch",
         "began",
         "bucket",
         "context",
@@ -79,7 +81,7 @@ class Job:
         self.place = place
         self.bucket = place.length_class
         self.since = 0.0
-        self.rank = 0
+        self.rank = self.batch = 0
         self.position: int | None = None
         self.began: float | None = None
         self.inner: Future[Any] | None = None

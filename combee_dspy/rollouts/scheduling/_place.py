@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-__all__ = ["LANES", "SPECULATIVE", "Place", "current_place", "placed"]
+__all__ = ["LANES", "RELEASE", "SPECULATIVE", "Place", "current_place", "current_release", "placed"]
 
 SPECULATIVE = "speculative"
 """The lane of work that nobody waits for yet, and that may be dropped."""
@@ -34,6 +34,7 @@ class Place:
             prefix are kept together, so that a server's prefix cache helps.
         bucket: Class of length. ``None`` takes the power of two above ``tokens``.
         iteration: The run's iteration, for the events.
+        tenant: Whose it is, where several runs share a scheduler; empty where one has it alone.
     """
 
     lane: str = "rollout"
@@ -42,6 +43,7 @@ class Place:
     prefix: str = ""
     bucket: int | None = None
     iteration: int = 0
+    tenant: str = ""
 
     @property
     def length_class(self) -> int:
@@ -56,6 +58,14 @@ class Place:
 
 
 _PLACE: ContextVar[Place] = ContextVar("combee_place", default=Place())  # noqa: B039 - frozen
+
+RELEASE: ContextVar[str] = ContextVar("combee_release", default="")
+"""Set by a scheduler around each task that it hands on."""
+
+
+def current_release() -> str:
+    """Return the batch by which a scheduler released the task that runs here; empty outside of one."""
+    return RELEASE.get()
 
 
 def current_place() -> Place:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from combee_dspy.rollouts.scheduling._batches import ComposedLane
 from combee_dspy.rollouts.scheduling._job import Job
+from combee_dspy.rollouts.scheduling._tenants import SharedLane, Tenants
 
 __all__ = ["LaneQueues", "TaskQueue"]
 
@@ -52,8 +52,8 @@ class TaskQueue(Protocol):
 class _Lane:
     __slots__ = ("deficit", "flying", "jobs", "share")
 
-    def __init__(self, share: float, window: int) -> None:
-        self.jobs = ComposedLane(window)
+    def __init__(self, share: float, window: int, tenants: Tenants) -> None:
+        self.jobs = SharedLane(window, tenants)
         self.share = share
         self.flying = 0
         self.deficit = 0.0
@@ -73,14 +73,21 @@ class LaneQueues:
     and with one slot its share of the dispatches, give or take one task a lane
     (after deficit round robin, Shreedhar and Varghese 1995, in units of one task).
 
+    Within a lane, of several tenants the one with the fewest tasks in flight, over all lanes, is
+    served next. A tenant that has its part of the slots already is passed over.
+
     Args:
         order: Lanes, the most urgent first.
         shares: Share of each lane; a lane that is not named has none, and gets what others leave.
-        window: See :class:`ComposedLane`.
+        window: See :class:`~combee_dspy.rollouts.scheduling._batches.ComposedLane`.
+        tenants: Who has how many tasks in flight; by default nobody shares this queue.
     """
 
-    def __init__(self, order: Sequence[str], shares: Mapping[str, float], window: int) -> None:
-        self._lanes = {name: _Lane(shares.get(name, 0.0), window) for name in order}
+    def __init__(
+        self, order: Sequence[str], shares: Mapping[str, float], window: int, tenants: Tenants | None = None
+    ) -> None:
+        self._tenants = Tenants() if tenants is None else tenants
+        self._lanes = {name: _Lane(shares.get(name, 0.0), window, self._tenants) for name in order}
         self._size = 0
 
     def __len__(self) -> int:
@@ -103,8 +110,10 @@ class LaneQueues:
         taken: list[Job] = []
         spent = 0
         while len(taken) < room and self._size:
-            lane, waiting = self._choose(slots)
-            job = lane.jobs.peek()
+            waiting = [(lane, job) for lane in self._lanes.values() if (job := lane.jobs.peek(slots)) is not None]
+            if not waiting:
+                break
+            lane, job = self._choose(waiting, slots)
             cost = job.place.tokens or 0
             if tokens is not None and bucket is not None and (spent + cost > tokens or job.bucket != bucket):
                 break
@@ -113,25 +122,27 @@ class LaneQueues:
             lane.jobs.take(job)
             self._size -= 1
             lane.flying += 1
-            for other in waiting:
+            self._tenants.taken(job)
+            for other, _ in waiting:
                 other.deficit += other.share
             lane.deficit = max(0.0, lane.deficit - 1.0) if len(lane.jobs) else 0.0
             taken.append(job)
         return taken
 
-    def _choose(self, slots: int) -> tuple[_Lane, list[_Lane]]:
-        waiting = [lane for lane in self._lanes.values() if len(lane.jobs)]
+    @staticmethod
+    def _choose(waiting: Sequence[tuple[_Lane, Job]], slots: int) -> tuple[_Lane, Job]:
         if len(waiting) == 1:
-            return waiting[0], waiting
-        for lane in waiting:
+            return waiting[0]
+        for lane, job in waiting:
             if lane.flying < int(lane.share * slots):
-                return lane, waiting
-        behind = max(waiting, key=lambda lane: lane.deficit)
-        return (behind if behind.deficit >= 1.0 else waiting[0]), waiting
+                return lane, job
+        behind = max(waiting, key=lambda one: one[0].deficit)
+        return behind if behind[0].deficit >= 1.0 else waiting[0]
 
     def ended(self, job: Job) -> None:
         """Hear that a task that was taken out is no longer in flight."""
         self._lanes[job.place.lane].flying -= 1
+        self._tenants.ended(job)
 
     def discard(self, job: Job) -> bool:
         """Take a task out, wherever it stands; return whether it was there."""
