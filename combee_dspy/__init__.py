@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from combee_dspy.costs import Price
     from combee_dspy.engine.loading import candidates, load_candidate
     from combee_dspy.exceptions import CombeeError
+    from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
     from combee_dspy.report import CombeeReport
@@ -36,7 +37,10 @@ _HOMES = {
     "EvaluationCache": "combee_dspy.rollouts",
     "Price": "combee_dspy.costs",
     "Spec": "combee_dspy.registry",
+    "Task": "combee_dspy.many",
+    "TaskResult": "combee_dspy.many",
     "candidates": "combee_dspy.engine.loading",
+    "compile_many": "combee_dspy.many",
     "load_benchmark": "combee_dspy.benchmarks",
     "load_candidate": "combee_dspy.engine.loading",
 }
@@ -51,7 +55,10 @@ __all__ = [
     "EvaluationCache",
     "Price",
     "Spec",
+    "Task",
+    "TaskResult",
     "candidates",
+    "compile_many",
     "load_benchmark",
     "load_candidate",
 ]

@@ -70,8 +70,9 @@ class Combee(Teleprompter):
         component_selector: As in gepa.
         use_merge: Whether gepa merges candidates.
         max_merge_invocations: How often.
-        num_threads: Rollouts and LM calls in flight; by default ``dspy.settings.num_threads``,
-            which is 8 unless set.
+        num_threads: Rollouts and LM calls in flight at most; fewer where the service says that it is full. By
+            default the run finds out how many its service takes: it begins with
+            ``dspy.settings.num_threads``, which is 8 unless set, and goes up to 256.
         failure_score: Score of a rollout that failed.
         perfect_score: Score of a success.
         log_dir: Directory for checkpoints; compiling again with it resumes.

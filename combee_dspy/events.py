@@ -475,7 +475,8 @@ class ScheduleDecided(Event):
 
     Attributes:
         schedule_id: Unique in the run; rollouts name the decision they ran under.
-        decision: What kind of decision, for example ``"flush"``, ``"concurrency"`` or ``"preemption"``.
+        decision: What kind of decision, for example ``"flush"``, ``"concurrency"``, ``"preemption"`` or, of a
+            job of several tasks, ``"shape"``.
         values: What was decided, and by which figures; JSON values. A flush names its reason, its tasks by
             lane, how many waited and the limit; a change of concurrency the limit before and after; a
             pre-emption the policy, the lane it was for and how many tasks gave way.

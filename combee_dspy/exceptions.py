@@ -16,6 +16,7 @@
     │   ├── ReceiptError                a book of receipts, or a line of it, is not as it was written
     │   ├── CalibrationFailedError      two ways of judging do not agree: the run aborts
     │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
+    ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
     └── LocalModelError             the embedded model cannot be started
 
@@ -45,6 +46,7 @@ __all__ = [
     "ReceiptError",
     "ServiceError",
     "SplitOverlapError",
+    "TaskCancelledError",
     "UnknownStrategyError",
 ]
 
@@ -266,6 +268,20 @@ class InfrastructureError(ServiceError):
             "They were not scored, since an outage is not a wrong answer. "
             "Compile again with the same log_dir to go on from the last checkpoint."
         )
+
+
+class TaskCancelledError(CombeeError):
+    """One of several tasks was not finished, for a reason that lies outside of it.
+
+    Args:
+        task: The task's name.
+        reason: What happened, as a sentence.
+    """
+
+    def __init__(self, task: str, reason: str = "The job was stopped.") -> None:
+        self.task = task
+        self.reason = reason
+        super().__init__(f"task {task!r} was cancelled. {reason}")
 
 
 class DataSourceError(CombeeError):

@@ -114,7 +114,7 @@ def _runs(benchmark: Benchmark, options: SpeedOptions) -> Iterator[SpeedRun]:
     planned: dict[str, SpeedRun] = {}
     with open_endpoint(options, benchmark, options.seed, timed=True) as endpoint:
         for repeat in range(options.repeats):
-            for name in _rotated(options.methods, repeat, options.repeats):
+            for name in _rotated(_due(options, repeat), repeat, options.repeats):
                 run = _run(name, benchmark, options, endpoint, planned, seed=options.seed, repeat=repeat)
                 planned.setdefault(name, run)
                 yield run
@@ -126,6 +126,11 @@ def _runs(benchmark: Benchmark, options: SpeedOptions) -> Iterator[SpeedRun]:
 
 def _compact(scores: tuple[float, ...]) -> str | list[float]:
     return "".join(f"{score:.0f}" for score in scores) if set(scores) <= {0.0, 1.0} else list(scores)
+
+
+def _due(options: SpeedOptions, repeat: int) -> tuple[str, ...]:
+    most = options.repeats if options.reference_repeats is None else options.reference_repeats
+    return options.methods if repeat < most else options.methods[1:]
 
 
 def _rotated(methods: tuple[str, ...], repeat: int, repeats: int) -> tuple[str, ...]:
@@ -165,6 +170,7 @@ def _run(
         )
         wall = time.monotonic() - started
         counted = endpoint.counted()
+    with dspy.context(lm=endpoint.reading_lm), quietly():
         before, after = (_scores(which, benchmark, options) for which in (student, program))
     seconds = None if untimed else wall / (options.time_scale if options.simulated else 1.0)
     report = getattr(program, "combee_report", None)

@@ -46,6 +46,8 @@ class Endpoint(Protocol):
 
     task_lm: dspy.LM
     reflection_lm: dspy.LM
+    reading_lm: dspy.LM
+    """Answers what the held-out set asks as ``task_lm`` would."""
 
     def begin(self) -> None:
         """Start counting at zero."""
@@ -71,17 +73,22 @@ def open_endpoint(options: SpeedOptions, benchmark: Benchmark, seed: int, *, tim
         return
     with quietly():
         task = SimulatedTask.from_benchmark(benchmark, seed, params=options.params, base_rate=options.base_accuracy)
-    with SimulatedService(options.service(seed, timed=timed), task) as service:
-        yield _Simulated(service, task)
+    # What is not timed need not wait: the same answers, from a service of the same seed without latencies.
+    with (
+        SimulatedService(options.service(seed, timed=timed), task) as service,
+        SimulatedService(options.service(seed, timed=False), task) as reading,
+    ):
+        yield _Simulated(service, reading, task)
 
 
 class _Simulated:
     """The service on this machine; its own log is the truth."""
 
-    def __init__(self, service: SimulatedService, task: SimulatedTask) -> None:
+    def __init__(self, service: SimulatedService, reading: SimulatedService, task: SimulatedTask) -> None:
         self._service = service
         self._task = task
         self.task_lm = self.reflection_lm = service.lm()
+        self.reading_lm = reading.lm()
 
     def begin(self) -> None:
         self._service.reset_stats()
@@ -114,7 +121,7 @@ class _Remote:
         model = name if name.startswith("openai/") else f"openai/{name}"
         # A call that DSPy answers from its cache takes no time: it would flatter whoever runs later.
         settings: dict[str, Any] = {"api_base": options.endpoint, "api_key": key, "cache": False}
-        self.task_lm = _CountingLM(model, **settings)
+        self.task_lm = self.reading_lm = _CountingLM(model, **settings)
         self.reflection_lm = _CountingLM(model, **settings)
 
     def begin(self) -> None:

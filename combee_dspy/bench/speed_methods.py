@@ -15,8 +15,9 @@ from combee_dspy.combee import Combee
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision
+from combee_dspy.stopping import Budget
 
-__all__ = ["METHODS", "Method", "OneEpoch", "Pinned", "Terms", "lacking", "picked_size"]
+__all__ = ["DEFAULT_METHODS", "METHODS", "Method", "OneEpoch", "Pinned", "Terms", "lacking", "picked_size"]
 
 # Far beyond what an epoch needs: the epoch ends the run, never this.
 _NO_LIMIT = 1_000_000
@@ -153,7 +154,8 @@ def _gepa_pxn(terms: Terms) -> Any:
 
 def _made(terms: Terms, **chosen: Any) -> Any:
     # Nobody watches a bar that is drawn into a buffer.
-    return Combee(terms.metric, progress=False, **chosen, **terms.arguments())
+    # The budget says beforehand where the end is; a callback is only asked once a minibatch is over.
+    return Combee(terms.metric, budget=Budget(epochs=1), progress=False, **chosen, **terms.arguments())
 
 
 def _combee(terms: Terms) -> Any:
@@ -196,5 +198,22 @@ METHODS: Mapping[str, Method] = {
         _epoch(aggregator="parallel-scan", operators=["rewrite"]),
         operator="rewrite",
     ),
+    "combee-picked-rewrite": Method(
+        "Combee, static, the size that was picked, parallel-scan and full rewrites",
+        _picked(aggregator="parallel-scan", operators=["rewrite"]),
+        follows="combee",
+        operator="rewrite",
+    ),
 }
 """The methods by name. Every accepted child is validated in full by each of them: gepa's own default policy."""
+
+DEFAULT_METHODS = (
+    "gepa",
+    "gepa-naive-40",
+    "combee",
+    "combee-picked",
+    "combee-picked-stale",
+    "combee-epoch",
+    "combee-scan-rewrite",
+)
+"""The peer, as it is and with large minibatches, and what Combee offers instead; the first is the reference."""

@@ -13,7 +13,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking import Redactor
 
-__all__ = ["BudgetConfig", "DataConfig", "LMConfig", "PriceConfig", "RunConfig", "StrategyConfig", "read_config"]
+__all__ = [
+    "BudgetConfig",
+    "DataConfig",
+    "LMConfig",
+    "PriceConfig",
+    "RunConfig",
+    "StrategyConfig",
+    "checked_config",
+    "read_config",
+    "read_mapping",
+]
 
 Limit = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
@@ -216,6 +226,15 @@ def read_config(path: Path) -> RunConfig:
         ArgumentValueError: It cannot be read, is no YAML mapping, or a key or value in it cannot be used.
             Of several problems the first is told, with how many there are.
     """
+    return checked_config(read_mapping(path))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        ArgumentValueError: It cannot be read, or is no YAML mapping.
+    """
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -225,6 +244,15 @@ def read_config(path: Path) -> RunConfig:
         raise ArgumentValueError("CONFIG", str(path), f"is not YAML: {where}", "See combee run --help.") from error
     if not isinstance(data, dict):
         raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", "See combee run --help.")
+    return data
+
+
+def checked_config(data: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of a run.
+
+    Raises:
+        ArgumentValueError: A key or a value cannot be used.
+    """
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from combee_dspy.combee import Combee
     from combee_dspy.stopping import StoppingRule
 
-__all__ = ["Plan", "plan_run"]
+__all__ = ["Plan", "plan_run", "saved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +185,17 @@ def _output(path: str | None, folder: Path) -> Path | None:
     if target.is_dir():
         raise ArgumentValueError("output", path, "is a folder", "Name a file.")
     return target
+
+
+def saved(program: Any, output: Path | None) -> None:
+    """Save a program's state, where there is a program and a file is wanted."""
+    if output is None or program is None:
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # A reader sees the old file or the whole new one.
+    part = output.with_name(f".{output.stem}.part.json")
+    try:
+        program.save(str(part), save_program=False)
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,10 +10,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from combee_dspy.cli._config import read_config
+from combee_dspy.cli._config import checked_config, read_mapping
 from combee_dspy.cli._exit import EXIT_CODES, Debug, guarded
+from combee_dspy.cli._job import run_job
+from combee_dspy.cli._job_config import is_job, job_of
 from combee_dspy.cli._lms import adapter_of, opened_lms
-from combee_dspy.cli._plan import Plan, plan_run
+from combee_dspy.cli._plan import Plan, plan_run, saved
 from combee_dspy.tracking import one_line
 
 if TYPE_CHECKING:
@@ -58,6 +61,17 @@ Your own program, files and models:
     seed: 0
     log_dir: checkpoints               # run again to resume
 
+Several tasks over one pool, each with a search, a budget and a held-out study of its own:
+
+\b
+    tasks:
+      shares: {{data: {{train: a.jsonl, heldout: b.jsonl, inputs: [question]}}, seed: 1}}
+      bonds: {{data: {{train: c.jsonl, heldout: d.jsonl, inputs: [question]}}}}
+    shape: auto                        # or candidate-parallel, task-parallel, hybrid
+    at_once: 4
+    on_error: continue                 # or stop
+    output: learned/{{name}}.json        # further keys as above, for all tasks
+
 Further strategies: artifact, executor, embedder; combee plugins lists them all.
 Further keys: adapter (chat, json, xml, constrained-json), probe (false skips the
 one-token question to each LM). Keys of services never stand in the file: name
@@ -73,14 +87,18 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Load and check everythi
 @guarded
 def run(config: Config, dry_run: DryRun = False, debug: Debug = False) -> None:
     """Learn a program's prompts as a YAML file says."""
-    plan = plan_run(read_config(config), config.resolve().parent)
+    data, folder = read_mapping(config), config.resolve().parent
     console = Console()
+    if is_job(data):
+        run_job(job_of(data), folder, console, dry_run=dry_run)
+        return
+    plan = plan_run(checked_config(data), folder)
     if dry_run:
         _show_plan(plan, console)
         return
     with opened_lms(plan.config, plan.benchmark) as opened:
         program = _compile(plan, opened)
-    _save(program, plan.output)
+    saved(program, plan.output)
     _show_report(program.combee_report, plan, console)
 
 
@@ -91,19 +109,6 @@ def _compile(plan: Plan, lms: dict[str, Any]) -> Any:
     adapter = adapter_of(plan.config.adapter, plan.config.lms.task)
     with dspy.context(lm=lms["task"], **({} if adapter is None else {"adapter": adapter})):
         return combee.compile(plan.program, trainset=plan.train, valset=plan.validation, heldout=plan.heldout)
-
-
-def _save(program: Any, output: Path | None) -> None:
-    if output is None:
-        return
-    output.parent.mkdir(parents=True, exist_ok=True)
-    # A reader sees the old file or the whole new one.
-    part = output.with_name(f".{output.stem}.part.json")
-    try:
-        program.save(str(part), save_program=False)
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _show_plan(plan: Plan, console: Console) -> None:
@@ -131,7 +136,7 @@ def _show_plan(plan: Plan, console: Console) -> None:
 def _chosen(plan: Plan) -> dict[str, str]:
     """Return the strategies that only some configurations name."""
     found = plan.config.strategies
-    named = {
+    named: dict[str, list[Any]] = {
         "artifact": [found.artifact],
         "executor": [found.executor],
         "embedder": [found.embedder],
@@ -145,8 +150,9 @@ def _show_report(report: CombeeReport, plan: Plan, console: Console) -> None:
     rows = {
         **_provenance(plan),
         "stopped": report.reason,
-        "validation": f"{report.seed_score:.3f} → {report.best_score:.3f}",
     }
+    if math.isfinite(report.best_score):
+        rows["validation"] = f"{report.seed_score:.3f} → {report.best_score:.3f}"
     held = report.heldout
     if held is not None:
         rows["held-out"] = (

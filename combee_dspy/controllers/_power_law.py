@@ -68,7 +68,7 @@ class PowerLaw(BatchController):
         tau: float | None = None,
         relative_tau: float = 0.016,
         profile: int = 3,
-        min_updates: int = 6,
+        min_updates: int = 4,
         min_size: int = 3,
         waves: int = 4,
     ) -> None:
@@ -144,13 +144,12 @@ class PowerLaw(BatchController):
         )
         size, clamps = apply(size, bounds)
         left = view.trainset_size - view.seen % view.trainset_size
-        even = -(-left // -(-left // size))
-        if even < size:
-            updates = -(-left // size)
-            clamps += (
-                Clamp("even", size, even, f"{left} examples are left of the epoch: {updates} batches of {even}"),
-            )
-        return BatchDecision(even, reason, fit, raised + clamps)
+        updates = -(-left // size)
+        even = -(-left // updates)
+        if self.min_size <= even < size:
+            clamps += (Clamp("even", size, even, f"{left} examples are left of the epoch: {updates} batches of {even}"),)
+            size = even
+        return BatchDecision(size, reason, fit, raised + clamps)
 
     def _wanted(self, view: BatchView, delays: dict[int, float]) -> tuple[PowerLawFit | None, int, str]:
         if not _profile.top(view.trainset_size, self.profile, self.min_updates):

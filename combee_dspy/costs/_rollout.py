@@ -22,6 +22,7 @@ ROLLOUT_SETTING = "combee_rollout"
 """DSPy's setting that carries the meter, for code that enters a ``dspy.context`` of its own anyway."""
 
 _HASH_BITS = 64
+_PART = 2047
 
 
 class RolloutMeter:
@@ -63,9 +64,12 @@ class RolloutMeter:
         """
         digest = hashlib.sha256()
         for message in inputs.get("messages") or ({"content": inputs.get("prompt")},):
-            content = message.get("content") if isinstance(message, Mapping) else message
-            digest.update((content if isinstance(content, str) else repr(content)).encode("utf-8", "surrogatepass"))
-            digest.update(b"\0")
+            content = message.get("content") if type(message) is dict or isinstance(message, Mapping) else message
+            text = content if isinstance(content, str) else repr(content)
+            said = f"{text}\0".encode("utf-8", "surrogatepass")
+            # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
+            for start in range(0, len(said), _PART):
+                digest.update(said[start : start + _PART])
         number = int.from_bytes(digest.digest()[:8])
         with self._lock:
             # A sum, because calls that run at the same time come in any order.

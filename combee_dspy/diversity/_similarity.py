@@ -16,6 +16,8 @@ from combee_dspy.diversity._text import Statement, statements, telling_words
 __all__ = ["Likeness", "front_similarity"]
 
 _REMEMBERED = 4096
+# A front of k candidates has k·(k-1)/2 pairs, and most of them are those of the iteration before.
+_PAIRS = 1024
 
 
 class Likeness:
@@ -50,11 +52,23 @@ class Likeness:
         self._telling = telling
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Vectors] = OrderedDict()
+        self._pairs: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def of(self, first: str, second: str) -> float:
         """Return the similarity of two texts, the same either way round."""
+        pair = (first, second)
+        with self._lock:
+            known = self._pairs.get(pair)
+            if known is not None:
+                self._pairs.move_to_end(pair)
+                return known
         nearest = self.nearest(first, second)
-        return float(min(max(nearest.min(), 0.0), 1.0)) if nearest.size else 1.0
+        found = float(min(max(nearest.min(), 0.0), 1.0)) if nearest.size else 1.0
+        with self._lock:
+            self._pairs[pair] = found
+            while len(self._pairs) > _PAIRS:
+                self._pairs.popitem(last=False)
+        return found
 
     def nearest(self, first: str, second: str) -> NDArray[np.float64]:
         """Return the similarity of each statement that only one text makes to the nearest one of the other."""
@@ -74,9 +88,20 @@ class Likeness:
             return []
         if not others:
             return [0.0] * len(own)
-        similarity = self._vectors(list(own.values())) @ self._vectors(list(others.values())).T
         comparable = _comparable(own, others, telling=self._telling)
-        return [float(value) for value in np.where(comparable, similarity, 0.0).max(axis=1)]
+        # Most statements have none to be compared with: the product is made of the others alone.
+        rows, columns = (np.flatnonzero(comparable.any(axis=axis)) for axis in (1, 0))
+        found = np.zeros(len(own), dtype=np.float64)
+        if rows.size:
+            mine, theirs = list(own.values()), list(others.values())
+            left = self._vectors([mine[row] for row in rows])
+            right = self._vectors([theirs[column] for column in columns])
+            chosen = np.where(comparable[np.ix_(rows, columns)], left @ right.T, 0.0)
+            # Where all that is comparable is unlike, one that is not comparable is the nearest, with 0.
+            alone = comparable[rows].all(axis=1)
+            nearest = chosen.max(axis=1)
+            found[rows] = np.where(alone, nearest, np.maximum(nearest, 0.0))
+        return [float(value) for value in found]
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:
         cleaned = [_clean(text) for text in texts]

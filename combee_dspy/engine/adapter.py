@@ -26,6 +26,7 @@ from combee_dspy.records import Refusal, Rollout
 
 if TYPE_CHECKING:  # Foresight reads what this module makes.
     from combee_dspy.engine.foresight import Foresight
+    from combee_dspy.engine.judging import Judging
 
 __all__ = ["CombeeAdapter", "RecordsOf", "ReflectiveDataset"]
 
@@ -97,6 +98,9 @@ class CombeeAdapter(DspyBridge):
             # DSPy's own evaluation calls program and metric from one place: the metric names its own role.
             self.metric_fn = as_evaluator(kwargs["metric_fn"])
         self._evaluator: Evaluator | None = None
+        self._judging: Judging | None = None
+        # Content hashes of the parents of the merge that is evaluated next; set by the listener.
+        self.merging: tuple[str, ...] = ()
         self._foresight: Foresight | None = None
         self._screening: Screening | None = None
         self._recorder: RecordsOf | None = None
@@ -104,10 +108,14 @@ class CombeeAdapter(DspyBridge):
         self._warned: set[str] = set()
         self._last_dataset: tuple[object, list[str], ReflectiveDataset] | None = None
 
-    def attach(self, evaluator: Evaluator, observe: Callable[[Rollout], None] = lambda rollout: None) -> None:
+    def attach(self, evaluator: Evaluator, judging: Judging | None = None) -> None:
         """Set the evaluator, which needs :meth:`build_program` of this very object, and who sees every rollout."""
         self._evaluator = evaluator
-        self._observe = observe
+        self._judging = judging
+
+    def scrubbed(self, text: str) -> str:
+        """Return a text without keys."""
+        return self._scrub(text)
 
     def look_ahead(self, foresight: Foresight, screening: Screening | None, recorder: RecordsOf) -> None:
         """Set what begins early, what spares children most of their minibatch, and who makes reflective records."""
@@ -136,6 +144,7 @@ class CombeeAdapter(DspyBridge):
         self, batch: list[Any], candidate: Candidate, capture_traces: bool = False, num_threads: int | None = None
     ) -> EvaluationBatch:
         """Evaluate one candidate; the seed's validation and merge checks come this way."""
+        self._tell_merge(candidate)
         if self.flex_components:
             return self._evaluate_flex([(candidate, batch)], "validation", capture_traces)[0]
         begun = self._begin([(candidate, batch)], "validation")
@@ -278,7 +287,8 @@ class CombeeAdapter(DspyBridge):
         except Exception as error:
             self._tell("proposer", error)
             raise
-        texts = self._allowed(candidate, texts)
+        # Here, not in the files: a candidate is known by the hash of its texts.
+        texts = self._allowed(candidate, {name: self._scrub(text) for name, text in texts.items()})
         if texts and self._evaluator is not None:
             self._evaluator.emit(
                 CandidateProposed(
@@ -309,15 +319,34 @@ class CombeeAdapter(DspyBridge):
                 )
         return allowed
 
+    def _tell_merge(self, candidate: Candidate) -> None:
+        """Announce a child of gepa's merge, before it is evaluated."""
+        parents, self.merging = self.merging, ()
+        if parents and self._evaluator is not None:
+            self._evaluator.emit(
+                CandidateProposed(
+                    iteration=self.run_state.iteration,
+                    candidate_id=candidate_id(candidate),
+                    parent_id=parents[0],
+                    parent_ids=parents,
+                    operator="merge",
+                    texts=dict(candidate),
+                )
+            )
+
     def get_adapter_state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
-        return {**super().get_adapter_state(), "combee": self.run_state.dump()}
+        judging = {} if self._judging is None else self._judging.dump()
+        return {**super().get_adapter_state(), "combee": self.run_state.dump(), "judging": judging}
 
     def set_adapter_state(self, state: dict[str, Any]) -> None:
         """Restore what a checkpoint kept."""
         super().set_adapter_state(state)
         if "combee" in state:
             self.run_state.load(state["combee"])
+        if self._judging is not None and self._evaluator is not None:
+            self._judging.load(state.get("judging", {}))
+            self._evaluator.rescore()
 
     def _bought_by(self) -> Evaluator:
         if self._evaluator is None:
@@ -342,7 +371,8 @@ class CombeeAdapter(DspyBridge):
         done = self._bought_by().finish(begun)
         for one in done:
             for rollout in one.rollouts:
-                self._observe(rollout)
+                if self._judging is not None:
+                    self._judging.observe(rollout)
         if self.run_state.iteration == 0 and begun.purpose == "validation":
             self._check_seed([rollout for one in done for rollout in one.rollouts])
         return done

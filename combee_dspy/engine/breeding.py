@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key
+from combee_dspy.engine.placing import within
 from combee_dspy.engine.scanning import Scanned
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.operators import Operator, OperatorInput, draw_operators, encode_demonstrations, encode_fields
@@ -107,6 +108,8 @@ class Breeder:
         draws: How many operators one child may try.
         seed: The run's seed.
         pool: Where operators work. Not owned.
+        scrub: Takes keys out of a text. An edit is scrubbed before it is judged and named: a candidate is known by
+            the hash of its texts.
     """
 
     def __init__(
@@ -119,7 +122,9 @@ class Breeder:
         draws: int,
         seed: int,
         pool: ThreadPoolExecutor,
+        scrub: Callable[[str], str] = lambda text: text,
     ) -> None:
+        self._scrub = scrub
         self._operators = tuple(operators)
         self._edit_guard = edit_guard
         self._text_guard = text_guard
@@ -201,7 +206,8 @@ class Breeder:
     def _again(self, context: StrategyContext, attempt: int, number: int) -> StrategyContext:
         # Two children may come to one operator in one round: in one place they would make one text.
         place = f"{context.place}/draw {attempt} of child {number}"
-        return replace(context, place=place, predict=self._predict(attempt))
+        predict = within(self._predict(attempt), f"{place}/{context.component}", context.iteration)
+        return replace(context, place=place, predict=predict)
 
     def _texts(
         self, child: Child, scanned: Mapping[str, Scanned], edits: Mapping[str, Future[Edit | Refusal]]
@@ -214,7 +220,7 @@ class Breeder:
         texts: dict[str, str] = {}
         for component, edit in edits.items():
             try:
-                outcome = edit.result()
+                outcome = self._scrubbed(edit.result())
                 refused = outcome if isinstance(outcome, Refusal) else None
                 if isinstance(outcome, Edit):
                     refused = self._edit_guard(component, scanned[component].given, outcome)
@@ -227,6 +233,21 @@ class Breeder:
             if refused is not None:
                 child.refusals.append((self._name(child), refused.reason))
         return texts
+
+    def _scrubbed(self, outcome: Edit | Refusal) -> Edit | Refusal:
+        if not isinstance(outcome, Edit):
+            return outcome
+        text, fields, demonstrations = outcome.instruction, outcome.field_descriptions, outcome.demonstrations
+        return replace(
+            outcome,
+            instruction=self._scrub(text) if isinstance(text, str) else text,
+            field_descriptions=fields and {name: _strings(said, self._scrub) for name, said in fields.items()},
+            demonstrations=demonstrations
+            and tuple(
+                replace(one, inputs=_strings(one.inputs, self._scrub), outputs=_strings(one.outputs, self._scrub))
+                for one in demonstrations
+            ),
+        )
 
     def _encoded(self, edit: Edit, component: str, child: Child) -> dict[str, str]:
         """Return an edit as components of the candidate.
@@ -284,3 +305,14 @@ class Breeder:
 
     def _name(self, child: Child) -> str:
         return self._operators[child.operator].name
+
+
+def _strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with its texts changed; whatever is no JSON value is left for whoever encodes it."""
+    if type(value) is str:
+        return change(value)
+    if type(value) is list:
+        return [_strings(one, change) for one in value]
+    if type(value) is dict:
+        return {key: _strings(one, change) for key, one in value.items()}
+    return value

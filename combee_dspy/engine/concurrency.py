@@ -12,7 +12,14 @@ from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import Event
 from combee_dspy.lms import connection_limit, limit_warning
-from combee_dspy.rollouts import AdaptiveLimit, ScheduleAccount, Scheduler, ScheduleRecord, growth_allowed
+from combee_dspy.rollouts import (
+    AdaptiveLimit,
+    ScheduleAccount,
+    Scheduler,
+    ScheduleRecord,
+    Scheduling,
+    growth_allowed,
+)
 
 __all__ = ["SCHEDULE", "Growth", "demand", "schedule_file", "scheduled"]
 
@@ -114,7 +121,9 @@ def scheduled(
     record = None if settings.log_dir is None else schedule_file(Path(settings.log_dir))
     session = settings.executor.start(most)
     try:
-        return Scheduler(session, limit=limit, emit=emit, record=record, replay=replay)
+        # Parity sends its requests in dspy.GEPA's order; elsewhere those of one prefix go together.
+        scheduling = Scheduling(window=1) if settings.like_gepa else None
+        return Scheduler(session, scheduling, limit=limit, emit=emit, record=record, replay=replay)
     except BaseException:
         session.close()
         raise

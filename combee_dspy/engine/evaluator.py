@@ -215,8 +215,10 @@ class Evaluator:
                 for number, ((candidate, batch), identity) in enumerate(zip(items, identities, strict=True)):
                     tickets: list[Ticket] = []
                     pending.append(tickets)
-                    for example in batch:
-                        tickets.append(self._submit(candidate, identity, example, replicate, purpose, place))
+                    tickets.extend(
+                        # One by one: an interrupt finds those that have been bought.
+                        self._submit(candidate, identity, example, replicate, purpose, place) for example in batch
+                    )
                     hears = ready[number] if ready else None
                     if hears is not None:
                         self._let_hear(tickets, hears, About(identity, purpose, iteration, replicate=replicate))
@@ -339,7 +341,7 @@ class Evaluator:
 
         tell_ready(tickets, heard)
 
-    def _submit(  # noqa: PLR0913 - one rollout's whole identity
+    def _submit(
         self,
         candidate: Candidate,
         identity: str,

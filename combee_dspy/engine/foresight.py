@@ -160,14 +160,18 @@ class Foresight:
         """Begin the validation of children that are being screened, as far as the share of guesses goes."""
         # Row by row over all children: each one's first rows are as likely to be needed.
         items = [(child, [row]) for row in self._validation for child in children]
-        self._evaluator.start_ahead(items, purpose="validation", lane=_SCREENED, most=self._room())
+        self._evaluator.start_ahead(
+            items, purpose="validation", lane=_SCREENED, iteration=self.state.iteration, most=self._room()
+        )
 
     def beside_validation(self, children: Sequence[Candidate]) -> None:
         """Run the next minibatch on the likeliest parent, beside its validation."""
         if self._next is None or not children or self._settings.staleness:
             return
         items = [(children[0], rows) for rows in self._next()]
-        self._evaluator.start_ahead(items, purpose="parent", lane=_GUESSED, most=self._room())
+        self._evaluator.start_ahead(
+            items, purpose="parent", lane=_GUESSED, iteration=self.state.iteration + 1, most=self._room()
+        )
 
     def finish(self, iteration: int, gone: Sequence[str]) -> None:
         """End an iteration: what its scans were to rescue and did not read waits on.
@@ -202,7 +206,10 @@ class Foresight:
             key = self._key(one)
             hears.append(None if key in self._streams else self._open(one, key))
         items = [(one.candidate, one.rows) for one in coming]
-        self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, ready=hears)
+        iteration = coming[0].iteration if coming else 0
+        self._evaluator.start_ahead(
+            items, purpose="parent", lane=_DRAWN, iteration=iteration, certain=True, ready=hears
+        )
 
     def _open(self, coming: Coming, key: StreamKey) -> Hears | None:
         """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet."""

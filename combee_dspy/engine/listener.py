@@ -22,6 +22,8 @@ from combee_dspy.events import (
 
 __all__ = ["Listener"]
 
+_MERGED = 2
+
 
 class Listener:
     """Receives gepa's callbacks, in the thread of its loop.
@@ -33,6 +35,7 @@ class Listener:
         costs: The ledger's totals as plain data.
         foresight: Told which children are gone.
         screening: Told when an iteration begins.
+        finished: Told when an iteration is over.
     """
 
     def __init__(
@@ -43,19 +46,24 @@ class Listener:
         costs: Callable[[], Mapping[str, Any]],
         foresight: Foresight,
         screening: Screening | None,
+        finished: Callable[[], object] = lambda: None,
     ) -> None:
+        self._finished = finished
         self._adapter = adapter
         self._state = state
         self._emit = emit
         self._costs = costs
         self._foresight = foresight
         self._screening = screening
+        self._pool: dict[int, str] = {}
         self._started = 0.0
         self._rollouts = 0
 
     def on_iteration_start(self, event: Mapping[str, Any]) -> None:
         """An iteration begins."""
         self._state.iteration = event["iteration"]
+        # A resumed run hears of its seed alone.
+        self._pool = dict(enumerate(map(candidate_id, event["state"].program_candidates)))
         self._started = self._state.clock()
         if self._screening is not None:
             self._screening.begin(event["iteration"])
@@ -64,6 +72,11 @@ class Listener:
     def on_evaluation_start(self, event: Mapping[str, Any]) -> None:
         """A minibatch is about to be evaluated: by a parent, or by a child that is not in the pool yet."""
         self._adapter.purpose = "child" if event["candidate_idx"] is None else "parent"
+        parents = [self._pool.get(index) for index in event.get("parent_ids") or () if index is not None]
+        known = tuple(parent for parent in parents if parent is not None)
+        # Only gepa's merge has two parents; it is told of before anything is bought for it.
+        merges = event["candidate_idx"] is None and len(parents) == len(known) >= _MERGED
+        self._adapter.merging = known if merges else ()
 
     def on_budget_updated(self, event: Mapping[str, Any]) -> None:
         """Note how many rollouts gepa has counted."""
@@ -73,6 +86,7 @@ class Listener:
         """A candidate has been validated."""
         if event["iteration"] == 0:
             self._rollouts = max(self._rollouts, event["num_examples_evaluated"])
+        self._pool[event["candidate_idx"]] = candidate_id(event["candidate"])
         self._state.validate_child(candidate_id(event["candidate"]), event["average_score"])
         self._emit(
             ValidationFinished(
@@ -119,6 +133,7 @@ class Listener:
     def on_iteration_end(self, event: Mapping[str, Any]) -> None:
         """An iteration is over."""
         self._state.finish_measurement(self._state.clock() - self._started)
+        self._finished()
         self._foresight.finish(event["iteration"], self._state.end_iteration())
         scores = event["state"].program_full_scores_val_set
         self._emit(

@@ -279,7 +279,7 @@ class _PlaybookRun:
         return 1 + (len(self.splits.validation) if self.validates else 0)
 
     def _view(self, iteration: int, after: _Minibatch | None = None) -> BatchView:
-        state, workers = self.state, self.services.session.workers
+        state, workers = self.state, self.services.session.slots
         earlier = () if after is None else (after.decision.size,)
         waiting = 0 if after is None else after.size
         task = self.services.ledger.snapshot().by_role.get("task")
@@ -352,6 +352,7 @@ class _PlaybookRun:
             warnings=(*self.splits.warnings, *self.heldout.warnings),
         )
         best = next((place for place, pair in enumerate(own.scores) if own.best and pair[0] == own.best.iteration), 0)
+        self.services.session.tell()
         self.emit(
             RunFinished(
                 iteration=own.iteration,

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from combee_dspy.artifacts import Answered, CuratedShard, Curator, Insight, Reflector
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts import ExecutorSession
+from combee_dspy.rollouts import ExecutorSession, Place, placed
 
 __all__ = ["MinibatchCalls"]
 
@@ -24,11 +24,13 @@ class MinibatchCalls:
     Args:
         reflector: Asks about a trajectory.
         session: Where calls run.
+        iteration: The iteration that learns from the minibatch.
     """
 
-    def __init__(self, reflector: Reflector, session: ExecutorSession) -> None:
+    def __init__(self, reflector: Reflector, session: ExecutorSession, iteration: int = 0) -> None:
         self._reflector = reflector
         self._session = session
+        self._iteration = iteration
         # What ends in a worker starts the next call there, in the settings of whoever made this.
         self._context = contextvars.copy_context()
         self._lock = threading.RLock()
@@ -44,7 +46,8 @@ class MinibatchCalls:
         with self._lock:
             if self._closed or position in self._reflected:
                 return
-            future = self._session.submit(self._reflector.ask, position, rollout)
+            with placed(self._place(f"trajectory {position}")):
+                future = self._session.submit(self._reflector.ask, position, rollout)
             self._reflected[position] = future
         future.add_done_callback(functools.partial(self._ended, position))
 
@@ -114,4 +117,8 @@ class MinibatchCalls:
             if self._closed or number in self._curated or self._curator is None:
                 return
             insights = self.insights(self._shards[number])
-            self._curated[number] = self._session.submit(self._curator.ask, insights)
+            with placed(self._place(f"shard {number}")):
+                self._curated[number] = self._session.submit(self._curator.ask, insights)
+
+    def _place(self, what: str) -> Place:
+        return Place("reflection", f"{self._iteration}/{what}", prefix=what.split()[0], iteration=self._iteration)

@@ -139,7 +139,7 @@ class PlaybookLearner:
             batch: The minibatch.
             iteration: The iteration that will learn from it.
         """
-        calls = MinibatchCalls(self._reflector(playbook, iteration), self._session)
+        calls = MinibatchCalls(self._reflector(playbook, iteration), self._session, iteration)
         items = [(self._program.candidate(playbook), batch)]
         rollouts = self._evaluator.begin(items, purpose="parent", iteration=iteration, ready=[calls.start])
         return Begun(playbook, iteration, rollouts, calls)
@@ -178,7 +178,7 @@ class PlaybookLearner:
 
     def learn(self, playbook: Playbook, rollouts: Sequence[Rollout], iteration: int) -> Learned:
         """Return what the rollouts made of a playbook that their program had been shown."""
-        calls = MinibatchCalls(self._reflector(playbook, iteration), self._session)
+        calls = MinibatchCalls(self._reflector(playbook, iteration), self._session, iteration)
         try:
             before = max(0, self._state.score_count - len(rollouts))
             curator = self._curating(calls, playbook, len(rollouts), iteration, before)

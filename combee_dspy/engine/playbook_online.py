@@ -108,6 +108,7 @@ class OnlinePlaybook:
         if stack is None:
             return
         with stack:
+            self._services.session.tell()
             self._services.bus.emit(
                 RunFinished(
                     iteration=self._own.iteration,

@@ -120,6 +120,9 @@ class ScanReflection:
             # DSPy promises a code proposer all components at once, in this thread; the scans run meanwhile.
             for group in groups:
                 self._propose_code(group)
+            if any(group.scans for group in groups):
+                # What measuring the scans takes, done while their calls are on their way.
+                self._state.retention.prepare()
             made: list[Mapping[str, str]] = []
             for group in groups:
                 self._breed(group, pool, made)
@@ -206,6 +209,7 @@ class ScanReflection:
             draws=self._guarding.draws,
             seed=self._settings.seed,
             pool=pool,
+            scrub=self._adapter.scrubbed,
         )
         try:
             breeder.breed(

@@ -137,7 +137,7 @@ class _Run:
             metric_fn=self.judging.metric,
             feedback_map=feedback_map(student, self.judging.metric),
             failure_score=settings.failure_score,
-            num_threads=services.session.workers,
+            num_threads=services.session.slots,
             add_format_failure_as_feedback=settings.add_format_failure_as_feedback,
             rng=random.Random(settings.seed),  # noqa: S311 - gepa's own stream, seeded as dspy.GEPA seeds it
             reflection_lm=settings.reflection_lm,
@@ -151,12 +151,12 @@ class _Run:
             self.judging.metric,
             settings.failure_score,
             services.session,
-            services.bus.emit,
+            self.judging.listening(services.bus.emit, services.ledger.snapshot),
             memoize=settings.memoize,
             cache=services.cache,
             keep_traces=splits.train_hashes | {row_hash(row) for row in settings.anchors},
         )
-        self.adapter.attach(self.evaluator, self.judging.observe)
+        self.adapter.attach(self.evaluator, self.judging)
         self.state.labels = tuple(labels_of(settings.operators))
         self.guarding = Guarding(settings, seed, self.adapter.flex_components, self.train, self.state)
         if not settings.like_gepa or settings.guards != Guards():
@@ -196,7 +196,13 @@ class _Run:
             )
             self.adapter.look_ahead(self.foresight, self.screening, Recorder(scanner, streams, self.state))
         self.listener = Listener(
-            self.adapter, self.state, services.bus.emit, self.costs, self.foresight, self.screening
+            self.adapter,
+            self.state,
+            services.bus.emit,
+            self.costs,
+            self.foresight,
+            self.screening,
+            lambda: services.growth.look(self.state, services.session.account()),
         )
         self.stopper = Stopper(
             settings.budget,
@@ -206,6 +212,7 @@ class _Run:
             len(splits.train),
             least=least,
             between=self._between,
+            tell=services.bus.emit,
         )
 
     def _between(self, iteration: int) -> None:
@@ -259,6 +266,7 @@ class _Run:
             seed=self.settings.seed,
             warnings=(*self.splits.warnings, *self.heldout.warnings, *_looked_before(receipt)),
         )
+        self.services.session.tell()
         self.services.bus.emit(
             RunFinished(
                 iteration=self.state.iteration,
@@ -363,7 +371,7 @@ class _Run:
             EpochStream(len(splits.train), settings.seed),
             self.state,
             views.maker(
-                self.services.session.workers,
+                lambda: self.services.session.slots,
                 max(1, self.children),
                 self.groups,
                 None if self.screening is None else settings.screen,

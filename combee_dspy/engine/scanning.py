@@ -13,6 +13,7 @@ from combee_dspy.engine.adapter import CombeeAdapter, ReflectiveDataset
 from combee_dspy.engine.candidates import Candidate, demonstrations_key, fields_key
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.lost import behind
+from combee_dspy.engine.placing import within
 from combee_dspy.engine.runs import predictor_runs
 from combee_dspy.engine.streaming import Stream
 from combee_dspy.events import Event, ReflectionsMade
@@ -20,7 +21,7 @@ from combee_dspy.operators import OperatorInput, decode_demonstrations, decode_f
 from combee_dspy.records import Lessons, Reflection, Retained, Rollout
 from combee_dspy.reducer_core import begin, learn
 from combee_dspy.reflections import estimate_record_tokens
-from combee_dspy.retention import RetentionSample, lost_once, measure_retention, node_samples
+from combee_dspy.retention import RetentionSample, lost_once, measure_scan
 from combee_dspy.strategies import PredictFn, StrategyContext
 from combee_dspy.streams import derive
 
@@ -139,7 +140,7 @@ class Scanner:
         return StrategyContext(
             component=component,
             text=candidate[component],
-            predict=predict,
+            predict=within(predict, f"{place}/{component}", iteration),
             emit=self._emit,
             iteration=iteration,
             seed=self._seed,
@@ -200,8 +201,8 @@ class Scanner:
         size = len(dataset.rollouts) + len(rescued)
         lessons = stream.lessons(component) if stream is not None else self._learned(reflections, size, context)
         told = lessons.rewrite is None
-        retained = measure_retention(reflections, lessons) if told else ()
-        samples = node_samples(reflections, lessons) if told and len(reflections) <= _SAMPLED else ((), ())
+        sample = len(reflections) <= _SAMPLED
+        retained, samples = measure_scan(reflections, lessons, sample=sample) if told else ((), ((), ()))
         offered = tuple(dict.fromkeys(one.index for one in rescued))
         return Scanned(replace(given, lessons=lessons), context, reflections, lessons, retained, offered, samples)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from combee_dspy.engine.reflection import ScanReflection
 from combee_dspy.engine.state import RunState
+from combee_dspy.events import Event, RunStopping
 from combee_dspy.stopping import RunView, StoppingRule, ask
 
 __all__ = ["Stopper"]
@@ -31,6 +32,7 @@ class Stopper:
             all it could buy is comparisons of single examples. 0 for never.
         between: Called with the number of iterations finished before the rules are asked, while
             nothing is in flight. What it raises ends the run.
+        tell: Hears why the run is to stop, once.
     """
 
     def __init__(
@@ -43,8 +45,11 @@ class Stopper:
         *,
         least: int = 0,
         between: Callable[[int], None] = lambda iteration: None,
+        tell: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._between = between
+        self._tell = tell
+        self._told = False
         self._run = run
         self._epoch = epoch
         self._bought = -1
@@ -85,6 +90,9 @@ class Stopper:
             )
         if self.reason is None and self._idle(bought, state.i):
             self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
+        if self.reason is not None and not self._told:
+            self._told = True
+            self._tell(RunStopping(iteration=view.iteration, reason=self.reason))
         return self.reason is not None
 
     def raise_failure(self) -> None:

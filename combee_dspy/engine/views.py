@@ -34,17 +34,20 @@ class ViewMaker:
         self._aggregator = aggregator
         self._limit = limit
 
-    def maker(self, workers: int, children: int, groups: int, screen: int | None = None) -> Callable[[Any], BatchView]:
+    def maker(
+        self, slots: Callable[[], int], children: int, groups: int, screen: int | None = None
+    ) -> Callable[[Any], BatchView]:
         """Return the function that makes a view from gepa's state.
 
         Args:
-            workers: Rollouts that may run at once.
+            slots: Returns how many rollouts may run at once now.
             children: Children checked on each minibatch.
             groups: Minibatches drawn in one iteration.
             screen: Examples that a child runs on at most; ``None`` for its whole minibatch.
         """
 
         def make(state: Any) -> BatchView:
+            workers = slots()
             task = self._ledger.snapshot().by_role.get("task")
             # Below the workers the peak says how little was asked at once, not how much the service can
             # do: a first minibatch of three would pass for a service that serves three.

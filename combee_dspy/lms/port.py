@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,12 +23,16 @@ from combee_dspy.rollouts import (
     ExecutorSession,
     Patience,
     call_fingerprint,
+    current_place,
     current_session,
     patient,
+    placed,
 )
 from combee_dspy.strategies import PredictFn
 
 __all__ = ["LMPort"]
+
+_LANE = "reflection"
 
 Job = TypeVar("Job")
 
@@ -143,9 +149,10 @@ class LMPort:
             with dspy.context(lm=patient_lm, adapter=adapter, trace=[]), role_scope(role):
                 return self._attempt(predictor, lm, values, temperature)
 
+        name = f"{role}/{predictor.signature.__name__}"
         cache = self._cache
         if cache is None:
-            return self._all_at_once(task, inputs)
+            return self._all_at_once(task, inputs, inputs, name)
         slots = [self._slot(call_fingerprint(signature, values, lm, adapter, temperature)) for values in inputs]
         known = {index: answer for index, slot in enumerate(slots) if (answer := cache.answer(*slot)) is not None}
         missing = [index for index in range(len(slots)) if index not in known]
@@ -156,7 +163,8 @@ class LMPort:
                 cache.keep_answer(*slots[index], answer, secrets_of(lm))
             return answer
 
-        answers = {**known, **dict(zip(missing, self._all_at_once(bought, missing), strict=True))}
+        asked = self._all_at_once(bought, missing, [inputs[index] for index in missing], name)
+        answers = {**known, **dict(zip(missing, asked, strict=True))}
         return tuple(answers[index] for index in range(len(slots)))
 
     def _slot(self, key: str) -> tuple[str, int]:
@@ -191,9 +199,18 @@ class LMPort:
                 attempt += 1
 
     def _all_at_once(
-        self, task: Callable[[Job], dspy.Prediction | FailedCall], inputs: Sequence[Job]
+        self,
+        task: Callable[[Job], dspy.Prediction | FailedCall],
+        jobs: Sequence[Job],
+        inputs: Sequence[Mapping[str, Any]],
+        name: str,
     ) -> tuple[dspy.Prediction | FailedCall, ...]:
-        futures = [self._session.submit(task, values) for values in inputs]
+        here, futures = current_place(), []
+        for job, values in zip(jobs, inputs, strict=True):
+            # Known by what it asks, not by when: the same call of another run has the same key.
+            key = f"{here.key or 'reflection'}/{name}/{_digest(values)}"
+            with placed(replace(here, lane=_LANE, key=key, prefix=name)):
+                futures.append(self._session.submit(task, job))
         own: dict[int, dspy.Prediction | FailedCall] = {}
         try:
             if current_session() is self._session:
@@ -201,11 +218,16 @@ class LMPort:
                 # none is left to make, the run would hang: what has not started is done here.
                 for index in reversed(range(len(futures))):
                     if futures[index].cancel():
-                        own[index] = task(inputs[index])
+                        own[index] = task(jobs[index])
             return tuple(own[index] if index in own else future.result() for index, future in enumerate(futures))
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = "\0".join(f"{name}\0{values[name]!r}" for name in sorted(values))
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _another_draw(lm: Any, attempt: int, config: Mapping[str, Any]) -> dict[str, Any]:

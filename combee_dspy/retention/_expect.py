@@ -11,6 +11,7 @@ from combee_dspy.records import NodeOutput
 from combee_dspy.retention._fit import fit_retention
 from combee_dspy.retention._law import RetentionLaws, RetentionSample
 from combee_dspy.retention._predict import PredictedSurvival, predicted_survival
+from combee_dspy.retention._similar import load
 from combee_dspy.retention._tree import children_of, levels_of
 
 __all__ = ["RetentionBook", "plan_of"]
@@ -46,11 +47,29 @@ class RetentionBook:
 
     reads: list[RetentionSample] = field(default_factory=list)
     merges: list[RetentionSample] = field(default_factory=list)
+    _laws: RetentionLaws | None = field(default=None, init=False, repr=False, compare=False)
+    _fitted: tuple[int, int] = field(default=(0, 0), init=False, repr=False, compare=False)
 
     def add(self, samples: tuple[Sequence[RetentionSample], Sequence[RetentionSample]]) -> None:
         """Note what :func:`~combee_dspy.retention.node_samples` read from a scan."""
         self.reads.extend(samples[0])
         self.merges.extend(samples[1])
+
+    def prepare(self) -> None:
+        """Do what measuring a scan will need and what can be done before it ends: for while its calls run.
+
+        The laws are fitted to what is there, so that :meth:`expect` finds them fitted.
+        """
+        load()
+        self._fit()
+
+    def _fit(self) -> None:
+        size = (len(self.reads), len(self.merges))
+        if self._fitted == size or not self.reads:
+            return
+        reads = fit_retention(self.reads, replicates=_REPLICATES)
+        merges = fit_retention(self.merges, replicates=_REPLICATES) if self.merges else reads
+        self._laws, self._fitted = RetentionLaws(reads, merges), size
 
     def expect(self, nodes: Sequence[NodeOutput]) -> PredictedSurvival | None:
         """Return what the scan with these nodes was expected to keep; ``None`` where nothing has been sampled before.
@@ -58,8 +77,5 @@ class RetentionBook:
         A scan without merges before it tells nothing about merging: a merge is then taken to keep what a
         reading call of its size does.
         """
-        if not self.reads:
-            return None
-        reads = fit_retention(self.reads, replicates=_REPLICATES)
-        merges = fit_retention(self.merges, replicates=_REPLICATES) if self.merges else reads
-        return predicted_survival(RetentionLaws(reads, merges), plan_of(nodes))
+        self._fit()
+        return None if self._laws is None else predicted_survival(self._laws, plan_of(nodes))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.retention._law import Floats, RetentionFit, RetentionLaw, RetentionSample, keep_probabilities
+from combee_dspy.retention._simplex import Rows, minimised
 from combee_dspy.streams import derive_seed
 
 __all__ = ["fit_retention", "pooled_retention"]
@@ -27,7 +29,7 @@ def fit_retention(samples: Sequence[RetentionSample], *, replicates: int = _REPL
     """Fit the law of one call by maximum likelihood.
 
     What a call keeps counts as binomial. The likelihood has a kink at each
-    limit, so scipy's simplex search starts at the best point of a grid. Where
+    limit, so a simplex search starts at the best point of a grid. Where
     no sample has copies the two limits cannot be told apart, and one does for
     both. A limit above all measured sizes is reported as the largest size.
 
@@ -51,7 +53,7 @@ def fit_retention(samples: Sequence[RetentionSample], *, replicates: int = _REPL
     sizes = _merged(samples)
     problem = _Problem.of(sizes)
     total = np.array([one.total for one in sizes], dtype=float)
-    best = problem.solve(np.array([one.kept for one in sizes], dtype=float), total)
+    best = problem.solved(np.array([one.kept for one in sizes], dtype=float), total)
     q = problem.keep(best[None, :])[0]
     dispersion = _dispersion(samples, sizes, q, problem.parameters)
     free = len(sizes) - problem.parameters
@@ -59,10 +61,8 @@ def fit_retention(samples: Sequence[RetentionSample], *, replicates: int = _REPL
     stream = np.random.default_rng(derive_seed(seed, "retention", "bootstrap"))
     draws = np.maximum(1.0, np.round(total / dispersion))
     drawn_from = (q * draws + 0.5) / (draws + 1.0)
-    laws = tuple(
-        problem.law(problem.solve(stream.binomial(draws.astype(int), drawn_from).astype(float), draws, best))
-        for _ in range(replicates)
-    )
+    drawn = np.stack([stream.binomial(draws.astype(int), drawn_from).astype(float) for _ in range(replicates)])
+    laws = tuple(problem.law(point) for point in problem.refined(np.tile(best, (replicates, 1)), drawn, draws))
     largest = max(sample.entries for sample in samples)
     return RetentionFit(problem.law(best), laws, largest, dispersion, misfit, len(samples))
 
@@ -126,36 +126,39 @@ class _Problem:
         return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
 
     def loss(self, points: Floats, kept: Floats, total: Floats) -> Floats:
+        """Return the negative log-likelihood of each point.
+
+        Args:
+            points: One row a point.
+            kept: What was kept, one row a point or one row for all.
+            total: What was looked at.
+        """
         q = np.clip(self.keep(points), _EDGE, 1.0 - _EDGE)
-        result: Floats = -(np.log(q) @ kept + np.log1p(-q) @ (total - kept))
+        result: Floats = -(np.log(q) * kept + np.log1p(-q) * (total - kept)).sum(axis=1)
         return result
 
-    def solve(self, kept: Floats, total: Floats, start: Floats | None = None) -> Floats:
-        if start is not None:
-            return self.refined(start, kept, total)
+    def solved(self, kept: Floats, total: Floats) -> Floats:
+        """Return the likeliest point."""
         grid = self.grid()
         losses = self.loss(grid, kept, total)
         # One limit out of the way, then the other: where the calls cannot tell, a limit is no limit.
         tops = [np.isclose(grid[:, axis], grid[:, axis].max()) for axis in range(grid.shape[1] - 1, 0, -1)]
         starts = [grid[int(np.where(held, losses, np.inf).argmin())] for held in (losses < np.inf, *tops)]
-        found = [self.refined(one, kept, total) for one in starts]
-        reached = self.loss(np.stack(found), kept, total)
-        return found[int(np.flatnonzero(reached <= reached.min() + _EQUAL)[-1])]
+        found = self.refined(np.stack(starts), np.tile(kept, (len(starts), 1)), total)
+        reached = self.loss(found, kept, total)
+        best: Floats = found[int(np.flatnonzero(reached <= reached.min() + _EQUAL)[-1])]
+        return best
 
-    def refined(self, start: Floats, kept: Floats, total: Floats) -> Floats:
-        from scipy.optimize import minimize
+    def refined(self, starts: Floats, kept: Floats, total: Floats) -> Floats:
+        """Return the likeliest point for each row of ``kept``, searched from the same row of ``starts``."""
 
-        tops = [float(np.log(self.entries.max())), float(np.log(self.items.max()))][: len(start) - 1]
-        found = minimize(
-            lambda point: float(self.loss(point[None, :], kept, total)[0]),
-            start,
-            method="Nelder-Mead",
-            # Where all sizes are 1 there is no limit to find, but bounds must leave room for a simplex.
-            bounds=[(_EDGE, 1.0), *((0.0, max(top, _ROOM)) for top in tops)],
-            options={"xatol": 1e-3, "fatol": 1e-3, "maxiter": 300},
-        )
-        result: Floats = np.asarray(found.x, dtype=float)
-        return result
+        def loss(points: Floats, numbers: Rows) -> Floats:
+            return self.loss(points, kept[numbers], total)
+
+        tops = [float(np.log(self.entries.max())), float(np.log(self.items.max()))][: starts.shape[1] - 1]
+        # Where all sizes are 1 there is no limit to find, but bounds must leave room for a simplex.
+        upper = np.array([1.0, *(max(top, _ROOM) for top in tops)])
+        return minimised(loss, starts, np.array([_EDGE, *(0.0 for _ in tops)]), upper)
 
 
 def _check(samples: Sequence[RetentionSample], replicates: int) -> None:
@@ -186,15 +189,30 @@ def _dispersion(
 
 
 def _misfit(sizes: Sequence[RetentionSample], q: Floats, dispersion: float, free: int) -> float:
-    from scipy.stats import chi2
-
     deviance = 0.0
     for one, value in zip(sizes, q, strict=True):
         own = one.kept / one.total
         likely = min(max(float(value), _EDGE), 1.0 - _EDGE)
         lost = one.total - one.kept
         deviance += 2.0 * (one.kept * _log_ratio(own, likely) + lost * _log_ratio(1.0 - own, 1.0 - likely))
-    return float(chi2.sf(max(0.0, deviance) / dispersion, free))
+    return _above(max(0.0, deviance) / dispersion, free)
+
+
+def _above(value: float, free: int) -> float:
+    """Return the probability that a chi-squared variable of so many degrees of freedom is higher.
+
+    The regularised upper incomplete gamma function of half the degrees, which is a finite sum for
+    whole and half numbers (Abramowitz & Stegun, 6.5.22). Importing scipy for it takes seconds.
+    """
+    half = value / 2.0
+    if half <= 0:
+        return 1.0
+    place = 0.5 if free % 2 else 1.0
+    found = math.erfc(math.sqrt(half)) if free % 2 else math.exp(-half)
+    while place < free / 2.0:
+        found += math.exp(place * math.log(half) - half - math.lgamma(place + 1.0))
+        place += 1.0
+    return min(1.0, found)
 
 
 def _log_ratio(own: float, likely: float) -> float:
@@ -215,7 +233,9 @@ def _merged(samples: Sequence[RetentionSample]) -> list[RetentionSample]:
 
 
 def _wilson(kept: int, total: int) -> tuple[float, float]:
-    from scipy.stats import binomtest
-
-    found = binomtest(kept, total).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    """Return the ends of Wilson's score interval (1927), exactly 0 and 1 where nothing or all was kept."""
+    z = NormalDist().inv_cdf(0.975)
+    share, weight = kept / total, 1.0 + z * z / total
+    centre = (share + z * z / (2 * total)) / weight
+    reach = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / weight
+    return (0.0 if kept == 0 else centre - reach, 1.0 if kept == total else centre + reach)

@@ -112,7 +112,8 @@ def _codes(padded: Sequence[str]) -> npt.NDArray[np.uint32]:
 
 def _alphabet(padded: Sequence[str]) -> npt.NDArray[np.uint64]:
     """Return each code point's number among those in use, from 1; 0 stands after the end of a short text."""
-    used = np.zeros(0x110000, bool)
+    # As far as the texts go, not all of Unicode: that is milliseconds even for a handful of short ones.
+    used = np.zeros(1 + max((ord(max(text)) for text in padded if text), default=0), bool)
     for first, last in _chunks(padded):
         used[_codes(padded[first:last])] = True
     return np.where(used, np.cumsum(used), 0).astype(np.uint64)

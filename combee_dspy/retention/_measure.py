@@ -22,6 +22,7 @@ __all__ = [
     "DEFAULT_THRESHOLD",
     "lost_once",
     "measure_retention",
+    "measure_scan",
     "node_samples",
     "tokens_per_level",
     "with_rescued",
@@ -76,12 +77,15 @@ def measure_retention(
     Raises:
         ArgumentValueError: ``threshold`` is outside (0, 1].
     """
-    view = _View.of(reflections, lessons, similarity, threshold)
-    final = view.best(result_lines(lessons), view.feedback)
+    return _retained(_View.of(reflections, lessons, similarity, threshold))
+
+
+def _retained(view: _View) -> tuple[Retained, ...]:
+    final = view.best(view.result, view.feedback)
     kept: list[Retained] = []
     for index, feedback in view.feedback.items():
         coverage = final[index]
-        covered = coverage >= threshold
+        covered = coverage >= view.threshold
         lost_at = None if covered else view.last_seen(index)
         kept.append(Retained(index, coverage, covered, lost_at, measurable=teaches(feedback)))
     return tuple(kept)
@@ -137,6 +141,7 @@ class _View:
         column: Each line's column.
         ways: The nodes that an index passed, from level 1 up.
         threshold: From which a line covers a text.
+        result: The lines of the result.
         known: What :meth:`covers` has found, by the node's identity.
     """
 
@@ -147,6 +152,7 @@ class _View:
     nodes: tuple[NodeOutput, ...]
     ways: Mapping[int, list[NodeOutput]]
     threshold: float
+    result: tuple[str, ...]
     known: dict[int, dict[int, float]] = field(default_factory=dict)
 
     @classmethod
@@ -155,7 +161,8 @@ class _View:
             raise ArgumentValueError("threshold", threshold, "is outside (0, 1]", "0.5 is the default.")
         texts, feedback = _by_index(reflections)
         lines = dict.fromkeys(line for node in lessons.nodes for line in node.lessons)
-        lines.update(dict.fromkeys(result_lines(lessons)))
+        result = tuple(result_lines(lessons))
+        lines.update(dict.fromkeys(result))
         column = {line: number for number, line in enumerate(lines)}
         compared = _compared(similarity, (*feedback.values(), *lines), tuple(lines))
         # The other way round: a line is short, and what counts is how much of it comes from the record.
@@ -182,7 +189,7 @@ class _View:
                 if value > 0:
                     taught[index].add(len(feedback) + column[node.lessons[best]])
         kept = {index: frozenset(rows) for index, rows in taught.items()}
-        return cls(feedback, kept, compared, column, lessons.nodes, ways, threshold)
+        return cls(feedback, kept, compared, column, lessons.nodes, ways, threshold, result)
 
     def best(self, lines: Collection[str], indices: Iterable[int]) -> dict[int, float]:
         """Return the highest similarity of what each index teaches to any of the lines."""
@@ -228,7 +235,11 @@ def _clearly(near: Matrix, mine: npt.NDArray[np.bool_], threshold: float) -> Mat
     others = np.where(mine, np.nan, near)
     known = ~mine.all(axis=1)
     typical = np.full(len(near), np.inf)
-    typical[known] = np.nanmedian(others[known], axis=1)
+    # The median of what is no NaN, which sorts last; np.nanmedian goes by masked arrays, far slower.
+    ascending = np.sort(others[known], axis=1)
+    counts = np.count_nonzero(~mine[known], axis=1)
+    rows = np.arange(len(counts))
+    typical[known] = (ascending[rows, (counts - 1) // 2] + ascending[rows, counts // 2]) / 2
     bar: Matrix = np.minimum(threshold, np.maximum(_LEAST, _TIMES * typical))
     return bar
 
@@ -320,9 +331,36 @@ def node_samples(
     Raises:
         ArgumentValueError: ``threshold`` is outside (0, 1].
     """
+    return _samples(_View.of(reflections, lessons, similarity, threshold))
+
+
+def measure_scan(
+    reflections: Sequence[Reflection],
+    lessons: Lessons,
+    *,
+    sample: bool = True,
+    similarity: Similarity = gram_similarity,
+    threshold: float = DEFAULT_THRESHOLD,
+) -> tuple[tuple[Retained, ...], tuple[tuple[RetentionSample, ...], tuple[RetentionSample, ...]]]:
+    """Return what :func:`measure_retention` and :func:`node_samples` return, comparing all texts once for both.
+
+    Args:
+        reflections: What was aggregated.
+        lessons: The result, with its nodes.
+        sample: Whether samples are wanted; without, they are empty.
+        similarity: As for :func:`measure_retention`.
+        threshold: As for :func:`measure_retention`.
+
+    Raises:
+        ArgumentValueError: ``threshold`` is outside (0, 1].
+    """
     view = _View.of(reflections, lessons, similarity, threshold)
+    return _retained(view), _samples(view) if sample else ((), ())
+
+
+def _samples(view: _View) -> tuple[tuple[RetentionSample, ...], tuple[RetentionSample, ...]]:
     useful = {index for index, feedback in view.feedback.items() if teaches(feedback)}
-    levels = levels_of(lessons.nodes)
+    levels = levels_of(view.nodes)
     reads: list[RetentionSample] = []
     merges: list[RetentionSample] = []
     for node in levels[0] if levels else ():

@@ -66,11 +66,12 @@ def predicted_survival(laws: RetentionLaws, plan: ScanPlan, *, max_lessons: int 
         The expectation, averaged over the plan's reflections. An interval takes
         the replicates of both laws in pairs.
     """
-    levels = _expected(laws.reads.law, laws.merges.law, plan, max_lessons)
+    shards = [_entries(node, plan.n) for node in plan.levels[0]] if plan.levels else []
+    levels = _expected(laws.reads.law, laws.merges.law, plan, shards, max_lessons)
     if not levels:
         return PredictedSurvival(0.0, 0.0, 0.0, 0.0, ())
     drawn = [
-        float(_expected(read, merge, plan, max_lessons)[-1].mean())
+        float(_expected(read, merge, plan, shards, max_lessons)[-1].mean())
         for read, merge in zip(laws.reads.replicates, laws.merges.replicates, strict=False)
     ]
     low, high = np.quantile(drawn, (0.025, 0.975))
@@ -79,22 +80,25 @@ def predicted_survival(laws: RetentionLaws, plan: ScanPlan, *, max_lessons: int 
     return PredictedSurvival(float(levels[-1].mean()), float(low), float(high), float(first.mean()), lines)
 
 
-def _expected(read: RetentionLaw, merge: RetentionLaw, plan: ScanPlan, max_lessons: int) -> list[Floats]:
+def _expected(
+    read: RetentionLaw, merge: RetentionLaw, plan: ScanPlan, shards: Sequence[Floats], max_lessons: int
+) -> list[Floats]:
     """Return, per level, the probability that each node (row) holds each reflection's lesson (column)."""
     if not plan.levels:
         return []
     capped = replace(read, writes=min(read.writes, float(max_lessons)))
-    levels = [np.stack([_shard(capped, node, plan.n) for node in plan.levels[0]])]
+    levels = [np.stack([_through(capped, entries) for entries in shards])]
     for nodes in plan.levels[1:]:
         levels.append(np.stack([_merged(merge, levels[-1][list(node.sources)]) for node in nodes]))
     return levels
 
 
-def _shard(law: RetentionLaw, node: PlanNode, n: int) -> Floats:
+def _entries(node: PlanNode, n: int) -> Floats:
+    """Return the law of how many entries of a shard each thing has: the same whatever the call keeps."""
     entries = np.bincount(np.asarray(node.sources, dtype=int), minlength=n)
     most = int(entries.max())
     # One row a number of entries: here the numbers are certain.
-    return _through(law, np.stack([(entries == count).astype(float) for count in range(most + 1)]))
+    return np.stack([(entries == count).astype(float) for count in range(most + 1)])
 
 
 def _merged(law: RetentionLaw, children: Floats) -> Floats:

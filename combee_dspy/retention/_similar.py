@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -159,6 +160,11 @@ class PreparedGrams:
         rows = self._rows(places)
         rows.data = self._weights[rows.indices]
         return rows
+
+
+def load() -> None:
+    """Import what comparing needs, which takes a good part of a second: for when there is time."""
+    importlib.import_module("scipy.sparse")
 
 
 def _without(rows: Any, often: npt.NDArray[np.bool_]) -> Any:

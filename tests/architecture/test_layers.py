@@ -37,7 +37,7 @@ LAYERS = (
     ("baselines._records", "checks", "gepa_kwargs", "reducer", "reducer_core", "report", "testing", "tracking"),
     ("engine",),
     # The package itself shows what is below it to users, and to the programs above.
-    ("combee", ""),
+    ("combee", "many", ""),
     # Runs Combee beside other methods, so it stands on both.
     ("baselines",),
     ("bench", "cli", "demo"),

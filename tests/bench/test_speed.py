@@ -19,13 +19,15 @@ from combee_dspy.bench import (
     summarize_speed,
 )
 from combee_dspy.bench import speed_options as options_module
-from combee_dspy.bench.speed_methods import Pinned, lacking, picked_size
+from combee_dspy.bench.speed_methods import DEFAULT_METHODS, Pinned, lacking, picked_size
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
 from combee_dspy.records import BatchDecision, PowerLawFit
 
-TINY = SpeedOptions(examples=6, validation=4, heldout=5, slots=4, time_scale=0.001)
+TINY = SpeedOptions(
+    methods=("gepa", "combee"), examples=6, validation=4, heldout=5, slots=4, time_scale=0.001, base_accuracy=0.3
+)
 NAMES = ("Current Ratio", "Gross Margin", "Quick Ratio")
 
 
@@ -145,6 +147,39 @@ def test_every_method_runs_an_epoch(method: str) -> None:
     assert run.calls["task"] >= TINY.examples + TINY.validation
 
 
+def test_the_reference_may_be_timed_less_often() -> None:
+    options = replace(TINY, methods=("gepa", "combee-epoch"), repeats=3, reference_repeats=1, program="predict")
+    assert [(run.method, run.repeat) for run in run_speed(options)] == [
+        ("gepa", 0),
+        *(("combee-epoch", repeat) for repeat in range(3)),
+    ]
+
+
+def test_a_program_that_reasons_writes_what_the_law_says_and_one_that_does_not_writes_little() -> None:
+    long, short = (
+        next(iter(run_speed(replace(TINY, methods=("gepa",), program=program, validation=40))))
+        for program in ("chain-of-thought", "predict")
+    )
+    assert long.calls["task"] >= TINY.examples + 40
+    assert 200 < long.written["task"] / long.calls["task"] < 450
+    assert short.written["task"] / short.calls["task"] < 40
+
+
+def test_the_law_says_what_the_model_does_untaught() -> None:
+    defaults = SpeedOptions()
+    assert "right untaught 67.5%" in (defaults.law or "")
+    assert "reasoning 300 tokens × lognormal(0.35)" in (defaults.law or "")
+    assert "reasoning" not in (replace(defaults, program="predict").law or "")
+    sure = replace(TINY, methods=("gepa",), base_accuracy=1.0)
+    (run,) = run_speed(sure)
+    assert set(run.before) == {1.0}
+
+
+def test_every_default_method_is_one_and_can_be_made() -> None:
+    assert DEFAULT_METHODS[0] == "gepa"
+    options_module.check_options(replace(TINY, methods=DEFAULT_METHODS))
+
+
 def test_the_size_that_follows_the_controller_runs_with_staleness_too() -> None:
     if lacking("combee-picked-stale"):
         pytest.skip("this version of Combee has no staleness")
@@ -178,6 +213,11 @@ def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
         (replace(TINY, methods=()), "names no method"),
         (replace(TINY, time_scale=0.0), "time_scale"),
         (replace(TINY, repeats=0), "repeats"),
+        (replace(TINY, repeats=2, reference_repeats=3), "reference_repeats"),
+        (replace(TINY, reference_repeats=0), "reference_repeats"),
+        (replace(TINY, program="magic"), "chain-of-thought, predict"),
+        (replace(TINY, base_accuracy=1.5), "base_accuracy"),
+        (replace(TINY, reasoning_tokens=0), r"reasoning\.tokens"),
         (replace(TINY, seeds=(1, 1)), "seeds"),
         (replace(TINY, model="mine"), "endpoint"),
         (replace(TINY, heldout=0), "heldout"),

@@ -19,7 +19,7 @@ SETTINGS = {
     ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
     ("embedder", "dspy"): [{"model": "combee_dspy.diversity:character_ngrams"}],
     ("artifact", "playbook"): [{}, {"max_tokens": 512, "mode": "online", "sections": ("RULES",), "rounds": 2}],
-    ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}],
+    ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}, {"epochs": 1, "seconds": 60}],
     ("stopping", "target"): [{"score": 0.9}],
     ("stopping", "patience"): [{"iterations": 3, "min_delta": 0.01}],
     # Prompts and traces are tested where the tracker is: each takes its time.

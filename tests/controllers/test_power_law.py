@@ -42,7 +42,7 @@ def run(controller, view, seconds, epochs=1.0):
 
 
 def test_golden_run_on_a_service_whose_iterations_grow_slowly():
-    decisions, _ = run(PowerLaw(), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2)
+    decisions, _ = run(PowerLaw(min_updates=6), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2)
     assert [d.size for d in decisions[:3]] == [3, 11, 40]
     assert all(d.fit is None and d.reason.startswith("measuring") for d in decisions[:3])
     for decision in decisions[3:]:
@@ -82,7 +82,7 @@ def test_tau_in_seconds_an_epoch_is_taken_as_it_is():
 def test_noise_moves_the_size_little_and_the_law_is_fitted_again_each_iteration(seed):
     stream = random.Random(seed)
     decisions, _ = run(
-        PowerLaw(),
+        PowerLaw(min_updates=6),
         BatchView(iteration=1, trainset_size=240, **WIDE),
         lambda bs: 20 * bs**0.2 * math.exp(stream.gauss(0, 0.1)),
         epochs=2,
@@ -108,7 +108,7 @@ def test_profiling_measures_distinct_rising_sizes_inside_the_first_epoch(size, p
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_trainset_too_small_to_measure_on_gets_a_clamped_static_size(size):
-    decision = PowerLaw().plan(BatchView(iteration=1, trainset_size=size, **WIDE))
+    decision = PowerLaw(min_updates=6).plan(BatchView(iteration=1, trainset_size=size, **WIDE))
     assert decision.size == 1
     assert "not measured" in decision.reason
 
@@ -123,7 +123,7 @@ def test_the_ladder_is_geometric():
 
 def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured():
     view = BatchView(iteration=1, trainset_size=240, workers=2)
-    decisions, _ = run(PowerLaw(), view, lambda bs: 5.0)
+    decisions, _ = run(PowerLaw(min_updates=6), view, lambda bs: 5.0)
     assert [d.size for d in decisions[:3]] == [3, 8, 1]
     assert [(c.name, c.before, c.after) for c in decisions[1].clamps] == [("capacity", 11, 8)]
     assert decisions[3].fit is not None
@@ -131,14 +131,14 @@ def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured()
 
 def test_where_only_one_size_can_be_had_it_says_so():
     view = BatchView(iteration=1, trainset_size=240, record_tokens=1000.0, call_tokens=2000, **WIDE)
-    decisions, _ = run(PowerLaw(), view, lambda bs: 5.0)
+    decisions, _ = run(PowerLaw(min_updates=6), view, lambda bs: 5.0)
     assert {d.size for d in decisions} == {1}
     assert "delays are known at batch size 1 only" in decisions[-1].reason
     assert "context" in {c.name for c in decisions[-1].clamps}
 
 
 def test_batches_that_save_no_time_give_the_smallest_size_with_the_reason():
-    decisions, _ = run(PowerLaw(), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: bs**1.3)
+    decisions, _ = run(PowerLaw(min_updates=6), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: bs**1.3)
     last = decisions[-1]
     assert last.size == 3
     assert "save no time" in last.reason
@@ -147,8 +147,8 @@ def test_batches_that_save_no_time_give_the_smallest_size_with_the_reason():
 
 
 def test_iterations_that_took_no_time_lead_to_the_smallest_size():
-    decisions, view = run(PowerLaw(), BatchView(iteration=1, trainset_size=60, **WIDE), lambda bs: 0.0)
-    after = PowerLaw().plan(view)
+    decisions, view = run(PowerLaw(min_updates=6), BatchView(iteration=1, trainset_size=60, **WIDE), lambda bs: 0.0)
+    after = PowerLaw(min_updates=6).plan(view)
     assert after.size == 3
     assert "took any time" in after.reason
     assert [d.size for d in decisions] == [3, 5, 10, *[3] * 14]
@@ -158,7 +158,7 @@ def test_sizes_that_were_planned_and_skipped_are_not_planned_again():
     """A student without a mistake in a minibatch has nothing to measure there."""
     view, sizes = BatchView(iteration=1, trainset_size=240, **WIDE), []
     for iteration in range(1, 4):
-        sizes.append(PowerLaw().plan(replace(view, iteration=iteration, planned=tuple(sizes))).size)
+        sizes.append(PowerLaw(min_updates=6).plan(replace(view, iteration=iteration, planned=tuple(sizes))).size)
     assert sizes == [3, 11, 40]
 
 
@@ -166,7 +166,7 @@ def test_an_epoch_that_ended_before_all_sizes_were_measured_is_fitted_with_what_
     view = BatchView(
         iteration=4, trainset_size=60, seen=60, measurements=(Measurement(3, 10.0), Measurement(10, 11.0)), **WIDE
     )
-    decision = PowerLaw().plan(view)
+    decision = PowerLaw(min_updates=6).plan(view)
     assert decision.fit is not None
     assert "from 2 sizes" in decision.reason
 
@@ -181,7 +181,7 @@ def test_every_bound_that_cuts_the_plateau_is_recorded_in_order():
         record_tokens=100.0,
         call_tokens=1000,
     )
-    decision = PowerLaw(tau=1.0).plan(view)
+    decision = PowerLaw(tau=1.0, min_updates=6).plan(view)
     assert decision.fit.plateau == pytest.approx(math.sqrt(4800))
     assert [(c.name, c.before, c.after) for c in decision.clamps] == [
         ("epoch-updates", 69, 40),
@@ -200,7 +200,7 @@ def test_a_plateau_below_the_smallest_batch_is_raised_and_the_raise_is_recorded(
 
 
 def test_a_nearly_flat_law_stays_an_integer_within_the_trainset():
-    decision = PowerLaw(tau=1e-300).plan(MEASURED)
+    decision = PowerLaw(min_updates=6, tau=1e-300).plan(MEASURED)
     assert decision.size == 40
     assert decision.clamps[0].name == "trainset"
 
@@ -229,10 +229,10 @@ views = st.builds(
 
 @given(views, st.none() | st.floats(1e-6, 1e6), st.floats(1e-6, 10))
 def test_any_view_gives_one_decision_within_all_bounds(view, tau, share):
-    controller = PowerLaw(tau=tau, relative_tau=share)
+    controller = PowerLaw(tau=tau, relative_tau=share, min_updates=6)
     decision = controller.plan(view)
     assert 1 <= decision.size <= view.trainset_size
-    assert decision == PowerLaw(tau=tau, relative_tau=share).plan(view)
+    assert decision == PowerLaw(tau=tau, relative_tau=share, min_updates=6).plan(view)
     assert decision.reason
     if view.remaining_rollouts is not None:
         cost = decision.size * (1 + view.children) + view.validation_size

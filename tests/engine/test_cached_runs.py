@@ -395,7 +395,7 @@ def test_what_another_run_gave_up_is_bought_here(world: Any) -> None:
 def test_failures_of_a_service_are_never_kept(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dspy.utils.exceptions import LMUnexpectedError
 
-    from combee_dspy.engine import evaluator as module
+    from combee_dspy.rollouts import _retrying as module
 
     real = module.tenacity.Retrying
     monkeypatch.setattr(module.tenacity, "Retrying", lambda **k: real(**{**k, "sleep": lambda _: None}))

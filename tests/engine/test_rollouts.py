@@ -11,7 +11,7 @@ import pytest
 from dspy.utils.exceptions import LMServerError, LMUnexpectedError
 
 from combee_dspy import Combee
-from combee_dspy.engine import evaluator as evaluator_module
+from combee_dspy.rollouts import _retrying as retrying_module
 from combee_dspy.engine.runs import predictor_runs
 from combee_dspy.engine.seed import seed_candidate
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
@@ -40,9 +40,9 @@ def _compile(world: Any, student: Any = None, *, metric: Any = None, **kwargs: A
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = evaluator_module.tenacity.Retrying
+    real = retrying_module.tenacity.Retrying
     monkeypatch.setattr(
-        evaluator_module.tenacity, "Retrying", lambda **kwargs: real(**{**kwargs, "sleep": lambda _: None})
+        retrying_module.tenacity, "Retrying", lambda **kwargs: real(**{**kwargs, "sleep": lambda _: None})
     )
 
 

@@ -193,7 +193,7 @@ def _restarting(world: Any, **kwargs: Any) -> tuple[dspy.Module, Recorder]:
         "operators": ["insert"],
         "candidate_selection_strategy": "current_best",
         "use_merge": False,
-        "max_metric_calls": 120,
+        "max_metric_calls": 200,
         **kwargs,
     }
     return _run(world, _cat, None, **given)

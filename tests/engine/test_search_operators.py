@@ -272,6 +272,8 @@ def rescuing(world: Any, **kwargs: Any) -> tuple[dspy.Module, Recorder]:
         "diversity": False,
         "lesson_ledger": False,
         "max_metric_calls": 300,
+        # One by one, so that rollouts are told of in the order of their minibatch.
+        "num_threads": 1,
         **kwargs,
     }
     return run(world, forgetting, lambda request: as_chat({"answer": "unknown"}), **given)

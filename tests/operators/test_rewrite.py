@@ -26,7 +26,8 @@ PARENT = "Answer {name}.\n\nLessons learned:\n- Give a unit."
 
 def rewrite(make: Any, answer: Any, *, operator: Rewrite | None = None, **changes: Any) -> tuple[Any, list[Any]]:
     context, asked = make.context(answer)
-    values = {"instruction": PARENT, "lessons": make.lessons("Round\n late.", "round late", "Show 2 digits."), **changes}
+    lessons = make.lessons("Round\n late.", "round late", "Show 2 digits.")
+    values = {"instruction": PARENT, "lessons": lessons, **changes}
     return (operator or Rewrite()).apply(make.given(**values), context), asked
 
 

@@ -12,6 +12,7 @@ from combee_dspy.rollouts.scheduling._flush import (
 )
 from combee_dspy.rollouts.scheduling._limit import ConcurrencyLimit, FixedLimit, Outcome
 from combee_dspy.rollouts.scheduling._place import LANES, SPECULATIVE, Place, current_place, current_release, placed
+from combee_dspy.rollouts.scheduling._pool import Seat, SeatSession, SharedPool
 from combee_dspy.rollouts.scheduling._preemption import Preemption
 from combee_dspy.rollouts.scheduling._record import Released, ReplayQueue, ScheduleRecord
 from combee_dspy.rollouts.scheduling._scheduler import Scheduler
@@ -36,6 +37,9 @@ __all__ = [
     "ScheduleRecord",
     "Scheduler",
     "Scheduling",
+    "Seat",
+    "SeatSession",
+    "SharedPool",
     "at_once",
     "current_place",
     "current_release",

@@ -25,6 +25,7 @@ from combee_dspy.rollouts.scheduling._queue import LaneQueues, TaskQueue
 from combee_dspy.rollouts.scheduling._record import ReplayQueue, ScheduleRecord
 from combee_dspy.rollouts.scheduling._settings import Scheduling
 from combee_dspy.rollouts.scheduling._teller import Teller
+from combee_dspy.rollouts.scheduling._tenants import Tenants
 
 __all__ = ["Scheduler"]
 
@@ -99,7 +100,8 @@ class Scheduler:
         self._limit = GuardedLimit(limit if limit is not None else FixedLimit(inner.workers), inner.workers)
         self._rule = GuardedRule(settings.flush)
         self._clock = clock
-        queue = _queue(settings, replay)
+        self._tenants = Tenants()
+        queue = _queue(settings, replay, self._tenants)
         self._core = Core(settings, queue, self._limit, self._rule, replays=replay is not None, now=clock())
         self._announcer = Announcer(emit, record)
         self._teller = Teller(self._announcer.tell, self.look, clock)
@@ -114,6 +116,7 @@ class Scheduler:
             clock=clock,
         )
         self._lock = self._dispatcher.lock
+        self._refusals = 0
         self._ended_at: float | None = None
 
     @property
@@ -126,6 +129,11 @@ class Scheduler:
         """How many tasks may be in flight now, by the limit."""
         with self._lock:
             return self._core.slots
+
+    @property
+    def refusals(self) -> int:
+        """How often it was told that the service refused a call, about: nothing is decided by the exact number."""
+        return self._refusals
 
     @property
     def inner(self) -> ExecutorSession:
@@ -197,11 +205,33 @@ class Scheduler:
         Args:
             retry_after: Seconds that the service asked for, where it did.
         """
+        self._refusals += 1
         self._limit.rejected(retry_after)
 
     def look(self) -> None:
         """Look again whether a task may go: for a limit or a clock that has changed by itself."""
         self._dispatcher.send()
+
+    def divide(self, parts: int) -> None:
+        """Give each tenant an equal part of the slots at most, from now on.
+
+        Args:
+            parts: How many parts; 0 lets each tenant take what is free.
+        """
+        with self._lock:
+            self._tenants.parts = max(0, parts)
+        self._dispatcher.send()
+
+    def withdraw(self, tenant: str) -> None:
+        """Cancel what waits of one tenant. What runs goes on."""
+        with self._lock:
+            waiting = [job for job in self._core.waiting() if job.place.tenant == tenant]
+        for job in waiting:
+            job.ticket.cancel()
+
+    def tell(self) -> None:
+        """Have every decision until now told before this returns."""
+        self._teller.flush()
 
     def account(self) -> ScheduleAccount:
         """Return what has been done until now."""
@@ -261,9 +291,11 @@ class Scheduler:
         return 0
 
 
-def _queue(settings: Scheduling, replay: ScheduleRecord | str | PathLike[str] | None) -> TaskQueue:
+def _queue(
+    settings: Scheduling, replay: ScheduleRecord | str | PathLike[str] | None, tenants: Tenants
+) -> TaskQueue:
     def fresh() -> TaskQueue:
-        return LaneQueues(settings.order, settings.shares, settings.window)
+        return LaneQueues(settings.order, settings.shares, settings.window, tenants)
 
     if replay is None:
         return fresh()

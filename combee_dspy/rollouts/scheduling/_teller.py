@@ -31,6 +31,8 @@ class Teller:
         self._ring = ring
         self._clock = clock
         self._changed = threading.Condition()
+        # Held while notes are told, so that they are told in order.
+        self._telling = threading.Lock()
         self._notes: list[Any] = []
         self._told_at = math.inf
         self._alarm = math.inf
@@ -62,6 +64,14 @@ class Teller:
         else:
             self._changed.notify()
 
+    def flush(self) -> None:
+        """Tell in this thread what has been noted until now; it has been told when this returns."""
+        with self._telling:
+            with self._changed:
+                notes, self._notes, self._told_at = self._notes, [], math.inf
+            if notes:
+                self._tell(notes)
+
     def close(self) -> None:
         """Tell what is left, and end the thread. Idempotent."""
         with self._changed:
@@ -70,10 +80,7 @@ class Teller:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        with self._changed:
-            notes, self._notes = self._notes, []
-        if notes:
-            self._tell(notes)
+        self.flush()
 
     def _run(self) -> None:
         while True:
@@ -83,13 +90,11 @@ class Teller:
                 if self._closing:
                     return
                 now = self._clock()
-                notes: list[Any] = []
-                if self._told_at <= now:
-                    notes, self._notes, self._told_at = self._notes, [], math.inf
+                due = self._told_at <= now
                 rings = self._alarm <= now
                 if rings:
                     self._alarm = math.inf
-            if notes:
-                self._tell(notes)
+            if due:
+                self.flush()
             if rings:
                 self._ring()

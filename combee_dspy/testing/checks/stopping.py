@@ -21,6 +21,7 @@ def _views() -> list[RunView]:
         RunView(rollouts=10**9, seconds=1e9, iteration=10**6, gpu_seconds=1e9),
         RunView(rollouts=5, validation_scores=(0.0,), validation_history=((0, 0.0),)),
         RunView(rollouts=5, totals=Totals(total=Counts(calls=5, unpriced=5))),
+        RunView(rollouts=10**9, iteration=10**6, epochs=1e6),
     ]
     return [*edges, *(_view(derive(0, "stopping-views", number)) for number in range(60))]
 
@@ -101,6 +102,27 @@ def check_keeps_its_rollout_limit(strategy: StoppingRule) -> None:
         )
 
 
+def check_keeps_its_epoch_limit(strategy: StoppingRule) -> None:
+    """Nothing is begun beyond the limit, so a run that goes on at it would have nothing to begin."""
+    limit = attempt(strategy.epoch_limit, "`epoch_limit` returns", "return a number, or None")
+    if limit is None:
+        return
+    expect(
+        isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit > 0,
+        "a number above 0, or None",
+        f"{limit!r}",
+        "return None where there is no such number",
+    )
+    for view in _views():
+        at = replace(view, epochs=max(limit, view.epochs))
+        expect(
+            _ask(strategy, at) is not None,
+            f"a reason to stop after {limit:g} epochs, whatever else the view says",
+            f"None for {at}",
+            "return a limit only where reaching it stops by itself",
+        )
+
+
 def check_composes(strategy: StoppingRule) -> None:
     """``a | a`` and ``a & a`` stop when ``a`` does."""
     for view in _views():
@@ -118,5 +140,6 @@ CHECKS = (
     check_answers_with_a_reason_or_none,
     check_is_a_pure_function_of_the_view,
     check_keeps_its_rollout_limit,
+    check_keeps_its_epoch_limit,
     check_composes,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
@@ -308,7 +309,7 @@ class Collector:
             finished=True,
             seconds=event.seconds,
             rollouts=event.rollouts,
-            best_score=event.best_score,
+            best_score=event.best_score if math.isfinite(event.best_score) else None,
             best_texts={name: cut(text, MAX_COMPONENT) for name, text in event.texts.items()},
         )
 

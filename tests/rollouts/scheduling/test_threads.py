@@ -76,9 +76,10 @@ def test_nested_lm_calls_end_with_as_few_slots_as_one(slots):
 
         futures = [scheduler.submit(task, number) for number in range(6)]
         assert [future.result(PATIENCE) for future in futures] == [(["yes"] * 3, True)] * 6
-        of = scheduler.account().lanes["rollout"]
-        assert (of.waiting, of.in_flight, of.failed) == (0, 0, 0)
-        assert of.submitted == of.finished + of.cancelled == 24
+        lanes = scheduler.account().lanes
+        for lane, tasks in (("rollout", 6), ("reflection", 18)):
+            assert (lanes[lane].waiting, lanes[lane].in_flight, lanes[lane].failed) == (0, 0, 0)
+            assert lanes[lane].submitted == lanes[lane].finished + lanes[lane].cancelled == tasks
 
 
 @pytest.mark.parametrize("slots", [1, 3])
