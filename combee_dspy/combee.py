@@ -141,6 +141,10 @@ class Combee(Teleprompter):
             the run has one of its own, in memory; ``False`` is ``memoize=False``.
         probe: Whether each LM is asked for one token before anything is bought.
         progress: Whether progress is shown; by default when stderr is a terminal.
+        replay: The ``log_dir`` of an earlier run, or its schedule file. What that run decided by the clock, the service
+            or the bill is done again: the sizes of its minibatches, the order in which its tasks began, and where
+            a budget in seconds or dollars ended it. With the same program, data, settings and ``seed`` this gives
+            the same candidates and scores, whatever ``num_threads`` is, where the models answer the same.
 
     Raises:
         ArgumentTypeError: An argument has a type that cannot be used.
@@ -207,6 +211,7 @@ class Combee(Teleprompter):
         cache: EvaluationCache | str | os.PathLike[str] | bool | None = None,
         probe: bool = True,
         progress: bool | None = None,
+        replay: str | PathLike[str] | None = None,
     ) -> None:
         check_metric(metric)
         self.metric_fn = metric
@@ -243,6 +248,7 @@ class Combee(Teleprompter):
         self.gpus = check_gpus(gpus, get_args(Role))
         self.probe = probe
         self.progress = progress
+        self.replay = replay
         self.children = children
         self.diversity = as_diversity(diversity)
         self.guards = checked_guards(guards)
@@ -341,12 +347,13 @@ class Combee(Teleprompter):
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
         """
-        from combee_dspy.engine.playbook import learn_playbook
         from combee_dspy.engine.run import search
 
         if teacher is not None:
             raise ArgumentValueError("teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA.")
         if isinstance(self.artifact, PlaybookArtifact):
+            from combee_dspy.engine.playbook import learn_playbook
+
             return learn_playbook(self, self.artifact, student, trainset=trainset, valset=valset, heldout=heldout)
         if not isinstance(self.artifact, Instruction):
             remedy = "Give 'instruction', 'playbook', or a subclass of PlaybookArtifact."
@@ -383,6 +390,9 @@ class Combee(Teleprompter):
         check_positive("children", self.children)
         check_positive("screen", self.screen, optional=False)
         check_positive("finalists", self.finalists, optional=False)
+        self._check_choices()
+
+    def _check_choices(self) -> None:
         if self.staleness not in (0, 1):
             raise ArgumentValueError("staleness", self.staleness, "is neither 0 nor 1", "Give 0, or 1 for speed.")
         share: object = self.speculation

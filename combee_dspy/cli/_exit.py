@@ -18,6 +18,7 @@ from combee_dspy.exceptions import (
     LocalModelError,
     PluginError,
     ServiceError,
+    TaskCancelledError,
 )
 from combee_dspy.tracking import Redactor, one_line
 
@@ -61,7 +62,7 @@ _CODES = (
     (DataSourceError, ExitCode.DATA_SOURCE),
     (LocalModelError, ExitCode.LOCAL_MODEL),
     (EvaluationError, ExitCode.EVALUATION),
-    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+    ((KeyboardInterrupt, TaskCancelledError), ExitCode.INTERRUPTED),
 )
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]

@@ -18,6 +18,7 @@ from combee_dspy.cli._exit import exit_code_of
 from combee_dspy.cli._job_config import JobConfig
 from combee_dspy.cli._lms import adapter_of, opened_lms
 from combee_dspy.cli._plan import Plan, plan_run, saved
+from combee_dspy.exceptions import TaskCancelledError
 from combee_dspy.tracking import Redactor, Tracker, one_line
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def run_job(job: JobConfig, folder: Path, console: Console, *, dry_run: bool = F
         console.print("simulated service: these figures measure no language model")
     failed = [result.error for result in results if result.error is not None]
     if failed:
-        raise typer.Exit(exit_code_of(failed[0]))
+        # What ended by itself says more than what was cancelled for it.
+        own = (error for error in failed if not isinstance(error, TaskCancelledError))
+        raise typer.Exit(exit_code_of(next(own, failed[0])))
 
 
 def _compiled(job: JobConfig, plans: Mapping[str, Plan]) -> tuple[TaskResult, ...]:

@@ -112,7 +112,7 @@ class Breeder:
             the hash of its texts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one wiring point
         self,
         operators: Sequence[Operator],
         edit_guard: EditGuard,

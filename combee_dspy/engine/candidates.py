@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 __all__ = [
     "Candidate",
@@ -49,5 +50,10 @@ def visible(keys: Iterable[str]) -> list[str]:
 
 def candidate_id(candidate: Mapping[str, str]) -> str:
     """Return a candidate's content hash: 16 hex digits, the same for the same texts."""
-    canonical = json.dumps(dict(candidate), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return _identity(tuple(sorted(candidate.items())))
+
+
+@lru_cache(maxsize=128)
+def _identity(texts: tuple[tuple[str, str], ...]) -> str:
+    canonical = json.dumps(dict(texts), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dspy
 
+from combee_dspy.engine.replaying import schedule_file
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import Event
@@ -20,13 +21,11 @@ from combee_dspy.rollouts import (
     Scheduling,
     growth_allowed,
 )
+from combee_dspy.rollouts.scheduling import Seat, SeatSession
 
-__all__ = ["SCHEDULE", "Growth", "demand", "schedule_file", "scheduled"]
+__all__ = ["Growth", "demand", "scheduled"]
 
 logger = logging.getLogger("combee_dspy")
-
-SCHEDULE = "schedule"
-"""Stem of the files in a run's ``log_dir`` that hold its schedule, one per process."""
 
 _CEILING = 256
 
@@ -83,7 +82,7 @@ def scheduled(
     growth: Callable[[], bool],
     emit: Callable[[Event], None],
     replay: ScheduleRecord | None = None,
-) -> Scheduler:
+) -> Scheduler | SeatSession:
     """Start the executor's session behind the one scheduler of a run.
 
     A number of the user's is where the limit begins and the most it reaches: it only backs off. Without one the run
@@ -98,6 +97,10 @@ def scheduled(
         emit: Hears of decisions.
         replay: The schedule to follow, if any.
     """
+    record = None if settings.log_dir is None else schedule_file(Path(settings.log_dir))
+    if isinstance(settings.executor, Seat):
+        # One of several runs over one pool: scheduled there, and nothing twice.
+        return settings.executor.joined(emit, growth, record)
     start = settings.num_threads or dspy.settings.num_threads
     ceiling = start if settings.num_threads or not settings.executor.elastic else max(start, _CEILING)
     narrow = min(lms, key=lambda lm: connection_limit(lm) or ceiling, default=None)
@@ -118,7 +121,6 @@ def scheduled(
     else:
         most = max(start, min(ceiling, carried))
     limit = AdaptiveLimit(start, most, may_grow=growth, on_change=changed)
-    record = None if settings.log_dir is None else schedule_file(Path(settings.log_dir))
     session = settings.executor.start(most)
     try:
         # Parity sends its requests in dspy.GEPA's order; elsewhere those of one prefix go together.
@@ -127,12 +129,3 @@ def scheduled(
     except BaseException:
         session.close()
         raise
-
-
-def schedule_file(folder: Path) -> Path:
-    """Return the file for this process's schedule; those of earlier processes are kept. Makes the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    number = 1
-    while (path := folder / f"{SCHEDULE}-{number:03d}.jsonl").exists():
-        number += 1
-    return path

@@ -217,7 +217,8 @@ class Evaluator:
                     pending.append(tickets)
                     tickets.extend(
                         # One by one: an interrupt finds those that have been bought.
-                        self._submit(candidate, identity, example, replicate, purpose, place) for example in batch
+                        self._submit(candidate, identity, example, replicate, purpose, place)
+                        for example in batch
                     )
                     hears = ready[number] if ready else None
                     if hears is not None:

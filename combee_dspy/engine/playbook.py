@@ -129,6 +129,7 @@ class _PlaybookRun:
         self.judging = Judging(settings, services.ledger.prices, self.limit)
         self.heldout = HeldoutSet(settings, splits, self.judging.final, self.name, models.by_role())
         self.emit = services.bus.emit
+        self.controller = services.decisions.planned(settings.controller)
         parts = wired(settings, program, services, self.state, self.judging, splits.train_hashes)
         self.evaluator, self.learner = parts.evaluator, parts.learner
         self.draw = drawing(self.artifact, len(splits.train), settings.seed)
@@ -171,7 +172,7 @@ class _PlaybookRun:
         """Plan and start the next minibatch, or the one after a minibatch that is on its way."""
         cursor = self.state.cursor if after is None else after.cursor
         iteration = self.own.iteration + (1 if after is None else 2)
-        decision = self.settings.controller.plan(self._view(iteration, after))
+        decision = self.controller.plan(self._view(iteration, after))
         positions, cursor = self.draw(cursor, decision.size)
         rows = [self.splits.train[position] for position in positions]
         return _Minibatch(decision, len(rows), cursor, self.learner.begin(shown, rows, iteration))
@@ -264,7 +265,8 @@ class _PlaybookRun:
                 gpu_seconds=totals.total.gpu_seconds,
                 validation_history=tuple(own.scores),
             )
-            reason = ask(self.settings.budget, view)
+            rule = self.settings.budget
+            reason = self.services.decisions.stop(own.iteration, lambda: ask(rule, view))
             if reason is not None:
                 return reason
         if self.state.cursor >= self.rows:
@@ -329,6 +331,7 @@ class _PlaybookRun:
 
     def _finish(self, reason: str, begun: float) -> dspy.Module:
         own, state = self.own, self.state
+        self.services.decisions.stopped(own.iteration, reason)
         chosen = own.playbook if own.best is None else own.best.playbook
         candidate = self.program.candidate(chosen)
         program = self.program.build(candidate)

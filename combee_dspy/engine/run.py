@@ -213,6 +213,7 @@ class _Run:
             least=least,
             between=self._between,
             tell=services.bus.emit,
+            decisions=services.decisions,
         )
 
     def _between(self, iteration: int) -> None:
@@ -367,7 +368,7 @@ class _Run:
         settings, splits = self.settings, self.splits
         views = ViewMaker(self.state, splits, self.services.ledger, settings.aggregator, self.search_limit)
         return ControlledSampler(
-            settings.controller,
+            self.services.decisions.planned(settings.controller),
             EpochStream(len(splits.train), settings.seed),
             self.state,
             views.maker(

@@ -13,6 +13,7 @@ import dspy
 from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable
 from combee_dspy.engine.concurrency import Growth, scheduled
 from combee_dspy.engine.lineage import Lineage, Recorders
+from combee_dspy.engine.replaying import Decisions, read_schedule
 from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, metadata_once, probe
 from combee_dspy.lms.redact import scrub
@@ -35,12 +36,14 @@ class Services:
         cache: Rollouts that have been paid for; ``None`` where none is to be reused.
         secrets: Keys of every LM that has been called, a metric's own judge too.
         growth: Whether the run has use for more tasks at once.
+        decisions: What the run decides by time or cost, and what it has decided before.
     """
 
-    session: Scheduler
+    session: Scheduler | SeatSession
     bus: EventBus
     ledger: Ledger
     port: LMPort
+    decisions: Decisions
     cache: EvaluationCache | None = None
     secrets: set[str] = field(default_factory=set)
     growth: Growth = field(default_factory=Growth)
@@ -53,6 +56,7 @@ class Services:
 @contextmanager
 def started(settings: Settings, models: Models) -> Iterator[Services]:
     """Start what a run needs, and stop it whatever happens, in the reverse order."""
+    replay = None if settings.replay is None else read_schedule(settings.replay, settings.log_dir)
     ledger = Ledger(PriceTable(settings.prices), gpus=settings.gpus)
     journal: Journal | None = None
 
@@ -90,12 +94,17 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
         if cache is not None:
             stack.enter_context(cache.listen(bus.emit))
         growth = Growth()
-        session = scheduled(settings, models.task, growth, bus.emit)
+        session = scheduled(settings, models.task, growth, bus.emit, replay)
         stack.callback(session.close)
         task_lm = dspy.settings.lm
         proposer = models.proposer or task_lm
-        port = LMPort(session, {"task": task_lm, "proposer": proposer, "reflector": proposer}, cache=cache)
-        yield Services(session, bus, ledger, port, cache, secrets, growth)
+        port = LMPort(
+            session,
+            {"task": task_lm, "proposer": proposer, "reflector": proposer},
+            cache=cache,
+            scrub=lambda text: scrub(text, tuple(secrets)),
+        )
+        yield Services(session, bus, ledger, port, Decisions(session.note, replay), cache, secrets, growth)
 
 
 def _journal(settings: Settings, models: Models) -> Journal | None:

@@ -85,6 +85,7 @@ class Settings(Protocol):
     like_gepa: bool
     probe: bool
     progress: bool | None
+    replay: str | os.PathLike[str] | None
 
 
 class Models:

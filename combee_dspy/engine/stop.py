@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from combee_dspy.engine.reflection import ScanReflection
+from combee_dspy.engine.replaying import Decisions
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import Event, RunStopping
 from combee_dspy.stopping import RunView, StoppingRule, ask
@@ -33,9 +34,10 @@ class Stopper:
         between: Called with the number of iterations finished before the rules are asked, while
             nothing is in flight. What it raises ends the run.
         tell: Hears why the run is to stop, once.
+        decisions: Notes the end, and may know where a rule has ended an earlier run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one wiring point
         self,
         rule: StoppingRule | None,
         limit: int | None,
@@ -46,7 +48,9 @@ class Stopper:
         least: int = 0,
         between: Callable[[int], None] = lambda iteration: None,
         tell: Callable[[Event], None] = lambda event: None,
+        decisions: Decisions | None = None,
     ) -> None:
+        self._decisions = decisions if decisions is not None else Decisions(lambda decision: None)
         self._between = between
         self._tell = tell
         self._told = False
@@ -81,8 +85,9 @@ class Stopper:
         )
         if self.reason is None and self._limit is not None and bought >= self._limit:
             self.reason = f"the budget of {self._limit} rollouts is spent ({bought} bought)"
-        if self.reason is None and self._rule is not None:
-            self.reason = ask(self._rule, view)
+        rule = self._rule
+        if self.reason is None and rule is not None:
+            self.reason = self._decisions.stop(view.iteration, lambda: ask(rule, view))
         if self.reason is None and self._limit is not None and view.iteration and self._limit - bought < self._least:
             self.reason = (
                 f"what is left of the budget cannot pay for another iteration: {self._limit - bought} of "
@@ -92,6 +97,7 @@ class Stopper:
             self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
         if self.reason is not None and not self._told:
             self._told = True
+            self._decisions.stopped(view.iteration, self.reason)
             self._tell(RunStopping(iteration=view.iteration, reason=self.reason))
         return self.reason is not None
 

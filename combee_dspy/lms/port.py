@@ -72,6 +72,7 @@ class LMPort:
         adapter: How prompts are written and answers read.
         max_attempts: How often one input may be tried, at least 1.
         cache: Keeps answers where it has a file. Borrowed.
+        scrub: Takes keys out of the texts of answers: what follows from them stands in checkpoints and files.
 
     Raises:
         ArgumentTypeError: ``adapter`` is no ``dspy.Adapter``.
@@ -85,6 +86,7 @@ class LMPort:
         adapter: dspy.Adapter | None = None,
         max_attempts: int = 2,
         cache: EvaluationCache | None = None,
+        scrub: Callable[[str], str] | None = None,
     ) -> None:
         if adapter is not None and not isinstance(adapter, dspy.Adapter):
             remedy = "Give an object such as dspy.JSONAdapter()."
@@ -95,6 +97,7 @@ class LMPort:
         self._lms = dict(lms)
         self._adapter = adapter
         self._max_attempts = max_attempts
+        self._scrub = scrub
         self._cache = cache if cache is not None and cache.path is not None else None
         self._draws: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -147,7 +150,7 @@ class LMPort:
         def task(values: dict[str, Any]) -> dspy.Prediction | FailedCall:
             # A trace of its own: these calls are no part of the program that may surround them.
             with dspy.context(lm=patient_lm, adapter=adapter, trace=[]), role_scope(role):
-                return self._attempt(predictor, lm, values, temperature)
+                return self._scrubbed(self._attempt(predictor, lm, values, temperature))
 
         name = f"{role}/{predictor.signature.__name__}"
         cache = self._cache
@@ -166,6 +169,12 @@ class LMPort:
         asked = self._all_at_once(bought, missing, [inputs[index] for index in missing], name)
         answers = {**known, **dict(zip(missing, asked, strict=True))}
         return tuple(answers[index] for index in range(len(slots)))
+
+    def _scrubbed(self, answer: dspy.Prediction | FailedCall) -> dspy.Prediction | FailedCall:
+        if self._scrub is not None and isinstance(answer, dspy.Prediction):
+            for name, value in answer.items():
+                answer[name] = _strings(value, self._scrub)
+        return answer
 
     def _slot(self, key: str) -> tuple[str, int]:
         with self._lock:
@@ -223,6 +232,16 @@ class LMPort:
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _strings(value: Any, change: Callable[[str], str]) -> Any:
+    if type(value) is str:
+        return change(value)
+    if type(value) is list:
+        return [_strings(one, change) for one in value]
+    if type(value) is dict:
+        return {key: _strings(one, change) for key, one in value.items()}
+    return value
 
 
 def _digest(values: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,14 +12,16 @@ from typing import Any, Literal
 import dspy
 
 from combee_dspy.combee import Combee
+from combee_dspy.engine.concurrency import scheduled
+from combee_dspy.engine.settings import Models
 from combee_dspy.events import ScheduleDecided
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.many._crew import Crew, Job
 from combee_dspy.many._records import Task, TaskResult, checked_tasks
 from combee_dspy.many._seating import JobHook, checked_combees, grouped, seated, separated, shared_cache
 from combee_dspy.many._shapes import ShapeDecision, check_at_once, choose_shape, given_shape
-from combee_dspy.rollouts import EvaluationCache, Executor
-from combee_dspy.rollouts.scheduling import Scheduler, SeatSession, SharedPool
+from combee_dspy.rollouts import EvaluationCache, ScheduleAccount
+from combee_dspy.rollouts.scheduling import SeatSession, SharedPool
 from combee_dspy.tracking import EventBus, Hook
 
 __all__ = ["compile_many"]
@@ -62,7 +65,7 @@ def compile_many(  # noqa: PLR0913 - what concerns all tasks together, each on i
         cache: One cache of rollouts for all tasks: ``True`` for one in memory, a path, or an
             :class:`~combee_dspy.EvaluationCache`. By default what the optimizer says.
         hooks: Objects that hear the job's own events: how its shape was decided. Closed at the end.
-        num_threads: Workers of the pool; by default the optimizer's, else ``dspy.settings.num_threads``.
+        num_threads: Tasks in flight in the pool, as for :class:`~combee_dspy.Combee`; by default the optimizer's.
         name: The name of the job, for a tracker that records it as a run over the tasks' runs.
 
     Returns:
@@ -103,8 +106,7 @@ def compile_many(  # noqa: PLR0913 - what concerns all tasks together, each on i
         trackers = grouped([one.tracker for one in own], name or headline, headline, stack)
         bus = EventBus([*hooks, *shared])
         stack.callback(bus.close)
-        workers = num_threads or max(one.num_threads or 0 for one in own) or dspy.settings.num_threads
-        pool = SharedPool(own[0].executor, lambda tell: _opened(own[0].executor, workers, tell))
+        pool = _pool(tasks, own, num_threads)
         stack.callback(pool.close)
         jobs = []
         for task, one, tracker in zip(tasks, own, trackers, strict=True):
@@ -133,8 +135,20 @@ def _check_alone(combees: Sequence[Combee], decision: ShapeDecision | None) -> N
         raise ArgumentValueError("use_wandb", True, "has one run a process", remedy)
 
 
-def _opened(executor: Executor, workers: int, tell: Callable[[Any], None]) -> Scheduler:
-    return Scheduler(executor.start(workers), emit=tell)
+def _pool(tasks: Sequence[Task], combees: Sequence[Combee], num_threads: int | None) -> SharedPool:
+    """Open the pool as a run of the first optimizer would open its own, for the LMs of all."""
+    settings = copy.copy(combees[0])
+    # The order of dispatch is no one run's: it is not recorded in a run's folder.
+    settings.log_dir = None
+    settings.num_threads = num_threads or max((one.num_threads or 0 for one in combees), default=0) or None
+    lms: dict[int, Any] = {}
+    for task, one in zip(tasks, combees, strict=True):
+        if isinstance(task.student, dspy.Module):
+            with dspy.context(**task.context):
+                lms |= {id(lm): lm for lm in Models(task.student, one.reflection_lm).task}
+    return SharedPool(
+        settings.executor, lambda growth, tell: scheduled(settings, tuple(lms.values()), growth, tell)
+    )
 
 
 def _run(
@@ -147,11 +161,10 @@ def _run(
 ) -> None:
     numbers = list(range(len(jobs)))
     while decision is None and numbers:
-        before = pool.scheduler.account().busy_seconds
+        before = pool.scheduler.account()
         alone = numbers.pop(0)
         crew.run([alone], 1)
-        busy = pool.scheduler.account().busy_seconds - before
-        utilisation = _utilisation(busy, jobs[alone].seat.session, pool.scheduler)
+        utilisation = _utilisation(before, pool.scheduler.account(), jobs[alone].seat.session)
         # A task that failed before it bought anything has told nothing.
         if utilisation is not None:
             decision = choose_shape(utilisation, len(numbers), at_once=at_once)
@@ -175,14 +188,16 @@ def _run(
     crew.run(numbers, decision.at_once)
 
 
-def _utilisation(busy: float, session: SeatSession | None, scheduler: Scheduler) -> float | None:
-    """Return the share of the slots that one task alone kept busy, from its first task to its last."""
+def _utilisation(before: ScheduleAccount, after: ScheduleAccount, session: SeatSession | None) -> float | None:
+    """Return the share of the slots that one task alone kept busy, from its first call to its last.
+
+    What comes before the first call, such as opening a store, is nobody's use of a slot.
+    """
     if session is None or session.began is None or session.ended is None:
         return None
-    seconds = session.ended - session.began
-    if seconds <= 0 or busy <= 0:
+    seconds, elapsed = session.ended - session.began, after.elapsed - before.elapsed
+    busy = after.busy_seconds - before.busy_seconds
+    if seconds <= 0 or elapsed <= 0 or busy <= 0:
         return None
-    # A service that refuses calls has fewer slots than the pool has workers; where it has not, the
-    # limit may only not have been asked to grow.
-    slots = scheduler.slots if scheduler.refusals else scheduler.workers
+    slots = (after.slot_seconds - before.slot_seconds) / elapsed
     return min(1.0, busy / (seconds * slots))

@@ -59,6 +59,9 @@ def checked_combees(combee: object, tasks: Sequence[Task]) -> list[Combee]:
         ArgumentValueError: Two of them would write to one folder, or differ in what they share.
     """
     if isinstance(combee, Combee):
+        if getattr(combee, "replay", None) is not None:
+            remedy = "Give a function that returns an optimizer for each task."
+            raise ArgumentValueError("replay", combee.replay, "is the record of one run", remedy)
         return [combee for _ in tasks]
     remedy = "Give a Combee, or a function of a task that returns one."
     if not callable(combee):

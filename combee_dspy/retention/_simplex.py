@@ -44,7 +44,7 @@ def minimised(
     Returns:
         One row a function.
     """
-    count, size = starts.shape
+    count = len(starts)
     simplex = _first(np.clip(starts, lower, upper), lower, upper)
     values = _valued(loss, simplex, np.arange(count))
     simplex, values = _sorted(simplex, values)

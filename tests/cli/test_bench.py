@@ -110,7 +110,8 @@ def test_options_reach_the_measurement_and_the_record(
 ) -> None:
     target = tmp_path / "speed.json"
     arguments = (
-        "--methods gepa --examples 9 --validation 5 --heldout 7 --slots 3 --time-scale 0.5 --repeats 2 --seed 4 "
+        "--methods gepa --examples 9 --validation 5 --heldout 7 --program predict --slots 3 --time-scale 0.5 "
+        "--repeats 2 --seed 4 --base-accuracy 0.5 --reasoning-tokens 200.0 --reference-repeats 2 "
         "--seeds 0,1,2,7 --path my/rows"
     )
     given = arguments.replace("0,1,2,7", "0-2,7").split()
@@ -125,6 +126,10 @@ def test_options_reach_the_measurement_and_the_record(
         time_scale=0.5,
         repeats=2,
         seed=4,
+        program="predict",
+        base_accuracy=0.5,
+        reasoning_tokens=200.0,
+        reference_repeats=2,
         seeds=(0, 1, 2, 7),
         benchmark="formula",
         params={"path": "my/rows"},

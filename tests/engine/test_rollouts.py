@@ -11,12 +11,12 @@ import pytest
 from dspy.utils.exceptions import LMServerError, LMUnexpectedError
 
 from combee_dspy import Combee
-from combee_dspy.rollouts import _retrying as retrying_module
 from combee_dspy.engine.runs import predictor_runs
 from combee_dspy.engine.seed import seed_candidate
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.operators import FewShotSwap, decode_demonstrations
+from combee_dspy.rollouts import _retrying as retrying_module
 from combee_dspy.rollouts import read_score, run_rollout
 from combee_dspy.tracking import Hook
 

@@ -12,6 +12,7 @@ from combee_dspy.retention import (
     gram_similarity,
     lost_once,
     measure_retention,
+    measure_scan,
     node_samples,
     plant,
     planted_in,
@@ -234,3 +235,12 @@ def test_a_matrix_in_parts_says_what_the_whole_one_says(monkeypatch: pytest.Monk
     own = measure_retention(RECORDS, given, similarity=lambda texts, told: gram_similarity(texts, told))
     assert [replace(one, coverage=0.0) for one in own] == [replace(one, coverage=0.0) for one in whole]
     assert [one.coverage for one in own] == pytest.approx([one.coverage for one in whole], abs=1e-9)
+
+
+@pytest.mark.parametrize("root", [(), (0, 6), (1, 2, 3)])
+def test_measured_at_once_a_scan_is_the_same(root: tuple[int, ...]) -> None:
+    found = two_levels((0, 1, 2), (6, 7, 1), root)
+    expected = measure_retention(RECORDS, found), node_samples(RECORDS, found)
+    assert measure_scan(RECORDS, found) == expected
+    assert measure_scan(RECORDS, found, sample=False) == (expected[0], ((), ()))
+    assert expected[1][0]

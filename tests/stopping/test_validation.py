@@ -164,6 +164,11 @@ class LooseLimit(Says):
         return 60
 
 
+class LooseEpochs(Says):
+    def epoch_limit(self) -> float | None:
+        return 1.5
+
+
 class Crashes(Says):
     def check(self, view: RunView) -> str | None:
         return f"best is {max(view.validation_scores)}"
@@ -187,6 +192,7 @@ def failing(rule: StoppingRule) -> set[str]:
         (Says(""), "check_answers_with_a_reason_or_none"),
         (Counting(), "check_is_a_pure_function_of_the_view"),
         (LooseLimit(None), "check_keeps_its_rollout_limit"),
+        (LooseEpochs(None), "check_keeps_its_epoch_limit"),
         (Crashes(None), "check_answers_with_a_reason_or_none"),
     ],
     ids=lambda value: type(value).__name__,
@@ -196,9 +202,9 @@ def test_a_rule_that_breaks_the_contract_is_found(rule: StoppingRule, check: str
 
 
 @pytest.mark.parametrize(
-    "rule", [Target(0.5), Patience(2), Budget(rollouts=60, gpu_seconds=5), Says("always")], ids=repr
+    "rule", [Target(0.5), Patience(2), Budget(rollouts=60, gpu_seconds=5), Budget(epochs=2), Says("always")], ids=repr
 )
 def test_rules_that_keep_it_pass(rule: StoppingRule) -> None:
-    assert len([check for check in checks_for(rule) if check.__module__.endswith("checks.stopping")]) == 4
+    assert len([check for check in checks_for(rule) if check.__module__.endswith("checks.stopping")]) == 5
     assert failing(rule) == set()
     assert failing(rule | Budget(seconds=3)) == set()

@@ -14,7 +14,7 @@ from combee_dspy.rollouts.scheduling._limit import ConcurrencyLimit, FixedLimit,
 from combee_dspy.rollouts.scheduling._place import LANES, SPECULATIVE, Place, current_place, current_release, placed
 from combee_dspy.rollouts.scheduling._pool import Seat, SeatSession, SharedPool
 from combee_dspy.rollouts.scheduling._preemption import Preemption
-from combee_dspy.rollouts.scheduling._record import Released, ReplayQueue, ScheduleRecord
+from combee_dspy.rollouts.scheduling._record import Recorded, Released, ReplayQueue, ScheduleRecord
 from combee_dspy.rollouts.scheduling._scheduler import Scheduler
 from combee_dspy.rollouts.scheduling._settings import SHARES, Scheduling
 
@@ -31,6 +31,7 @@ __all__ = [
     "Outcome",
     "Place",
     "Preemption",
+    "Recorded",
     "Released",
     "ReplayQueue",
     "ScheduleAccount",

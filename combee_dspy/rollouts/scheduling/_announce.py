@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from combee_dspy.events import Event, ScheduleDecided
-from combee_dspy.rollouts.scheduling._record import Released, head
+from combee_dspy.rollouts.scheduling._record import Recorded, Released, head
 
 __all__ = ["Announcer", "Decided"]
 
@@ -60,10 +60,10 @@ class Announcer:
 
     def tell(self, notes: list[Any]) -> None:
         """Tell decisions, in order. Never raises: see :meth:`raise_ending`."""
-        self._write(note for note in notes if isinstance(note, Released))
+        self._write(note for note in notes if isinstance(note, (Recorded, Released)))
         if self._emit is None:
             return
-        for event in self._events(notes):
+        for event in self._events([note for note in notes if not isinstance(note, Recorded)]):
             try:
                 self._emit(event)
             except Exception:
@@ -71,11 +71,11 @@ class Announcer:
             except BaseException as ending:  # noqa: BLE001 - what ends a run is raised in the run's thread, not in ours
                 self._ending = self._ending or ending
 
-    def _write(self, released: Iterable[Released]) -> None:
+    def _write(self, lines: Iterable[Recorded | Released]) -> None:
         if self._file is None:
             return
         try:
-            self._file.writelines(one.line() for one in released)
+            self._file.writelines(one.line() for one in lines)
             self._file.flush()
         except OSError as error:
             logger.warning("The schedule is recorded no further: %s", error)

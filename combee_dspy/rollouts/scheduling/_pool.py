@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from os import PathLike
 from typing import Any, ClassVar, TypeVar
 
 from combee_dspy.events import Event
 from combee_dspy.exceptions import TaskCancelledError
 from combee_dspy.rollouts._base import Executor, ExecutorSession
 from combee_dspy.rollouts.scheduling._account import ScheduleAccount
+from combee_dspy.rollouts.scheduling._announce import Announcer
 from combee_dspy.rollouts.scheduling._place import Place, current_place, placed
+from combee_dspy.rollouts.scheduling._record import Recorded
 from combee_dspy.rollouts.scheduling._scheduler import Scheduler
 
 __all__ = ["Seat", "SeatSession", "SharedPool"]
@@ -28,18 +31,23 @@ class SharedPool:
 
     Args:
         executor: What the workers are; seats stand for it.
-        open_scheduler: Makes the scheduler, over a session of ``executor``; given who hears its decisions.
+        open_scheduler: Makes the scheduler, over a session of ``executor``; given who says whether the limit may
+            rise, and who hears its decisions.
 
     Attributes:
         scheduler: The scheduler.
     """
 
-    def __init__(self, executor: Executor, open_scheduler: Callable[[Callable[[Event], None]], Scheduler]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        open_scheduler: Callable[[Callable[[], bool], Callable[[Event], None]], Scheduler],
+    ) -> None:
         self._executor = executor
         self._lock = threading.Lock()
         self._listening: list[SeatSession] = []
         self._seats: dict[str, Seat] = {}
-        self.scheduler = open_scheduler(self._tell)
+        self.scheduler = open_scheduler(self._may_grow, self._tell)
 
     def seat(self, tenant: str) -> Seat:
         """Return the executor of one run.
@@ -69,6 +77,12 @@ class SharedPool:
             self._listening = [other for other in self._listening if other is not session]
             if hears:
                 self._listening.append(session)
+
+    def _may_grow(self) -> bool:
+        """Whether one of the runs has use for more tasks at once."""
+        with self._lock:
+            listening = list(self._listening)
+        return not listening or any(session.growth() for session in listening)
 
     def _tell(self, event: Event) -> None:
         with self._lock:
@@ -120,6 +134,28 @@ class Seat(Executor):
         self.session = SeatSession(self._pool, self)
         return self.session
 
+    def joined(
+        self,
+        emit: Callable[[Event], None],
+        growth: Callable[[], bool],
+        record: str | PathLike[str] | None = None,
+    ) -> SeatSession:
+        """Start, as a run does that knows of the pool.
+
+        Args:
+            emit: Hears the pool's decisions, which concern all its runs.
+            growth: Whether the run has use for more tasks at once.
+            record: The file for the run's own decisions. The order of dispatch is the pool's, and not in it.
+
+        Raises:
+            TaskCancelledError: The run was cancelled before.
+            OSError: The file cannot be opened.
+        """
+        self.start(0)
+        assert self.session is not None  # noqa: S101 - just started
+        self.session.listen(emit, growth, record)
+        return self.session
+
     def cancel(self) -> None:
         """Cancel what waits and take no further task; what runs goes on. Idempotent."""
         self.cancelled = True
@@ -130,12 +166,11 @@ class SeatSession:
     """One run's view of a pool. Thread-safe; closed by the run.
 
     Attributes:
-        schedules: Always true: what is submitted is scheduled already, and must not be once more.
+        growth: Whether the run has use for more tasks at once.
         began: When the first task was submitted, monotonic seconds; ``None`` before.
         ended: When the last task that is done was done.
     """
 
-    schedules = True
     awaits: bool
     run_rollout: Callable[..., Any]
 
@@ -147,6 +182,8 @@ class SeatSession:
         self._open = 0
         self._closed = False
         self._emit: Callable[[Event], None] | None = None
+        self._record: Announcer | None = None
+        self.growth: Callable[[], bool] = lambda: True
         self._ending: BaseException | None = None
         self.began: float | None = None
         self.ended: float | None = None
@@ -171,8 +208,15 @@ class SeatSession:
         """The session that carries tasks out. Not to be closed, nor to be given tasks."""
         return self._scheduler.inner
 
-    def listen(self, emit: Callable[[Event], None]) -> None:
-        """Let the run hear the scheduler's decisions, which concern all runs of the pool."""
+    def listen(
+        self,
+        emit: Callable[[Event], None],
+        growth: Callable[[], bool] | None = None,
+        record: str | PathLike[str] | None = None,
+    ) -> None:
+        """Let the run hear the scheduler's decisions; see :meth:`Seat.joined`."""
+        self._record = None if record is None else Announcer(None, record)
+        self.growth = self.growth if growth is None else growth
         self._emit = emit
         self._pool.listen(self, hears=True)
 
@@ -245,6 +289,16 @@ class SeatSession:
         """Look again whether a task may go."""
         self._scheduler.look()
 
+    def note(self, decision: Recorded) -> None:
+        """Write a decision of the run's own into its record, where there is one."""
+        with self._changed:
+            if self._record is not None:
+                self._record.tell([decision])
+
+    def tell(self) -> None:
+        """Have every decision until now told before this returns."""
+        self._scheduler.tell()
+
     def account(self) -> ScheduleAccount:
         """Return what the pool has done until now, for all its runs."""
         return self._scheduler.account()
@@ -260,5 +314,7 @@ class SeatSession:
         self._scheduler.withdraw(self._seat.tenant)
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0)
+            if self._record is not None:
+                self._record.close()
         self._pool.listen(self, hears=False)
         self._raise_ending()

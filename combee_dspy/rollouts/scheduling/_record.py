@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.rollouts.scheduling._job import Job
 from combee_dspy.rollouts.scheduling._queue import TaskQueue
 
-__all__ = ["Released", "ReplayQueue", "ScheduleRecord"]
+__all__ = ["Recorded", "Released", "ReplayQueue", "ScheduleRecord"]
 
 _HEAD = {"format": "combee-schedule", "version": 1}
 
@@ -57,14 +57,39 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """A decision of the run that depended on time, kept beside its schedule.
+
+    Attributes:
+        decision: What kind of decision.
+        iteration: The run's iteration.
+        values: What was decided; JSON values.
+    """
+
+    decision: str
+    iteration: int
+    values: Mapping[str, Any]
+
+    def line(self) -> str:
+        """Return one line of JSON, with its end."""
+        data = {"decision": self.decision, "iteration": self.iteration, "values": dict(self.values)}
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleRecord:
     """A recorded schedule.
 
     Attributes:
         released: What was dispatched, in order.
+        decisions: What else was decided, in order.
     """
 
     released: tuple[Released, ...] = ()
+    decisions: tuple[Recorded, ...] = ()
+
+    def __add__(self, later: ScheduleRecord) -> ScheduleRecord:
+        return ScheduleRecord((*self.released, *later.released), (*self.decisions, *later.decisions))
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys in the order of their first dispatch; a key appears as often as it was submitted."""
@@ -79,6 +104,7 @@ class ScheduleRecord:
         """Write it as JSONL, one line a group of tasks, after a line that names the format."""
         with Path(path).open("w", encoding="utf-8") as file:
             file.write(head())
+            file.writelines(one.line() for one in self.decisions)
             file.writelines(one.line() for one in self.released)
 
     @classmethod
@@ -95,7 +121,11 @@ class ScheduleRecord:
         lines = text.split("\n")[:-1]
         if not lines or _loads(lines[0]) != _HEAD:
             raise ArgumentValueError("replay", str(path), "is no schedule of this version", "Give a recorded schedule.")
-        return cls(tuple(_released(line, f"{path}:{number}") for number, line in enumerate(lines[1:], 2)))
+        found = [_entry(line, f"{path}:{number}") for number, line in enumerate(lines[1:], 2)]
+        return cls(
+            tuple(one for one in found if isinstance(one, Released)),
+            tuple(one for one in found if isinstance(one, Recorded)),
+        )
 
 
 def head() -> str:
@@ -110,9 +140,13 @@ def _loads(line: str) -> Any:
         return None
 
 
-def _released(line: str, where: str) -> Released:
+def _entry(line: str, where: str) -> Released | Recorded:
     data = _loads(line)
-    if (
+    if isinstance(data, dict) and "decision" in data:
+        decision, iteration, values = data["decision"], data.get("iteration"), data.get("values")
+        if isinstance(decision, str) and type(iteration) is int and isinstance(values, dict):
+            return Recorded(decision, iteration, values)
+    elif (
         isinstance(data, dict)
         and all(type(data.get(name)) is int for name in ("batch", "limit", "queued", "iteration"))
         and isinstance(data.get("reason"), str)

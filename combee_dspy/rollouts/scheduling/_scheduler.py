@@ -22,7 +22,7 @@ from combee_dspy.rollouts.scheduling._limit import ConcurrencyLimit, FixedLimit
 from combee_dspy.rollouts.scheduling._place import SPECULATIVE, Place, current_place
 from combee_dspy.rollouts.scheduling._preemption import to_recall
 from combee_dspy.rollouts.scheduling._queue import LaneQueues, TaskQueue
-from combee_dspy.rollouts.scheduling._record import ReplayQueue, ScheduleRecord
+from combee_dspy.rollouts.scheduling._record import Recorded, ReplayQueue, ScheduleRecord
 from combee_dspy.rollouts.scheduling._settings import Scheduling
 from combee_dspy.rollouts.scheduling._teller import Teller
 from combee_dspy.rollouts.scheduling._tenants import Tenants
@@ -116,7 +116,6 @@ class Scheduler:
             clock=clock,
         )
         self._lock = self._dispatcher.lock
-        self._refusals = 0
         self._ended_at: float | None = None
 
     @property
@@ -129,11 +128,6 @@ class Scheduler:
         """How many tasks may be in flight now, by the limit."""
         with self._lock:
             return self._core.slots
-
-    @property
-    def refusals(self) -> int:
-        """How often it was told that the service refused a call, about: nothing is decided by the exact number."""
-        return self._refusals
 
     @property
     def inner(self) -> ExecutorSession:
@@ -205,7 +199,6 @@ class Scheduler:
         Args:
             retry_after: Seconds that the service asked for, where it did.
         """
-        self._refusals += 1
         self._limit.rejected(retry_after)
 
     def look(self) -> None:
@@ -228,6 +221,11 @@ class Scheduler:
             waiting = [job for job in self._core.waiting() if job.place.tenant == tenant]
         for job in waiting:
             job.ticket.cancel()
+
+    def note(self, decision: Recorded) -> None:
+        """Write a decision of the run's own into the record, where there is one."""
+        if self._announcer.wanted:
+            self._teller.note(decision)
 
     def tell(self) -> None:
         """Have every decision until now told before this returns."""
@@ -291,9 +289,7 @@ class Scheduler:
         return 0
 
 
-def _queue(
-    settings: Scheduling, replay: ScheduleRecord | str | PathLike[str] | None, tenants: Tenants
-) -> TaskQueue:
+def _queue(settings: Scheduling, replay: ScheduleRecord | str | PathLike[str] | None, tenants: Tenants) -> TaskQueue:
     def fresh() -> TaskQueue:
         return LaneQueues(settings.order, settings.shares, settings.window, tenants)
 

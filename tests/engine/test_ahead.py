@@ -1,0 +1,190 @@
+"""What is begun before it is asked for: how much, what it costs, and that it changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy import Combee
+from combee_dspy.engine.ahead import Ahead, AheadEntry, speculation_room
+from combee_dspy.events import CandidateProposed, Event, RolloutFinished, ScanStarted, ValidationFinished
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.rollouts import RolloutKey
+from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
+from combee_dspy.tracking import Hook
+from tests.engine.conftest import World, _proposer_answer, _task_answer
+
+shares = st.floats(0, 0.9)
+counts = st.integers(0, 5000)
+
+
+class Recorder(Hook):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def _run(world: Any, **kwargs: Any) -> tuple[Any, Recorder]:
+    hook = Recorder()
+    given = {
+        "max_metric_calls": 300,
+        "reflection_lm": world.proposer_lm,
+        "reflection_minibatch_size": 12,
+        "num_threads": 4,
+        "screen": 4,
+        "probe": False,
+        "track_stats": True,
+        "hooks": [hook],
+        **kwargs,
+    }
+    with dspy.context(lm=world.task_lm):
+        program = Combee(world.metric, **given).compile(
+            world.student(), trainset=world.examples(36), valset=world.examples(12, start=100)
+        )
+    return program, hook
+
+
+def _course(hook: Recorder) -> list[Any]:
+    proposed = [(one.iteration, one.operator, one.candidate_id) for one in hook.of(CandidateProposed)]
+    return proposed + [(one.iteration, one.candidate_id, one.score) for one in hook.of(ValidationFinished)]
+
+
+@given(shares, counts, counts, counts)
+def test_all_guesses_together_may_turn_out_wrong_and_stay_within_the_share(
+    share: float, asked: int, wasted: int, outstanding: int
+) -> None:
+    room = speculation_room(share, asked, wasted, outstanding)
+    assert room >= 0
+    if room:
+        assert wasted + outstanding + room <= share * (asked + outstanding + room) + 1e-6
+    more = room + 1
+    assert wasted + outstanding + more > share * (asked + outstanding + more) - 1e-6, "no smaller than it must be"
+
+
+def _entry(lane: str, *, started: bool = False) -> AheadEntry:
+    future: Future[Any] = Future()
+    if started:
+        future.set_running_or_notify_cancel()
+    return AheadEntry(future, "candidate", "validation", lane)
+
+
+def test_what_is_given_up_is_cancelled_where_it_can_be_and_charged_all_the_same() -> None:
+    ahead, waits, runs = Ahead(), _entry("guess"), _entry("guess", started=True)
+    ahead.add(RolloutKey("p", "s", "first"), waits)
+    ahead.add(RolloutKey("p", "s", "second"), runs)
+    ahead.add(RolloutKey("p", "s", "third"), _entry("drawn"))
+    assert ahead.open_in("guess") == 2
+    assert ahead.give_up(lambda entry, row: entry.lane == "guess", 3) == 2
+    assert waits.future.cancelled()
+    assert ahead.running() == [runs.future]
+    assert not ahead.ended()
+    runs.future.set_result("a rollout")
+    assert ahead.ended() == [runs]
+    assert not ahead.ended(), "told once"
+    assert ahead.open_in("guess", "drawn") == 1
+    joined = ahead.take(RolloutKey("p", "s", "second"))
+    assert joined is runs
+    assert joined.charged, "asked for after all, it is not charged twice"
+
+
+@pytest.mark.parametrize("operators", [["insert"], ["insert", "few-shot-swap"]])
+def test_guesses_change_what_a_run_costs_and_nothing_else(world: Any, operators: list[str]) -> None:
+    without, plain = _run(world, speculation=0.0, operators=operators)
+    _, bold = _run(world, speculation=0.5, operators=operators)
+    limit = min(len(_course(plain)), len(_course(bold)))
+    assert limit > 2
+    shared = [one for one in _course(plain) if one in _course(bold)]
+    # The budget may end one of them an iteration earlier; up to there they are the same.
+    assert len(shared) == limit
+    assert without.combee_report.speculative == 0
+    assert not [one for one in plain.of(RolloutFinished) if one.purpose == "speculative"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
+def test_no_more_is_bought_for_nothing_than_the_share(world: Any, share: float) -> None:
+    program, hook = _run(world, speculation=share)
+    report = program.combee_report
+    wasted = [one for one in hook.of(RolloutFinished) if one.purpose == "speculative"]
+    assert len(wasted) <= report.speculative <= share * report.rollouts + 1e-6
+
+
+def test_every_rollout_is_bought_once_and_told_once(world: Any) -> None:
+    _, hook = _run(world, speculation=0.4, aggregator="union")
+    bought = [one for one in hook.of(RolloutFinished) if not one.cached]
+    assert len(bought) == len(world.task_lm.requests)
+    pairs = [(one.candidate_id, one.rollout.example_id, one.replicate) for one in bought]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_with_staleness_the_next_minibatch_has_run_before_this_ones_children_are_judged(world: Any) -> None:
+    _, hook = _run(
+        world,
+        staleness=1,
+        operators=["insert"],
+        candidate_selection_strategy="current_best",
+        reflection_minibatch_size=4,
+    )
+    parents = {one.iteration: one.parent_id for one in hook.of(CandidateProposed)}
+    seed = parents[1]
+    assert parents[2] == seed, "drawn before the first children were known"
+    assert any(parent != seed for parent in parents.values()), "later ones build on them"
+
+
+def test_a_stale_run_resumes_with_the_minibatch_that_it_had_drawn(world: Any, tmp_path: Any) -> None:
+    class Until:
+        def __init__(self, iterations: int) -> None:
+            self.iterations = iterations
+
+        def __call__(self, state: Any) -> bool:
+            return bool(state.i + 1 >= self.iterations)
+
+    given = {"staleness": 1, "max_metric_calls": 900, "speculation": 0.0, "operators": ["insert"]}
+    _, whole = _run(world, **given, gepa_kwargs={"stop_callbacks": [Until(4)]})
+    parts = []
+    for last in (1, 2, 4):
+        _, part = _run(world, **given, gepa_kwargs={"stop_callbacks": [Until(last)]}, log_dir=str(tmp_path))
+        parts += [one for one in _course(part) if one[0]]
+    assert sorted(map(str, parts)) == sorted(str(one) for one in _course(whole) if one[0])
+
+
+@pytest.mark.parametrize(
+    "change", [{"staleness": 2}, {"speculation": 1.0}, {"speculation": -0.1}, {"speculation": True}]
+)
+def test_what_cannot_be_is_refused(world: Any, change: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentValueError, match=next(iter(change))):
+        Combee(world.metric, max_metric_calls=10, **change)
+
+
+def test_parity_draws_nothing_ahead(world: Any) -> None:
+    with pytest.raises(ArgumentValueError, match="staleness"):
+        Combee.parity(world.metric, max_metric_calls=10, staleness=1)
+
+
+def test_a_shard_is_read_before_the_last_rollout_has_ended() -> None:
+    """The last rollout ends only after a lesson was asked for: without streaming nobody would ever ask."""
+    asked = threading.Event()
+
+    def task(request: ScriptedRequest) -> str:
+        if "Number 35:" in request.last and not asked.is_set():
+            assert asked.wait(60), "no shard was read before the last rollout had ended"
+        return _task_answer(request)
+
+    def propose(request: ScriptedRequest) -> str:
+        asked.set()
+        return _proposer_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(propose, model="scripted/proposer"))
+    program, hook = _run(world, reflection_minibatch_size=36, max_metric_calls=110, num_threads=8)
+    assert hook.of(ScanStarted)
+    assert program.combee_report.best_score > program.combee_report.seed_score

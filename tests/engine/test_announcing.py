@@ -1,0 +1,229 @@
+"""Rollouts are told of once, before they are used; and what a rollout is tried with."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import dspy
+import pytest
+from dspy.utils.exceptions import LMRateLimitError
+
+from combee_dspy.engine.announcing import About, Announcer, Said
+from combee_dspy.engine.evaluator import Evaluator
+from combee_dspy.events import ErrorRaised, Event, RolloutFinished
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import CURRENT_SESSION, Place, Scheduler, Threads, _retrying, current_place
+
+PATIENCE = 30
+
+
+class Bench:
+    """One evaluator over a scheduler, and what it has told."""
+
+    def __init__(self, world: Any, workers: int = 2, emit: Any = None, student: Any = None) -> None:
+        self.world = world
+        self.told: list[Event] = []
+        self.session = Scheduler(Threads().start(workers))
+        self.student = student or world.student()
+        self.evaluator = Evaluator(
+            lambda candidate: self.student.deepcopy(),
+            world.metric,
+            0.0,
+            self.session,
+            emit or self.told.append,
+            memoize=True,
+            keep_traces=frozenset(),
+        )
+
+    def items(self, count: int = 4) -> list[Any]:
+        return [({"self": "Answer."}, self.world.examples(count))]
+
+    @property
+    def rows(self) -> list[str]:
+        return [event.rollout.example.question for event in self.told if isinstance(event, RolloutFinished)]
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.session.close()
+
+
+def test_a_rollout_is_told_of_before_it_is_used(world: Any) -> None:
+    with Bench(world) as bench:
+        used: list[tuple[str, bool]] = []
+
+        def ready(position: int, rollout: Rollout) -> None:
+            question = rollout.example.question
+            used.append((question, question in bench.rows))
+
+        (done,) = bench.evaluator.evaluate(bench.items(), purpose="parent", iteration=1, ready=ready)
+        bench.session.close()
+        assert sorted(used) == sorted((one.example.question, True) for one in done.rollouts)
+        assert sorted(bench.rows) == sorted(one.example.question for one in done.rollouts)
+
+
+def test_what_was_started_early_is_told_of_once(world: Any) -> None:
+    with Bench(world) as bench:
+        heard: list[int] = []
+        start = bench.evaluator.start_ahead(
+            bench.items(),
+            purpose="parent",
+            lane="soon",
+            iteration=3,
+            ready=[lambda place, rollout: heard.append(place)],
+        )
+        again = bench.evaluator.start_ahead(
+            bench.items(),
+            purpose="parent",
+            lane="sooner",
+            iteration=3,
+            ready=[lambda place, rollout: heard.append(place)],
+        )
+        assert (start, again) == (4, 0)
+        (done,) = bench.evaluator.evaluate(bench.items(), purpose="parent", iteration=3)
+        # Asked for once more it is told of once more, as one that cost nothing.
+        bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=4)
+    events = [event for event in bench.told if isinstance(event, RolloutFinished)]
+    assert [(event.iteration, event.cached) for event in events] == [(3, False)] * 4 + [(4, True)] * 2
+    assert [event.rollout_id for event in events] == [f"{number:08d}" for number in range(1, 7)]
+    assert sorted(heard) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert done.bought == 4
+
+
+def test_what_a_listener_raises_in_a_worker_ends_the_evaluation(world: Any) -> None:
+    class Enough(BaseException):
+        pass
+
+    def emit(event: Event) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise Enough
+
+    with Bench(world, emit=emit) as bench:
+        begun = bench.evaluator.begin(
+            bench.items(), purpose="parent", iteration=1, ready=[lambda position, rollout: None]
+        )
+        for ticket in begun.pending[0]:
+            ticket.future.result(PATIENCE)
+        bench.session.inner.close()
+        with pytest.raises(Enough):
+            bench.evaluator.finish(begun)
+
+
+def test_a_failed_service_is_told_with_its_rollout() -> None:
+    told: list[Event] = []
+    announcer, said = Announcer(told.append), Said()
+    failed = Rollout("row", dspy.Example(), None, (), 0.0, error="LMError: down", failed_in="service")
+    for _ in range(2):
+        announcer.once(said, failed, About("c", "screen", 2))
+    assert [type(event) for event in told] == [RolloutFinished, ErrorRaised]
+    assert isinstance(told[0], RolloutFinished)
+    assert (told[0].split, told[0].purpose) == ("train", "screen")
+    announcer.raise_ending()
+
+
+def test_rollouts_stand_in_their_lanes_and_name_their_batch(world: Any) -> None:
+    seen: dict[str, Place] = {}
+
+    class Looks(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.predict = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            seen[question] = current_place()
+            assert CURRENT_SESSION.get() is bench.session
+            return self.predict(question=question)
+
+    bench = Bench(world, student=Looks())
+    with bench:
+        for number, purpose in enumerate(("parent", "child", "screen", "validation", "heldout")):
+            rows = world.examples(1, start=number)
+            (done,) = bench.evaluator.evaluate([({"self": "x"}, rows)], purpose=purpose, iteration=number)
+            assert done.rollouts[0].schedule_id.startswith("batch-")
+        bench.evaluator.start_ahead([({"self": "x"}, world.examples(1, start=9))], purpose="parent", lane="guess")
+        bench.evaluator.start_ahead(
+            [({"self": "x"}, world.examples(1, start=10))], purpose="parent", lane="sure", iteration=7, certain=True
+        )
+    lanes = [(place.lane, place.iteration) for place in seen.values()]
+    assert lanes[:5] == [
+        ("rollout", 0),
+        ("screening", 1),
+        ("screening", 2),
+        ("validation", 3),
+        ("validation", 4),
+    ]
+    assert sorted(lanes[5:]) == [("rollout", 7), ("speculative", 0)]
+    assert len({place.key for place in seen.values()}) == 7
+
+
+def test_what_was_guessed_and_is_wanted_now_leaves_the_lane_of_guesses(world: Any) -> None:
+    with Bench(world, workers=1) as bench:
+        gate = threading.Event()
+        held = bench.session.submit(gate.wait, PATIENCE)
+        bench.evaluator.start_ahead(bench.items(), purpose="parent", lane="guess", iteration=2)
+        lanes = bench.session.account().lanes
+        assert (lanes["speculative"].waiting, lanes["rollout"].waiting) == (4, 0)
+        begun = bench.evaluator.begin(bench.items(), purpose="parent", iteration=2)
+        lanes = bench.session.account().lanes
+        assert (lanes["speculative"].waiting, lanes["rollout"].waiting) == (0, 4)
+        gate.set()
+        held.result(PATIENCE)
+        assert bench.evaluator.finish(begun)[0].bought == 4
+
+
+def test_a_draw_that_is_asked_for_again_is_still_that_draw(world: Any) -> None:
+    draws: list[Any] = []
+
+    class Looks(dspy.Module):
+        def forward(self, question: str) -> dspy.Prediction:
+            draws.append(dspy.settings.lm.kwargs.get("rollout_id"))
+            return dspy.Prediction(answer="unknown")
+
+    with Bench(world, workers=1, student=Looks()) as bench:
+        gate = threading.Event()
+        bench.session.submit(gate.wait, PATIENCE)
+        begun = bench.evaluator.begin(bench.items(1), purpose="validation", iteration=1, replicate=1)
+        (ticket,) = begun.pending[0]
+        # Whoever was buying it gave up.
+        ticket.future.cancel()
+        ticket.bought = False
+        gate.set()
+        bench.evaluator.finish(begun)
+        bench.evaluator.evaluate(bench.items(1), purpose="validation", iteration=1)
+    assert draws[0] is not None
+    assert draws[1] is None
+
+
+def test_a_service_that_is_full_is_waited_for(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _retrying.tenacity.Retrying
+    pauses: list[float] = []
+    monkeypatch.setattr(_retrying.tenacity, "Retrying", lambda **k: real(**{**k, "sleep": pauses.append}))
+    pressed: list[float | None] = []
+    monkeypatch.setattr(Scheduler, "pressed", lambda self, seconds: pressed.append(seconds))
+    refused = [0]
+
+    class Busy(dspy.Module):
+        def forward(self, question: str) -> dspy.Prediction:
+            refused[0] += 1
+            if refused[0] <= 6:
+                raise LMRateLimitError("too many requests", retry_after=2.0)
+            return dspy.Prediction(answer="unknown")
+
+    with Bench(world, student=Busy()) as bench:
+        (done,) = bench.evaluator.evaluate(bench.items(1), purpose="parent", iteration=1)
+    assert done.rollouts[0].error is None
+    assert pauses == [2.0] * 6
+    assert pressed == [2.0] * 6
+
+
+def test_a_future_that_ends_without_a_result_is_not_told_of() -> None:
+    from combee_dspy.engine.tickets import Ticket, tell_ready
+
+    future: Future[Rollout] = Future()
+    heard: list[int] = []
+    tell_ready([Ticket(future, True, True, lambda: (future, True))], lambda position, rollout: heard.append(position))
+    future.cancel()
+    assert not heard

@@ -1,0 +1,128 @@
+"""Children are screened on a few of their parent's examples, and refused only where they are shown to be worse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from combee_dspy import Combee
+from combee_dspy.engine.screening import verdict
+from combee_dspy.evaluation import sign_test
+from combee_dspy.events import CandidateRejected, CandidateScreened, Event, RolloutFinished
+from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
+from combee_dspy.tracking import Hook
+from tests.engine.conftest import _task_answer, answer_in_kind
+
+scores = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])), max_size=20)
+
+
+@given(scores)
+def test_the_sign_test_is_the_exact_one(pairs: list[tuple[float, float]]) -> None:
+    wins, losses, chance = sign_test([one for one, _ in pairs], [other for _, other in pairs])
+    assert wins == sum(after > before for before, after in pairs)
+    assert losses == sum(after < before for before, after in pairs)
+    told = wins + losses
+    expected = binomtest(losses, told, 0.5, alternative="greater").pvalue if told else 1.0
+    assert chance == pytest.approx(expected)
+
+
+def test_a_score_that_is_no_number_is_a_loss() -> None:
+    assert sign_test([0.0], [float("nan")])[:2] == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "passed"), [(0, 0, True), (0, 1, True), (0, 2, False), (1, 3, True), (1, 4, False), (3, 4, True)]
+)
+def test_eight_examples_refuse_what_they_show_to_be_worse(wins: int, losses: int, passed: bool) -> None:
+    before = [0.0] * wins + [1.0] * losses + [1.0] * (8 - wins - losses)
+    after = [1.0] * wins + [0.0] * losses + [1.0] * (8 - wins - losses)
+    assert verdict(before, after)[0] is passed
+    assert verdict(before, after)[1]
+
+
+class Recorder(Hook):
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def _run(world: Any, **kwargs: Any) -> tuple[Any, Recorder]:
+    hook = Recorder()
+    given = {
+        "max_metric_calls": 200,
+        "reflection_lm": world.proposer_lm,
+        "reflection_minibatch_size": 24,
+        "operators": ["insert"],
+        "num_threads": 4,
+        "probe": False,
+        "hooks": [hook],
+        "speculation": 0.0,
+        **kwargs,
+    }
+    with dspy.context(lm=world.task_lm):
+        program = Combee(world.metric, **given).compile(
+            world.student(), trainset=world.examples(36), valset=world.examples(12, start=100)
+        )
+    return program, hook
+
+
+def test_a_child_runs_on_the_screens_examples_and_no_others_of_its_minibatch(world: Any) -> None:
+    _, hook = _run(world, screen=5)
+    screened = hook.of(CandidateScreened)
+    assert screened
+    assert {one.size for one in screened} == {5}
+    for one in screened:
+        own = [
+            row for row in hook.of(RolloutFinished) if row.candidate_id == one.candidate_id and row.purpose == "screen"
+        ]
+        assert len(own) == 5
+        assert one.score == pytest.approx(sum(row.rollout.score for row in own) / 5)
+    assert not [row for row in hook.of(RolloutFinished) if row.purpose == "child"]
+
+
+def test_a_minibatch_no_larger_than_the_screen_is_run_whole_and_must_be_beaten(world: Any) -> None:
+    _, hook = _run(world, reflection_minibatch_size=6, screen=8, max_metric_calls=120)
+    assert not hook.of(CandidateScreened)
+    assert [row for row in hook.of(RolloutFinished) if row.purpose == "child"]
+
+
+def test_what_the_screen_shows_to_be_worse_is_not_validated(world: Any) -> None:
+    """A proposer whose lessons make the program forget what it knew."""
+    spoilt = ScriptedLM(lambda request: as_chat({"lessons": ["Rule: never answer"]}), model="scripted/proposer")
+
+    def task(request: Any) -> str:
+        if "never answer" in request.system:
+            return answer_in_kind(request, {"reasoning": "because", "answer": "no"})
+        return _task_answer(request)
+
+    world.proposer_lm, world.task_lm = spoilt, ScriptedLM(task, model="scripted/task")
+    _, hook = _run(world, screen=16, max_metric_calls=120, diversity=False)
+    (first, *_) = hook.of(CandidateScreened)
+    assert not first.passed
+    assert "worse" in first.reason
+    assert any("sign test" in one.reason for one in hook.of(CandidateRejected))
+    validated = {row.candidate_id for row in hook.of(RolloutFinished) if row.purpose == "validation"}
+    assert first.candidate_id not in validated
+
+
+def test_anchors_are_on_every_screen(world: Any) -> None:
+    anchor = world.examples(1, start=200)[0]
+    _, hook = _run(world, screen=3, anchors=[anchor])
+    for one in hook.of(CandidateScreened):
+        rows = {
+            row.rollout.example.question
+            for row in hook.of(RolloutFinished)
+            if row.candidate_id == one.candidate_id and row.purpose == "screen"
+        }
+        assert anchor.question in rows
+        assert len(rows) == 4
