@@ -9,6 +9,7 @@ from typing import Any
 import dspy
 
 from combee_dspy.bench.tracking_world import Shape, failing_service, judged, run_shape
+from combee_dspy.lms.simulated.failures import Status
 from combee_dspy.tracking import Journal, MLflowTracker, entries_of, row_of
 
 __all__ = ["Agreement", "Sums", "agree"]
@@ -20,7 +21,8 @@ class Sums:
 
     Attributes:
         rollouts: Rollouts, each id once; ``None`` where it knows of none.
-        calls: Calls that reached the service.
+        calls: Calls that reached the service, those aside that it turned away as too many: an LM waits
+            for its turn within one call.
         cached: Calls that DSPy's cache answered; ``None`` where it cannot know.
         failed: Calls that ended with an error; ``None`` where it counts otherwise.
         prompt_tokens: Prompt tokens.
@@ -77,7 +79,7 @@ def agree(rollouts: int, folder: Path, *, threads: int = 64, tracking_uri: str |
     """Run rollouts with errors, retries and cache hits, and count them four times.
 
     The LM retries nothing itself, so that every HTTP request is a call of its
-    own; what fails in passing is tried again by the run.
+    own, except where the service is full; what fails in passing is tried again by the run.
 
     Args:
         rollouts: At least so many.
@@ -99,7 +101,7 @@ def agree(rollouts: int, folder: Path, *, threads: int = 64, tracking_uri: str |
         ledger=Sums(None, total.sent, total.cached, total.errors, total.prompt_tokens, total.completion_tokens),
         journal=_sums(plain),
         table=None if done.hook is None else _sums(_table(done.hook)),
-        service=Sums(None, stats.calls, None, None, stats.prompt_tokens, stats.completion_tokens),
+        service=Sums(None, stats.calls - stats.by_status[Status.RATE_LIMITED].calls, None, None, stats.prompt_tokens, stats.completion_tokens),
         told=shape.rollouts,
         memo_hits=sum(row.cached for row in rows),
         errors=sum(bool(row.error_class) for row in rows),

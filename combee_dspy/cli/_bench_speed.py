@@ -67,8 +67,9 @@ def _of_endpoint(said: str) -> Any:
 @guarded
 def speed(  # noqa: PLR0913 - one parameter an option
     methods: Annotated[
-        str, typer.Option(help="Methods, by comma, or all; the first is the reference. By default those that matter.")
-    ] = "",
+        str | None,
+        typer.Option(help="Methods, by comma, or all; the first is the reference. By default those that matter."),
+    ] = None,
     examples: Annotated[int, _rows("Training")] = 240,
     validation: Annotated[int, _rows("Validation")] = 60,
     heldout: Annotated[int, _rows("Held-out")] = 100,
@@ -163,13 +164,13 @@ def _measure(options: SpeedOptions, json_file: Path | None, picture: Path | None
     console.print(speed_table(options, results))
 
 
-def _methods(text: str) -> tuple[str, ...]:
-    named = tuple(name.strip() for name in text.split(",") if name.strip())
-    if named and named != (_ALL,):
+def _methods(text: str | None) -> tuple[str, ...]:
+    named = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    if named is not None and named != (_ALL,):
         return named
     from combee_dspy.bench.speed_methods import DEFAULT_METHODS, METHODS, lacking
 
-    wanted = tuple(METHODS) if named else DEFAULT_METHODS
+    wanted = DEFAULT_METHODS if named is None else tuple(METHODS)
     for name in wanted:
         if lacking(name):
             sys.stderr.write(f"left out: {name} needs {lacking(name)}, which this version lacks\n")

@@ -202,6 +202,7 @@ class CombeeAdapter(DspyBridge):
         begun = self._begin(asked, "child" if None in plans else "screen")
         if self._foresight is not None:
             self._foresight.beside_screen([candidate for candidate, _ in items])
+            self._foresight.once_certain([candidate for candidate, _ in items], plans, begun)
         batches: list[EvaluationBatch] = []
         gone: list[str] = []
         for plan, one in zip(plans, self._finish(begun), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import dspy
@@ -13,6 +14,7 @@ from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.evaluator import Begun, Evaluator
 from combee_dspy.engine.lost import behind, joined_lost
 from combee_dspy.engine.scanning import Scanner
+from combee_dspy.engine.screening import ScreenPlan
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
 from combee_dspy.engine.streaming import Stream, StreamKey, Streams
@@ -164,6 +166,32 @@ class Foresight:
             items, purpose="validation", lane=_SCREENED, iteration=self.state.iteration, most=self._room()
         )
 
+    def once_certain(self, children: Sequence[Candidate], plans: Sequence[ScreenPlan | None], begun: Begun) -> None:
+        """Wait for verdicts, and begin a child's validation once nothing on its screen can refuse it any more.
+
+        That is no guess: the screen's last rollouts are waited for only because their scores are
+        reported. Returns when every verdict is certain.
+
+        Args:
+            children: The children, in the order of ``begun``.
+            plans: Their screens; ``None`` for a child that runs on its whole minibatch.
+            begun: Their rollouts.
+        """
+        if self._waits:
+            return
+        open_screens = {
+            number: plan for number, plan in enumerate(plans) if plan is not None and len(plan.positions) > 1
+        }
+        waiting = {ticket.future for number in open_screens for ticket in begun.pending[number]}
+        while waiting and open_screens:
+            waiting = wait(waiting, return_when=FIRST_COMPLETED).not_done
+            for number in [*open_screens]:
+                scores = [_score(ticket.future) for ticket in begun.pending[number]]
+                if open_screens[number].surely_passes(scores):
+                    del open_screens[number]
+                    items = [(children[number], self._validation)]
+                    self._evaluator.start_ahead(items, purpose="validation", lane=_DRAWN)
+
     def beside_validation(self, children: Sequence[Candidate]) -> None:
         """Run the next minibatch on the likeliest parent, beside its validation."""
         if self._next is None or not children or self._settings.staleness:
@@ -267,6 +295,13 @@ class Foresight:
         self.state.unbilled += gone
         self.state.wasted += gone
         self._evaluator.settle_ahead()
+
+
+def _score(future: Future[Rollout]) -> float | None:
+    """Return a rollout's score; ``None`` where there is none yet, or none to be had."""
+    if not future.done() or future.cancelled() or future.exception() is not None:
+        return None
+    return future.result().score
 
 
 def place_of(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -45,6 +46,17 @@ class ScreenPlan:
         """
         own = dict(zip(self.positions, rollouts, strict=True))
         return tuple(own.get(place, rollout) for place, rollout in enumerate(self.parent))
+
+    def surely_passes(self, scores: Sequence[float | None]) -> bool:
+        """Return whether the child passes whatever its missing scores will be.
+
+        Args:
+            scores: Its scores on the screen's examples; ``None`` where there is none yet.
+        """
+        before = [self.parent[place].score for place in self.positions]
+        # What is worse than a loss on each is not to come.
+        worst = [math.nan if score is None else score for score in scores]
+        return verdict(before, worst)[0]
 
 
 class Screening:

@@ -18,6 +18,7 @@ from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, metadata_once, probe
 from combee_dspy.lms.redact import scrub
 from combee_dspy.rollouts import EvaluationCache, Scheduler
+from combee_dspy.rollouts.scheduling import SeatSession
 from combee_dspy.stopping import require_gpu_seconds, require_prices
 from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import dspy
 
@@ -20,7 +20,7 @@ from combee_dspy.many._crew import Crew, Job
 from combee_dspy.many._records import Task, TaskResult, checked_tasks
 from combee_dspy.many._seating import JobHook, checked_combees, grouped, seated, separated, shared_cache
 from combee_dspy.many._shapes import ShapeDecision, check_at_once, choose_shape, given_shape
-from combee_dspy.rollouts import EvaluationCache, ScheduleAccount
+from combee_dspy.rollouts import EvaluationCache, ScheduleAccount, Scheduler
 from combee_dspy.rollouts.scheduling import SeatSession, SharedPool
 from combee_dspy.tracking import EventBus, Hook
 
@@ -147,7 +147,8 @@ def _pool(tasks: Sequence[Task], combees: Sequence[Combee], num_threads: int | N
             with dspy.context(**task.context):
                 lms |= {id(lm): lm for lm in Models(task.student, one.reflection_lm).task}
     return SharedPool(
-        settings.executor, lambda growth, tell: scheduled(settings, tuple(lms.values()), growth, tell)
+        settings.executor,
+        lambda growth, tell: cast("Scheduler", scheduled(settings, tuple(lms.values()), growth, tell)),
     )
 
 

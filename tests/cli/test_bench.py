@@ -74,7 +74,7 @@ def test_the_table_says_what_was_measured_and_that_it_is_simulated(
 ) -> None:
     code, out, err = shell(capsys, "bench", "speed")
     assert code == 0, err
-    assert asked == [SpeedOptions(time_scale=0.2)]
+    assert asked == [SpeedOptions(methods=speed_methods.DEFAULT_METHODS, time_scale=0.2)]
     assert "simulated service, no language model" in out
     table = rows(out)
     assert table["simulated s, one epoch"] == ["1,000", "125"]

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from combee_dspy.cli._config import RunConfig, read_config
+from combee_dspy.cli._job_config import job_of
 from combee_dspy.exceptions import ArgumentValueError
 
 LEAST: dict[str, Any] = {"data": {"benchmark": "formula-mini"}, "lms": {"task": "embedded"}, "budget": {"seconds": 9}}
@@ -40,8 +41,12 @@ def test_the_example_of_the_help_is_read(tmp_path: Path) -> None:
     from combee_dspy.cli.run import HELP
 
     blocks = [block.removeprefix("\b\n") for block in HELP.split("\n\n") if block.startswith("\b\n    ")]
-    assert len(blocks) == 2
-    first, second = (read(tmp_path, block) for block in blocks)
+    assert len(blocks) == 3
+    first, second = (read(tmp_path, block) for block in blocks[:2])
+    # The third says what several tasks have of their own, beside the keys of the second.
+    job = job_of({**yaml.safe_load(blocks[1]), **yaml.safe_load(blocks[2])})
+    assert (job.shape, [config.seed for config in job.tasks.values()]) == ("auto", [1, 0])
+    assert [config.output for config in job.tasks.values()] == ["learned/shares.json", "learned/bonds.json"]
     assert first.output == "learned.json"
     assert second.lms.proposer is not None
     assert second.lms.proposer.api_key_env == "MY_KEY"

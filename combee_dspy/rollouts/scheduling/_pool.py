@@ -129,6 +129,9 @@ class Seat(Executor):
         Raises:
             TaskCancelledError: The run was cancelled before.
         """
+        return self._started()
+
+    def _started(self) -> SeatSession:
         if self.cancelled:
             raise TaskCancelledError(self.tenant)
         self.session = SeatSession(self._pool, self)
@@ -151,10 +154,9 @@ class Seat(Executor):
             TaskCancelledError: The run was cancelled before.
             OSError: The file cannot be opened.
         """
-        self.start(0)
-        assert self.session is not None  # noqa: S101 - just started
-        self.session.listen(emit, growth, record)
-        return self.session
+        session = self._started()
+        session.listen(emit, growth, record)
+        return session
 
     def cancel(self) -> None:
         """Cancel what waits and take no further task; what runs goes on. Idempotent."""

@@ -102,7 +102,7 @@ def test_urgency_comes_before_turns():
 
 def pool(executor=None, workers: int = 2, **kwargs) -> SharedPool:
     made = executor or Threads()
-    return SharedPool(made, lambda tell: Scheduler(made.start(workers), emit=tell, **kwargs))
+    return SharedPool(made, lambda growth, tell: Scheduler(made.start(workers), emit=tell, **kwargs))
 
 
 def test_a_seat_is_closed_by_its_run_and_the_pool_goes_on():
