@@ -417,6 +417,10 @@ class Combee(Teleprompter):
         if self.staleness and (self.like_gepa or "batch_sampler" in self.gepa_kwargs):
             whose = "dspy.GEPA's own minibatches" if self.like_gepa else "those of a batch_sampler of your own"
             raise ArgumentValueError("staleness", 1, f"cannot draw ahead {whose}", "Leave one of the two out.")
+        epochs = None if self.budget is None else self.budget.epoch_limit()
+        if epochs is not None and (self.like_gepa or "batch_sampler" in self.gepa_kwargs):
+            whose = "dspy.GEPA's own minibatches" if self.like_gepa else "those of a batch_sampler of your own"
+            raise ArgumentValueError("budget.epochs", epochs, f"cannot count {whose}", "Set it in rollouts.")
         if self.anchors and "selection_strategy" in self.gepa_kwargs:
             remedy = "It may keep what an anchor refuses: leave one of the two out."
             raise ArgumentValueError("anchors", len(self.anchors), "do not bind a selection_strategy", remedy)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import dspy
@@ -73,6 +73,7 @@ def open_endpoint(options: SpeedOptions, benchmark: Benchmark, seed: int, *, tim
         return
     with quietly():
         task = SimulatedTask.from_benchmark(benchmark, seed, params=options.params, base_rate=options.base_accuracy)
+        task = replace(task, taught_rate=options.taught_accuracy)
     # What is not timed need not wait: the same answers, from a service of the same seed without latencies.
     with (
         SimulatedService(options.service(seed, timed=timed), task) as service,

@@ -97,11 +97,19 @@ def agree(rollouts: int, folder: Path, *, threads: int = 64, tracking_uri: str |
     rows = [row_of(entry.data) for entry in entries_of(folder) if entry.kind == "rollout"]
     plain = [_figures(row) for row in rows]
     total = done.totals.total
+    asked = stats.calls - stats.by_status[Status.RATE_LIMITED].calls
     return Agreement(
         ledger=Sums(None, total.sent, total.cached, total.errors, total.prompt_tokens, total.completion_tokens),
         journal=_sums(plain),
         table=None if done.hook is None else _sums(_table(done.hook)),
-        service=Sums(None, stats.calls - stats.by_status[Status.RATE_LIMITED].calls, None, None, stats.prompt_tokens, stats.completion_tokens),
+        service=Sums(
+            None,
+            stats.calls - stats.by_status[Status.RATE_LIMITED].calls,
+            None,
+            None,
+            stats.prompt_tokens,
+            stats.completion_tokens,
+        ),
         told=shape.rollouts,
         memo_hits=sum(row.cached for row in rows),
         errors=sum(bool(row.error_class) for row in rows),

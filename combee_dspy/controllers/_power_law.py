@@ -147,7 +147,9 @@ class PowerLaw(BatchController):
         updates = -(-left // size)
         even = -(-left // updates)
         if self.min_size <= even < size:
-            clamps += (Clamp("even", size, even, f"{left} examples are left of the epoch: {updates} batches of {even}"),)
+            clamps += (
+                Clamp("even", size, even, f"{left} examples are left of the epoch: {updates} batches of {even}"),
+            )
             size = even
         return BatchDecision(size, reason, fit, raised + clamps)
 

@@ -74,6 +74,7 @@ class Fanout:
         restart = self._steering.begin(state)
         iteration = state.i + 1
         drawn = self._foresight.state.drawn_ahead.pop(iteration, None)
+        self._foresight.state.ahead = 0
         if drawn is None:
             tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)
         else:
@@ -103,9 +104,10 @@ class Fanout:
     def _draw_ahead(self, state: Any, candidate_selector: Any, batch_sampler: Any, trainset: Any) -> None:
         if self._stale is None or not self._foresight.affords_another():
             return
-        iteration = state.i + 2
+        iteration, before = state.i + 2, self._foresight.state.cursor
         with self._stale():
             tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)
+        self._foresight.state.ahead = self._foresight.state.cursor - before
         self._foresight.state.drawn_ahead[iteration] = [(task.parent_idx, list(task.minibatch_ids)) for task in tasks]
         self._foresight.follow(
             [

@@ -77,6 +77,7 @@ class Foresight:
         validation: The validation examples.
         limit: The budget in rollouts, if any.
         least: Rollouts of the smallest iteration.
+        last: Training examples after which no iteration begins, if that is known.
 
     Attributes:
         state: As given.
@@ -94,6 +95,7 @@ class Foresight:
         validation: Sequence[dspy.Example],
         limit: int | None,
         least: int,
+        last: float | None = None,
     ) -> None:
         self._settings = settings
         self.state = state
@@ -104,6 +106,7 @@ class Foresight:
         self._validation = list(validation)
         self._limit = limit
         self._least = least
+        self._last = last
         # Both sample the rollouts that a metric scores: which they have seen must not be a matter of time.
         self._waits = settings.calibration is not None or settings.ceiling is not None
         self._coming: dict[StreamKey, Coming] = {}
@@ -137,6 +140,8 @@ class Foresight:
 
     def affords_another(self) -> bool:
         """Return whether the budget can pay for an iteration beyond this one."""
+        if self._over():
+            return False
         if self._limit is None:
             return True
         sizes = [decision.size for decision in self.state.decisions[-1:]]
@@ -194,7 +199,7 @@ class Foresight:
 
     def beside_validation(self, children: Sequence[Candidate]) -> None:
         """Run the next minibatch on the likeliest parent, beside its validation."""
-        if self._next is None or not children or self._settings.staleness:
+        if self._next is None or not children or self._settings.staleness or self._over():
             return
         items = [(children[0], rows) for rows in self._next()]
         self._evaluator.start_ahead(
@@ -266,6 +271,10 @@ class Foresight:
         enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
         record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
         return self._streams.open(Stream(key, coming.iteration, readings, record, enough, self._streams.readers))
+
+    def _over(self) -> bool:
+        """Whether what has been drawn is all that the run will draw."""
+        return self._last is not None and self.state.cursor >= self._last
 
     def _teaches(self, operators: tuple[int, ...] | None) -> bool:
         known = self._settings.operators

@@ -264,6 +264,7 @@ class _PlaybookRun:
                 validation_scores=tuple(score for _, score in own.scores),
                 gpu_seconds=totals.total.gpu_seconds,
                 validation_history=tuple(own.scores),
+                epochs=self.state.cursor / len(self.splits.train),
             )
             rule = self.settings.budget
             reason = self.services.decisions.stop(own.iteration, lambda: ask(rule, view))

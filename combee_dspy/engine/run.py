@@ -177,6 +177,7 @@ class _Run:
         self.reflection = ScanReflection(
             self.adapter, settings, self.guarding, services.port.at, services.bus.emit, self.state, scanner, streams
         )
+        epochs = None if settings.budget is None else settings.budget.epoch_limit()
         self.foresight = Foresight(
             settings,
             self.state,
@@ -187,6 +188,7 @@ class _Run:
             validation=splits.validation,
             limit=self.search_limit,
             least=least,
+            last=None if epochs is None else epochs * len(splits.train),
         )
         self.screening: Screening | None = None
         if uses_scan(settings):

@@ -42,6 +42,7 @@ class RunState:
 
     Attributes:
         cursor: Training examples drawn so far.
+        ahead: How many of them were drawn for an iteration that has not begun.
         iteration: The iteration at hand, from 1; 0 before the first.
         measurements: Delay of every finished iteration.
         decisions: Every batch decision of the run, in order, those before a resume included.
@@ -84,6 +85,7 @@ class RunState:
     """
 
     cursor: int = 0
+    ahead: int = 0
     iteration: int = 0
     measurements: list[Measurement] = field(default_factory=list)
     decisions: list[BatchDecision] = field(default_factory=list)
@@ -189,6 +191,7 @@ class RunState:
         """Return plain data for gepa's checkpoint."""
         return {
             "cursor": self.cursor,
+            "ahead": self.ahead,
             "measurements": [[m.batch_size, m.seconds] for m in self.measurements],
             "scores": [self.score_count, self.score_mean, self.score_m2],
             "records": [self.records, self.record_tokens],
@@ -214,6 +217,7 @@ class RunState:
     def load(self, data: Mapping[str, Any]) -> None:
         """Restore what :meth:`dump` returned. Older checkpoints hold neither decisions nor spending."""
         self.cursor = int(data["cursor"])
+        self.ahead = int(data.get("ahead", 0))
         self.measurements = [Measurement(int(size), float(seconds)) for size, seconds in data["measurements"]]
         count, mean, m2 = data["scores"]
         self.score_count, self.score_mean, self.score_m2 = int(count), float(mean), float(m2)

@@ -82,6 +82,7 @@ class Stopper:
             validation_scores=tuple(state.program_full_scores_val_set),
             gpu_seconds=totals.total.gpu_seconds,
             validation_history=tuple(self._run.validated),
+            epochs=(self._run.cursor - self._run.ahead) / self._epoch,
         )
         if self.reason is None and self._limit is not None and bought >= self._limit:
             self.reason = f"the budget of {self._limit} rollouts is spent ({bought} bought)"

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from combee_dspy.artifacts import PlaybookArtifact
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import ReceiptBook
 from combee_dspy.events import Event
@@ -104,6 +105,9 @@ def seated(combee: Combee, task: Task, seat: Seat, tracker: Tracker | None) -> C
     if tracker is not None and getattr(tracker, "run_name", "") is None:
         own.tracker = copy.copy(tracker)
         own.tracker.run_name = task.name  # type: ignore[attr-defined]  # it has one: it was just read
+    if isinstance(combee.artifact, PlaybookArtifact):
+        # It has no search of gepa's to stop: it ends with the next task that the seat refuses.
+        return own
     stops = combee.gepa_kwargs.get("stop_callbacks") or []
     before: Iterable[Callable[..., Any]] = stops if isinstance(stops, Sequence) else [stops]
     own.gepa_kwargs = {**combee.gepa_kwargs, "stop_callbacks": [*before, lambda _: seat.cancelled]}

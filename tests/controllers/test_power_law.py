@@ -42,7 +42,8 @@ def run(controller, view, seconds, epochs=1.0):
 
 
 def test_golden_run_on_a_service_whose_iterations_grow_slowly():
-    decisions, _ = run(PowerLaw(min_updates=6), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: 20 * bs**0.2)
+    start = BatchView(iteration=1, trainset_size=240, **WIDE)
+    decisions, _ = run(PowerLaw(min_updates=6), start, lambda bs: 20 * bs**0.2)
     assert [d.size for d in decisions[:3]] == [3, 11, 40]
     assert all(d.fit is None and d.reason.startswith("measuring") for d in decisions[:3])
     for decision in decisions[3:]:

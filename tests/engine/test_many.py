@@ -369,15 +369,6 @@ def test_each_task_has_a_budget_of_its_own(world: Any) -> None:
         assert result.report.costs["total"]["calls"] >= 60
 
 
-def test_an_event_loop_can_be_the_pool(world: Any) -> None:
-    tasks = [task(world, number) for number in range(2)]
-    threads = compile_many(tasks, combee=combee(world))
-    results = compile_many(tasks, combee=combee(world, executor="asyncio"), shape="hybrid", at_once=2)
-    for result, other in zip(results, threads, strict=True):
-        assert result.error is None
-        assert learned(result.program) == learned(other.program)
-
-
 def test_what_a_run_decided_is_recorded_in_its_own_folder(world: Any, tmp_path: Any) -> None:
     compile_many([task(world, n) for n in range(2)], combee=combee(world, log_dir=str(tmp_path)), at_once=2)
     for folder in tmp_path.iterdir():

@@ -67,24 +67,26 @@ def test_each_ledger_equals_what_the_service_counted_for_its_task() -> None:
     )
 
 
-def test_playbooks_share_a_pool_too() -> None:
+@pytest.mark.parametrize("more", [{"artifact": "playbook"}, {"executor": "asyncio", "max_metric_calls": 40}])
+def test_playbooks_and_event_loops_share_a_pool_too(more: dict[str, Any]) -> None:
     sizes = {"train": 12, "validation": 6, "heldout": 6}
     data = load_benchmark("formula-mini", task="compute", formulas=4, **sizes)
     train, validation, heldout = (list(split.examples) for split in data.splits)
     with SimulatedService(SimulatedConfig(time_scale=0.0), SimulatedTask.from_benchmark(data)) as service:
         lm = service.lm()
         optimizer = Combee(
-            data.metric, artifact="playbook", reflection_lm=lm, reflection_minibatch_size=6, num_threads=4, probe=False
+            data.metric, reflection_lm=lm, reflection_minibatch_size=6, num_threads=4, probe=False, **more
         )
         with dspy.context(lm=lm):
-            alone = optimizer.compile(data.program(), trainset=train, valset=validation, heldout=heldout)
-            tasks = [Task(name, data.program(), train, validation, heldout) for name in ("one", "other")]
+            program = dspy.Predict("question -> answer")
+            alone = optimizer.compile(program, trainset=train, valset=validation, heldout=heldout)
+            tasks = [Task(name, program, train, validation, heldout) for name in ("one", "other")]
             results = compile_many(tasks, combee=optimizer, shape="hybrid", at_once=2)
     for result in results:
         assert result.error is None
         assert result.report is not None
         assert result.program is not None
-        assert result.program.playbook_report.playbook == alone.playbook_report.playbook
+        assert result.program.dump_state() == alone.dump_state()
         assert result.report.heldout == alone.combee_report.heldout
 
 

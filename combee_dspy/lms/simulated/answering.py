@@ -136,11 +136,13 @@ class SimulatedModel:
 
     def _knows(self, request: ChatRequest, last: int, asked: Hit, place: tuple[str, int, int]) -> bool:
         key = self._questions[asked.question].key
-        if self._taught(request.messages, last, asked, key):
-            return True
         assert self._task is not None  # noqa: S101 - a hit exists only where a task does; narrows the type
+        taught = self._taught(request.messages, last, asked, key)
+        if taught and self._task.taught_rate >= 1:
+            return True
         drawn = (self._questions[asked.question].text, *(place if request.temperature > 0 else ()))
-        return uniform(self._seed, "knows", *drawn) < self._task.base_rate
+        rate = self._task.taught_rate if taught else self._task.base_rate
+        return uniform(self._seed, "knows", *drawn) < rate
 
     def _taught(self, messages: tuple[Message, ...], last: int, asked: Hit, key: str) -> bool:
         for place, message in enumerate(messages[: last + 1]):

@@ -68,7 +68,8 @@ class SimulatedTask:
 
     A question is answered rightly if and only if its lesson's key stands in
     the instruction, or a demonstration of the same key is in the prompt, or a
-    draw per question says that the model knew it anyway. This is a stated
+    draw per question says that the model knew it anyway. With ``taught_rate`` below 1 some questions stay too
+    hard for it, taught or not. This is a stated
     assumption that makes learning measurable; it is no model of a language
     model.
 
@@ -78,6 +79,8 @@ class SimulatedTask:
             any other request with text to write is a writing request.
         base_rate: Probability, in [0, 1], that a question is answered rightly without its lesson. At temperature
             0 it is drawn once per question, above 0 anew at each call.
+        taught_rate: Probability, in [``base_rate``, 1], that a question is answered rightly with its lesson, by the
+            same draw: what is known untaught is known taught.
         joiner: Where one request asks several known questions, what joins their answers, in the questions' order;
             ``None`` answers the last question alone.
 
@@ -89,6 +92,7 @@ class SimulatedTask:
     answer_fields: tuple[str, ...] = ("answer",)
     base_rate: float = 0.3
     joiner: str | None = None
+    taught_rate: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "questions", tuple(self.questions))
@@ -102,6 +106,9 @@ class SimulatedTask:
             raise ArgumentValueError("answer_fields", (), "is empty", "Name the task's output field.")
         if not 0 <= self.base_rate <= 1:
             raise ArgumentValueError("base_rate", self.base_rate, "must be within [0, 1]", "It is a probability.")
+        if not self.base_rate <= self.taught_rate <= 1:
+            remedy = "Being taught does not make an answer worse."
+            raise ArgumentValueError("taught_rate", self.taught_rate, f"is not in [{self.base_rate}, 1]", remedy)
 
     @property
     def lessons(self) -> dict[str, str]:
