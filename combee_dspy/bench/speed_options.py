@@ -99,7 +99,8 @@ class SpeedOptions:
         config = self.service()
         latency, items = config.latency, config.capacity.attended_items
         said = f"({latency.ttft:g} s + output tokens / {latency.tokens_per_second:g}) × lognormal({latency.sigma:g})"
-        said = f"latency {said}; at most {items} items attended in a call; right untaught {self.base_accuracy:.1%}, taught {self.taught_accuracy:.1%}"
+        said = f"latency {said}; at most {items} items attended in a call"
+        said = f"{said}; right untaught {self.base_accuracy:.1%}, taught {self.taught_accuracy:.1%}"
         law = config.reasoning
         return said if law is None else f"{said}; reasoning {law.tokens:g} tokens × lognormal({law.sigma:g})"
 
