@@ -414,6 +414,11 @@ class Combee(Teleprompter):
             whose = "dspy.GEPA's own minibatches" if self.like_gepa else "a batch_sampler of your own"
             remedy = "Leave one of the two out."
             raise ArgumentValueError("anchors", len(self.anchors), f"cannot be put into {whose}", remedy)
+        whole = self.calibration is not None or self.ceiling is not None
+        if self.staleness and (whole or self.custom_instruction_proposer is not None):
+            other = "a calibration or a ceiling, which" if whole else "an instruction_proposer, which"
+            remedy = "Leave one of the two out."
+            raise ArgumentValueError("staleness", 1, f"is of no use beside {other} begins nothing early", remedy)
         if self.staleness and (self.like_gepa or "batch_sampler" in self.gepa_kwargs):
             whose = "dspy.GEPA's own minibatches" if self.like_gepa else "those of a batch_sampler of your own"
             raise ArgumentValueError("staleness", 1, f"cannot draw ahead {whose}", "Leave one of the two out.")

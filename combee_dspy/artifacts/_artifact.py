@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
 import dspy
 
 from combee_dspy.artifacts._base import Artifact
-from combee_dspy.artifacts._playbook import SECTIONS, Playbook
+from combee_dspy.artifacts._playbook import SECTIONS, Playbook, ordered
 from combee_dspy.artifacts._prompts import CurateInsights, ReflectOnTrajectory, ReflectOnTrajectoryWithTruth
 from combee_dspy.artifacts._text import read_text, render, write_text
 from combee_dspy.bounds import check_whole
@@ -65,7 +65,8 @@ class PlaybookArtifact(Artifact):
         max_tokens: Estimated tokens that predictors and curator see of it. Bullets beyond that
             stay in the playbook and out of sight, the least helpful first. 8,000 is a quarter
             of a 32k context.
-        sections: Its sections, the last one for what fits nowhere else.
+        sections: Its sections, the last one for what fits nowhere else. Those that a program's own
+            playbook has besides stand before them.
         epochs: Passes over the trainset; with ``mode="online"`` there is one.
         mode: ``"offline"`` draws minibatches from shuffled epochs. ``"online"`` takes the
             trainset as a stream: each minibatch is predicted first, with what was learned before
@@ -81,8 +82,8 @@ class PlaybookArtifact(Artifact):
         leave_at: Net harm at which a bullet leaves, at least 1.
         staleness: Minibatches by which what a prediction sees may lag behind, 0 or 1. With 1 the next
             minibatch is predicted and reflected on while this one's is, with the same playbook;
-            curators always see all that was learned. It takes about half the time, and the last
-            minibatch is the only one whose lessons no rollout of the run has tried. Offline only.
+            curators always see all that was learned. It takes about half the time, and no
+            minibatch's rollouts have tried the lessons of the last two; with 0, of the last. Offline only.
         field: An input field that takes the playbook in place of the instruction's end. It must be
             one that the program does not fill itself: the playbook becomes its default value,
             which ``program.save`` keeps with ``save_program=True`` only.
@@ -174,11 +175,18 @@ class PlaybookArtifact(Artifact):
             return Start(instruction, empty)
         inside = found[1].removeprefix(_HOW)
         read = read_text(inside)
-        missing = [name for name in self.sections if name not in read.playbook.sections]
-        # The last section takes what fits nowhere else: it stays the last.
-        sections = (*read.playbook.sections, *missing)
-        task = instruction[: found.start()] + instruction[found.end() :]
-        return Start(task, Playbook(read.playbook.bullets, sections), read.ignored)
+        around = (instruction[: found.start()], instruction[found.end() :])
+        task = "\n\n".join(part for part in around if part)
+        return Start(task, self.taken_up(read.playbook), read.ignored)
+
+    def taken_up(self, playbook: Playbook) -> Playbook:
+        """Return a playbook as a run goes on with it: its order stands for that of before, the sections are its own.
+
+        Sections that only the playbook has come first: the artifact's last one takes what fits nowhere else.
+        """
+        sections = (*(name for name in playbook.sections if name not in self.sections), *self.sections)
+        placed = (replace(bullet, place=place) for place, bullet in enumerate(playbook.bullets))
+        return ordered(placed, sections)
 
     def signature(self) -> type[dspy.Signature]:
         """Return what the reflector is asked."""

@@ -65,7 +65,8 @@ def apply_deltas(playbook: Playbook, deltas: Iterable[Delta]) -> Applied:
     once. Then each bullet takes one change. Where several deltas want the same bullet, the one
     that most of the given deltas agree on wins; among those, ``MERGE`` before ``UPDATE`` before
     ``DELETE``, which keeps the most; among those, the first by its text. The others are ignored,
-    in full. Which deltas are in conflict is decided on the deltas alone.
+    in full. What lacks a content that it needs takes part in nothing. Which deltas are in conflict
+    is decided on the deltas alone.
 
     A merge keeps the bullet that stands first, with the counters of all of them. What names an
     unknown bullet is ignored; a merge that knows fewer than two of its bullets is too.
@@ -85,9 +86,12 @@ def apply_deltas(playbook: Playbook, deltas: Iterable[Delta]) -> Applied:
     claimed: dict[str, Delta] = {}
     changes = sorted((delta for delta in support if delta.op != "ADD"), key=lambda one: (-support[one], *_text(one)))
     for delta in changes:
+        if delta.op != "DELETE" and not delta.content.strip():
+            ignored.append(f"{delta}: it says nothing")
+            continue
         taken = next((claimed[one] for one in delta.ids if one in claimed), None)
         if taken is not None:
-            ignored.append(f"{delta}: the bullet is changed by {taken}")
+            ignored.append(f"{delta}: {taken} names the same bullet and goes first")
             continue
         claimed.update(dict.fromkeys(delta.ids, delta))
         _change(delta, bullets, done, ignored)
@@ -126,9 +130,6 @@ def _change(delta: Delta, bullets: dict[str, Bullet], done: Counter[str], ignore
     if len(known) < least:
         unknown = ", ".join(one for one in delta.ids if one not in bullets) or "no bullet"
         ignored.append(f"{delta}: it names {unknown}, which the playbook does not hold")
-        return
-    if delta.op != "DELETE" and not delta.content.strip():
-        ignored.append(f"{delta}: it says nothing")
         return
     if delta.op == "DELETE":
         del bullets[known[0]]

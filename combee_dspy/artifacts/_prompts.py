@@ -64,3 +64,6 @@ class CurateInsights(dspy.Signature):
     insights: list[str] = dspy.InputField(desc="One insight per task that the assistant worked on.")
     most_operations: int = dspy.InputField(desc="Return no more operations than this.")
     operations: list[dict[str, Any]] = dspy.OutputField(desc="ADD, UPDATE, MERGE and DELETE operations.")
+    # DSPy mends JSON that breaks off, and half an operation would pass for a whole one. An answer that was cut
+    # lacks its last field, so it does not parse and is asked for again.
+    complete: bool = dspy.OutputField(desc="true, once all operations stand above")

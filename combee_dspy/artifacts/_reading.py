@@ -57,6 +57,11 @@ def read_deltas(answer: object, playbook: Playbook, most: int) -> ReadDeltas:
         delta = _delta(row, ignored)
         if delta is not None:
             deltas.append(delta)
+    told = len(deltas)
+    # An answer has one voice, however often it says something.
+    deltas = list(dict.fromkeys(deltas))
+    if len(deltas) < told:
+        ignored.append(f"{told - len(deltas)} operations that repeat another one of the same answer")
     if len(deltas) > most:
         ignored.append(f"{len(deltas) - most} operations beyond the {most} that were asked for")
     return ReadDeltas(tuple(deltas[:most]), tuple(ignored))
@@ -170,6 +175,9 @@ def _delta(row: object, ignored: list[str]) -> Delta | None:
         return None
     if len(content) > MOST_CHARACTERS:
         ignored.append(f"{op} with {len(content):,} characters, more than {MOST_CHARACTERS:,}: {content[:_NOTED]!r}")
+        return None
+    if op != "DELETE" and not content.strip():
+        ignored.append(f"{op} without a content: {str(dict(row))[:_NOTED]}")
         return None
     ids = () if op == "ADD" else _ids(row)
     wanted = {"ADD": "no bullet", "MERGE": "two bullets or more"}.get(op, "one bullet")

@@ -24,6 +24,12 @@ class Refined:
     joined: tuple[tuple[str, str], ...] = ()
     left: tuple[str, ...] = ()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was joined and what left, one sentence each."""
+        joined = (f"{one} was joined into {kept}: they say the same" for one, kept in self.joined)
+        return (*joined, *(f"{one} left: it harms more than it helps" for one in self.left))
+
 
 def refine(playbook: Playbook, *, similarity: float = 0.8, leave_at: int = 3) -> Refined:
     """Join near-duplicates and let harmful bullets go. Refining again changes nothing.

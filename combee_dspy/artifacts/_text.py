@@ -13,7 +13,7 @@ from combee_dspy.reflections import estimate_tokens
 __all__ = ["ReadText", "Rendered", "line_of", "read_text", "render", "write_text"]
 
 _LINE = re.compile(r"\[([^\s\[\]]{1,64})\] helpful=(\d{1,9}) harmful=(\d{1,9}) ::(?: (.*))?", re.DOTALL)
-_HEADING = re.compile(r"## +(\S.*?) *")
+_HEADING = re.compile(r"## +(\S.*?)\s*")
 _MORE = "    "
 _UNNAMED = "OTHER"
 
@@ -99,7 +99,8 @@ def read_text(text: str) -> ReadText:
 
     A line without a mark right behind a bullet's belongs to the bullet: models break lines
     without asking. Anything else is ignored, and said to be. An id that stands twice keeps
-    its first bullet; a section that stands twice goes on.
+    its first bullet; a section that stands twice goes on. Where the first line ends with a carriage
+    return, all line ends are taken for those of such a file.
 
     Args:
         text: Any text.
@@ -109,6 +110,9 @@ def read_text(text: str) -> ReadText:
     ignored: list[str] = []
     known: set[str] = set()
     current, open_bullet = "", False
+    if text.partition("\n")[0].endswith("\r"):
+        # No text of ours begins so: a section's name ends with no space.
+        text = text.replace("\r\n", "\n")
     for number, line in enumerate(text.split("\n"), start=1):
         heading, found = _HEADING.fullmatch(line), _LINE.fullmatch(line)
         if open_bullet and line.startswith(_MORE):

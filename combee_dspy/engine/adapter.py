@@ -145,6 +145,8 @@ class CombeeAdapter(DspyBridge):
     ) -> EvaluationBatch:
         """Evaluate one candidate; the seed's validation and merge checks come this way."""
         self._tell_merge(candidate)
+        # A merge was announced like a child: what follows its check is a validation.
+        self.purpose = "validation"
         if self.flex_components:
             return self._evaluate_flex([(candidate, batch)], "validation", capture_traces)[0]
         begun = self._begin([(candidate, batch)], "validation")

@@ -55,8 +55,8 @@ class Ahead:
         return key in self._open
 
     def said(self, key: RolloutKey) -> Said | None:
-        """Return whether an open entry has been told of; ``None`` where there is no entry."""
-        entry = self._open.get(key)
+        """Return whether an entry has been told of; ``None`` where there is no entry."""
+        entry = self._open.get(key) or self._given_up.get(key)
         return None if entry is None else entry.said
 
     def add(self, key: RolloutKey, entry: AheadEntry) -> None:
@@ -98,7 +98,7 @@ class Ahead:
 
     def running(self) -> list[Future[Rollout]]:
         """Return what was given up and still runs."""
-        return [entry.future for entry in self._given_up.values() if not entry.future.done()]
+        return [entry.future for entry in self._given_up.values() if entry.bought and not entry.future.done()]
 
 
 def speculation_room(share: float, rollouts: int, wasted: int, outstanding: int) -> int:

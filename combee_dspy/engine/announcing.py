@@ -72,7 +72,8 @@ class Announcer:
         try:
             self.once(said, rollout, about)
         except BaseException as ending:  # noqa: BLE001 - it belongs to the run's thread, which asks for it
-            self._ending = self._ending or ending
+            with self._lock:
+                self._ending = self._ending or ending
 
     def raise_ending(self) -> None:
         """Raise what a listener raised in a worker, once.
@@ -80,7 +81,8 @@ class Announcer:
         Raises:
             BaseException: That.
         """
-        ending, self._ending = self._ending, None
+        with self._lock:
+            ending, self._ending = self._ending, None
         if ending is not None:
             raise ending
 

@@ -400,6 +400,7 @@ class Evaluator:
             rollout = result_of(ticket)
             about = About(identity, purpose, iteration, not ticket.bought, replicate)
             self._announcer.once(ticket.said, rollout, about)
+            self._announcer.raise_ending()
             rollouts.append(rollout)
         new = [ticket for ticket in tickets if ticket.new]
         return Evaluated(tuple(rollouts), len(new), sum(not ticket.bought for ticket in new))

@@ -73,7 +73,9 @@ class Fanout:
         hide_components(state, visible(state.program_candidates[0]))
         restart = self._steering.begin(state)
         iteration = state.i + 1
-        drawn = self._foresight.state.drawn_ahead.pop(iteration, None)
+        ahead = self._foresight.state.drawn_ahead
+        # An iteration that gepa spent on a merge leaves what was drawn for it to the next.
+        drawn = next((ahead.pop(number) for number in sorted(ahead) if number <= iteration), None)
         self._foresight.state.ahead = 0
         if drawn is None:
             tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)

@@ -109,6 +109,9 @@ class Foresight:
         self._last = last
         # Both sample the rollouts that a metric scores: which they have seen must not be a matter of time.
         self._waits = settings.calibration is not None or settings.ceiling is not None
+        # Where somebody else than the screen may refuse a child, or choose its validation, a verdict is no certainty.
+        others = {"acceptance_criterion", "selection_strategy", "val_evaluation_policy"} & settings.gepa_kwargs.keys()
+        self._sure = not settings.anchors and not others
         self._coming: dict[StreamKey, Coming] = {}
         self._first: Callable[[], Sequence[Coming]] | None = None
         self._next: Callable[[], Sequence[Sequence[dspy.Example]]] | None = None
@@ -145,7 +148,7 @@ class Foresight:
         if self._limit is None:
             return True
         sizes = [decision.size for decision in self.state.decisions[-1:]]
-        return self._limit - self.state.bought >= 2 * self._least + sum(sizes)
+        return self._limit - self.state.bought - self.state.wasted >= 2 * self._least + sum(sizes)
 
     def hears(self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]]) -> list[Hears | None]:
         """Begin the scans of parents that are about to run; return what hears each one's rollouts."""
@@ -182,7 +185,7 @@ class Foresight:
             plans: Their screens; ``None`` for a child that runs on its whole minibatch.
             begun: Their rollouts.
         """
-        if self._waits:
+        if self._waits or not self._sure:
             return
         open_screens = {
             number: plan for number, plan in enumerate(plans) if plan is not None and len(plan.positions) > 1
@@ -215,25 +218,27 @@ class Foresight:
         """
         self.refused(gone)
         for stream in self._streams.drop(iteration + 1):
-            for component in () if stream.used else stream.components:
+            for component in (name for name in stream.components if not stream.used(name)):
                 waiting = self.state.lost.get(component, ())
                 self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
 
     def refused(self, gone: Sequence[str]) -> None:
         """Give up the validation of children that will not have one, by content hash."""
         identities = frozenset(gone)
-        self._give_up(lambda entry, row: entry.lane == _SCREENED and entry.candidate_id in identities)
+        self._give_up(lambda entry, row: entry.purpose == "validation" and entry.candidate_id in identities)
 
     def close(self) -> None:
         """Give up everything that is left, and wait for what cannot be stopped."""
         self._streams.close()
         self._give_up(lambda entry, row: True)
-        for future in self._evaluator.ahead.running():
-            # Only its end is of interest: what it raises was for nobody.
-            future.exception()
+        # Only their end is of interest: what they raise was for nobody.
+        wait(self._evaluator.ahead.running())
         self._evaluator.settle_ahead()
 
     def _start(self, coming: Sequence[Coming]) -> None:
+        if not self._settings.memoize:
+            # Nothing could be joined, and a stream that nobody feeds would only stand in the way.
+            return
         hears = []
         for one in coming:
             key = self._key(one)
@@ -293,7 +298,7 @@ class Foresight:
             return 0
         ahead = self._evaluator.ahead
         open_guesses = ahead.open_in(_SCREENED, _GUESSED)
-        room = speculation_room(self._settings.speculation, self.state.asked, self.state.wasted, open_guesses)
+        room = speculation_room(self._settings.speculation, self.state.bought, self.state.wasted, open_guesses)
         if self._limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.

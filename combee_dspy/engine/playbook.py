@@ -153,7 +153,7 @@ class _PlaybookRun:
             while (reason := self._stop()) is None:
                 # After a resume too, a stale minibatch sees what it would have seen.
                 stale = self.own.before if self.artifact.staleness else None
-                batch = following or self._begin(stale or self.own.playbook)
+                batch = following or self._begin(self.own.playbook if stale is None else stale)
                 following = None
                 if self.artifact.staleness and self._goes_on(batch):
                     following = self._begin(self.own.playbook, batch)
@@ -370,7 +370,7 @@ class _PlaybookRun:
             )
         )
         program.combee_report = report
-        program.playbook_report = PlaybookReport.of(chosen, own)
+        program.playbook_report = PlaybookReport.of(chosen, own, self.program.shown(chosen))
         return program
 
     def _read_heldout(self, best: Candidate) -> Receipt | None:

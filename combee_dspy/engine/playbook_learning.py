@@ -23,6 +23,7 @@ from combee_dspy.engine.candidates import candidate_id
 from combee_dspy.engine.evaluator import Begun as BegunRollouts
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.engine.playbook_calls import MinibatchCalls
+from combee_dspy.engine.playbook_outages import Outages
 from combee_dspy.engine.playbook_program import PlaybookProgram
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import CandidateProposed, ErrorRaised, Event, ReflectionsMade
@@ -52,8 +53,6 @@ class Learned:
         bought: Rollouts that are new to the run.
         done: How many deltas of each kind changed the playbook.
         ignored: What was not used or done and why, one sentence each.
-        joined: Near-duplicates that became one.
-        left: Ids of bullets that left because they harm.
     """
 
     playbook: Playbook
@@ -61,8 +60,6 @@ class Learned:
     bought: int
     done: dict[str, int]
     ignored: tuple[str, ...] = ()
-    joined: tuple[tuple[str, str], ...] = ()
-    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +101,7 @@ class PlaybookLearner:
         seed: The run's seed.
         perfect_score: The score of a success.
         observe: Sees every rollout that was scored.
+        outages: What failed before; nothing by default.
     """
 
     def __init__(  # noqa: PLR0913 - one wiring point
@@ -119,6 +117,7 @@ class PlaybookLearner:
         seed: int,
         perfect_score: float,
         observe: Callable[[Rollout], None] = lambda rollout: None,
+        outages: Outages | None = None,
     ) -> None:
         self._program = program
         self._sharding = sharding
@@ -130,6 +129,7 @@ class PlaybookLearner:
         self._seed = seed
         self._perfect_score = perfect_score
         self._observe = observe
+        self._outages = Outages() if outages is None else outages
 
     def begin(self, playbook: Playbook, batch: Sequence[dspy.Example], iteration: int) -> Begun:
         """Start predicting a minibatch, and return at once; each trajectory is reflected on as it is there.
@@ -147,15 +147,15 @@ class PlaybookLearner:
     def finish(self, begun: Begun, playbook: Playbook) -> Learned:
         """Learn from a minibatch that was begun; each shard is curated as soon as its reflections are there.
 
-        A reflection or a shard that fails is lost there and nowhere else; where every call of a
-        kind fails, the service is down.
+        A reflection or a shard that fails is lost there and nowhere else, unless the service is
+        down (see :class:`combee_dspy.engine.playbook_outages.Outages`).
 
         Args:
             begun: The minibatch.
             playbook: What is learned into, and what curators see.
 
         Raises:
-            InfrastructureError: Rollouts, or all reflections, or all curators kept failing.
+            InfrastructureError: Rollouts kept failing, or the service of reflections or curators is down.
         """
         size = sum(len(tickets) for tickets in begun.rollouts.pending)
         try:
@@ -247,13 +247,20 @@ class PlaybookLearner:
                 )
             )
         ignored = (*found.ignored, *curated.ignored, *applied.ignored)
-        for note in ignored:
-            logger.debug("iteration %d, ignored: %s", iteration, note)
-        return Learned(refined.playbook, tuple(rollouts), 0, applied.done, ignored, refined.joined, refined.left)
+        for note in (*ignored, *refined.notes):
+            logger.debug("iteration %d: %s", iteration, note)
+        # What of the curators' answers was cut has been told with the scan.
+        self._tell(iteration, "reflector", found.ignored)
+        self._tell(iteration, "playbook", (*applied.ignored, *refined.notes))
+        return Learned(refined.playbook, tuple(rollouts), 0, applied.done, ignored)
+
+    def _tell(self, iteration: int, where: str, notes: Sequence[str]) -> None:
+        for note in notes:
+            self._emit(ErrorRaised(iteration=iteration, where=where, error=note, fatal=False))
 
     def _report(self, iteration: int, where: str, failed: Sequence[str], asked: int) -> None:
+        ends = self._outages.ends(where, failed, asked)
         for error in failed:
-            self._emit(ErrorRaised(iteration=iteration, where=where, error=error, fatal=len(failed) == asked))
-        # One example that nobody can reflect on says nothing about the service.
-        if asked > 1 and len(failed) == asked:
+            self._emit(ErrorRaised(iteration=iteration, where=where, error=error, fatal=ends))
+        if ends:
             raise InfrastructureError(len(failed), 1, failed[-1])

@@ -15,6 +15,7 @@ from combee_dspy.artifacts import Playbook, PlaybookArtifact
 from combee_dspy.checks import check_student
 from combee_dspy.engine.candidates import candidate_id
 from combee_dspy.engine.judging import Judging
+from combee_dspy.engine.playbook_outages import Outages
 from combee_dspy.engine.playbook_program import PlaybookProgram
 from combee_dspy.engine.playbook_report import PlaybookReport
 from combee_dspy.engine.playbook_setup import Wired, check_playbook_settings, wired
@@ -70,6 +71,7 @@ class OnlinePlaybook:
         self._open: ExitStack | None = None
         self._waiting: tuple[Rollout, ...] = ()
         self._serial = 0
+        self._outages = Outages()
 
     def __enter__(self) -> Self:
         """Start what serving needs."""
@@ -130,11 +132,13 @@ class OnlinePlaybook:
     @property
     def report(self) -> PlaybookReport:
         """What has happened so far; its online score is that of everything served."""
-        return PlaybookReport.of(self._own.playbook, self._own)
+        return PlaybookReport.of(self._own.playbook, self._own, self._program.shown(self._own.playbook))
 
     def program(self) -> dspy.Module:
         """Return the program with what has been learned so far."""
-        return self._program.build(self._program.candidate(self._own.playbook))
+        program: Any = self._program.build(self._program.candidate(self._own.playbook))
+        program.playbook_report = self.report
+        return program
 
     def predict(self, batch: Sequence[dspy.Example]) -> tuple[Any, ...]:
         """Answer a batch, all at once, with what was learned from earlier ones.
@@ -147,9 +151,11 @@ class OnlinePlaybook:
         Raises:
             ArgumentValueError: Nothing was started, or the batch is empty.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
+            CalibrationFailedError: The judge or the proxy does not agree with its reference.
         """
-        parts = self._wired(batch)
         iteration = self._own.iteration + 1
+        # Who scores is decided between batches, as a run decides it between iterations.
+        parts = self._wired(batch)
         self._since = self._state.clock()
         self._services.bus.emit(IterationStarted(iteration=iteration))
         rollouts, bought = parts.learner.predict(self._own.playbook, batch, iteration)
@@ -163,7 +169,8 @@ class OnlinePlaybook:
         """Learn from the batch that was answered last, and return the playbook; once per batch.
 
         Raises:
-            InfrastructureError: All reflections, or all curators, kept failing.
+            InfrastructureError: All reflections, or all curators, kept failing; where each batch has
+                one call of a kind, those of three batches in a row.
         """
         rollouts, self._waiting = self._waiting, ()
         if not rollouts:
@@ -195,8 +202,18 @@ class OnlinePlaybook:
         if not batch:
             raise ArgumentValueError("batch", batch, "is empty", "Give at least one example.")
         # An evaluator keeps the rollouts that it has bought: one for each batch, so that a stream without end fits.
+        self._judging.step(self._own.iteration, self._state.totals(), self._services.bus.emit)
         keep = frozenset(row_hash(example) for example in batch)
-        return wired(self._settings, self._program, self._services, self._state, self._judging, keep, self._told)
+        return wired(
+            self._settings,
+            self._program,
+            self._services,
+            self._state,
+            self._judging,
+            keep,
+            self._told,
+            outages=self._outages,
+        )
 
     def _told(self, event: Event) -> None:
         # Each batch has an evaluator of its own, which counts from one: ids must not come twice in a run.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
-from combee_dspy.artifacts import Bullet, Playbook, PlaybookArtifact, render
+from combee_dspy.artifacts import Bullet, Playbook, PlaybookArtifact, read_text, render
 from combee_dspy.engine.candidates import Candidate
+from combee_dspy.engine.playbook_report import PlaybookReport
 from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["PLAYBOOK", "PlaybookProgram"]
+
+logger = logging.getLogger("combee_dspy")
 
 PLAYBOOK = "::playbook"
 """Key of the playbook in a candidate whose predictors take it as an input field."""
@@ -43,12 +47,13 @@ class PlaybookProgram:
         named: list[tuple[str, Any]] = list(student.named_predictors())
         starts = {name: artifact.start(predictor.signature.instructions) for name, predictor in named}
         found = [start.playbook for start in starts.values() if len(start.playbook)]
-        playbook = found[0] if found else Playbook((), tuple(artifact.sections))
         if artifact.field is not None:
             holders = [name for name, predictor in named if artifact.field in predictor.signature.input_fields]
             if not holders:
                 remedy = "Name an input field of one of the program's predictors, or leave it out."
                 raise ArgumentValueError("field", artifact.field, "is no input field of the program", remedy)
+            found += _held(named, artifact)
+        playbook = _whole(student, found[0], artifact) if found else Playbook((), tuple(artifact.sections))
         return cls(student, artifact, {name: start.instruction for name, start in starts.items()}, playbook)
 
     @property
@@ -82,6 +87,31 @@ class PlaybookProgram:
                 # A field's default is no part of a program's fingerprint; an attribute is.
                 predictor.playbook_shown = text
         return program
+
+
+def _held(named: list[tuple[str, Any]], artifact: PlaybookArtifact) -> list[Playbook]:
+    """Return the playbooks that the artifact's input field holds as its default value."""
+    fields = [predictor.signature.input_fields.get(artifact.field) for _, predictor in named]
+    texts = [field.default for field in fields if field is not None and isinstance(field.default, str)]
+    found = [artifact.taken_up(read_text(text).playbook) for text in texts]
+    for text, playbook in zip(texts, found, strict=True):
+        if text.strip() and not len(playbook):
+            logger.warning("The default value of %r holds no bullets: the playbook takes its place.", artifact.field)
+    return [playbook for playbook in found if len(playbook)]
+
+
+def _whole(student: Any, standing: Playbook, artifact: PlaybookArtifact) -> Playbook:
+    """Return the playbook of which a budget shows what stands in a program; what stands, where nobody noted it."""
+    report = getattr(student, "playbook_report", None)
+    if not isinstance(report, PlaybookReport):
+        return standing
+    noted = artifact.taken_up(report.playbook)
+    seen = [bullet for bullet in noted.bullets if bullet.id in set(report.shown)]
+    return noted if sorted(seen, key=_by_id) == sorted(standing.bullets, key=_by_id) else standing
+
+
+def _by_id(bullet: Bullet) -> str:
+    return bullet.id
 
 
 def _with_default(signature: Any, field: str, text: str) -> Any:

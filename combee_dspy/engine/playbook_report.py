@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from combee_dspy.artifacts import Playbook
+from combee_dspy.artifacts import Bullet, Playbook
 from combee_dspy.engine.playbook_state import PlaybookState
 
 __all__ = ["PlaybookReport"]
@@ -23,6 +23,7 @@ class PlaybookReport:
         batch_scores: The same, minibatch by minibatch.
         done: Deltas that changed the playbook, by kind.
         ignored: How many notes of ignored answers and deltas there were; events and the log say which.
+        shown: Ids of the returned playbook's bullets that the budget lets the program see.
     """
 
     playbook: Playbook
@@ -31,9 +32,11 @@ class PlaybookReport:
     batch_scores: tuple[float, ...]
     done: Mapping[str, int]
     ignored: int
+    shown: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, chosen: Playbook, state: PlaybookState) -> PlaybookReport:
-        """Return the report of a state."""
+    def of(cls, chosen: Playbook, state: PlaybookState, shown: Iterable[Bullet]) -> PlaybookReport:
+        """Return the report of a state, where a program shows some bullets of what was chosen."""
         scores = tuple(state.batch_scores)
-        return cls(chosen, state.playbook, state.online_score, scores, dict(state.done), state.ignored)
+        ids = tuple(bullet.id for bullet in shown)
+        return cls(chosen, state.playbook, state.online_score, scores, dict(state.done), state.ignored, ids)

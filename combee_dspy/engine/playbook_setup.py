@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dspy
 
 from combee_dspy.artifacts import PlaybookArtifact, Sharding
+from combee_dspy.diversity import Diversity
 from combee_dspy.engine._private import flex_sources
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.engine.judging import Judging
 from combee_dspy.engine.playbook_learning import PlaybookLearner
+from combee_dspy.engine.playbook_outages import Outages
 from combee_dspy.engine.playbook_program import PlaybookProgram
 from combee_dspy.engine.sampling import EpochStream
 from combee_dspy.engine.services import Services
@@ -19,8 +22,22 @@ from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import Event
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.guards import Guards
+from combee_dspy.operators import FewShotSwap, Insert
 
 __all__ = ["Draw", "Wired", "check_playbook_settings", "drawing", "wired"]
+
+# What Combee takes where nobody says anything else, of what a playbook's loop does not read.
+_DEFAULTS: Mapping[str, Any] = {
+    "operators": (Insert(), FewShotSwap()),
+    "children": None,
+    "guards": Guards(),
+    "diversity": Diversity(),
+    "screen": 8,
+    "finalists": 3,
+    "speculation": 0.1,
+    "lesson_ledger": True,
+}
 
 Draw = Callable[[int, int], tuple[tuple[int, ...], int]]
 """From a cursor and a count to positions and the cursor after them."""
@@ -39,7 +56,7 @@ class Wired:
     learner: PlaybookLearner
 
 
-def wired(
+def wired(  # noqa: PLR0913 - one wiring point
     settings: Settings,
     program: PlaybookProgram,
     services: Services,
@@ -47,6 +64,8 @@ def wired(
     judging: Judging,
     keep_traces: frozenset[str],
     emit: Callable[[Event], None] | None = None,
+    *,
+    outages: Outages | None = None,
 ) -> Wired:
     """Wire what makes the steps of a run.
 
@@ -58,6 +77,7 @@ def wired(
         judging: Who scores.
         keep_traces: Row hashes whose rollouts are reflected on.
         emit: Where rollouts are told; the run's bus by default.
+        outages: What failed before; nothing by default.
 
     Raises:
         ArgumentValueError: The aggregator cannot be used with a playbook.
@@ -83,6 +103,7 @@ def wired(
         seed=settings.seed,
         perfect_score=settings.perfect_score,
         observe=judging.observe,
+        outages=outages,
     )
     return Wired(evaluator, learner)
 
@@ -118,14 +139,18 @@ def check_playbook_settings(settings: Settings, student: dspy.Module) -> None:
     if stale and (settings.ceiling is not None or settings.calibration is not None):
         problem = "overlaps minibatches, and calibration and ceiling decide while nothing is in flight"
         raise ArgumentValueError("staleness", stale, problem, "Give 0, or leave calibration and ceiling out.")
+    if settings.staleness:
+        remedy = "Give artifact=PlaybookArtifact(staleness=1) instead, which predicts one minibatch ahead."
+        raise ArgumentValueError("staleness", settings.staleness, "of Combee does nothing for a playbook", remedy)
     remedy = 'Leave it out, or learn instructions: artifact="instruction".'
-    unused = {
+    unused: dict[str, Any] = {
         "instruction_proposer": settings.custom_instruction_proposer,
         "anchors": settings.anchors or None,
         "fallback": settings.fallback,
         "rescue": settings.rescue or None,
         "gepa_kwargs": settings.gepa_kwargs or None,
     }
+    unused |= {name: value for name, default in _DEFAULTS.items() if (value := getattr(settings, name)) != default}
     for name, value in unused.items():
         if value is not None:
             raise ArgumentValueError(name, value, "does nothing for a playbook", remedy)

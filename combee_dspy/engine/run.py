@@ -190,11 +190,14 @@ class _Run:
             least=least,
             last=None if epochs is None else epochs * len(splits.train),
         )
+        # A criterion of the user's own compares whole minibatches; programs with code are evaluated by DSPy.
+        whole = "acceptance_criterion" in settings.gepa_kwargs or self.adapter.flex_components
+        self.screen = settings.screen if uses_scan(settings) and not whole else None
         self.screening: Screening | None = None
         if uses_scan(settings):
             anchored = frozenset(row_hash(row) for row in settings.anchors)
             self.screening = Screening(
-                settings.seed, settings.screen, anchored, lambda: self.state.proposed, services.bus.emit
+                settings.seed, self.screen or len(self.train), anchored, lambda: self.state.proposed, services.bus.emit
             )
             self.adapter.look_ahead(self.foresight, self.screening, Recorder(scanner, streams, self.state))
         self.listener = Listener(
@@ -356,7 +359,8 @@ class _Run:
         if sampler is not None and self.screening is not None:
             self._watch(sampler, selector)
         steering = Steering(settings, self.state, self.children, self.guarding.front_similarity, self.services.bus.emit)
-        stale = sampler.forward if sampler is not None and settings.staleness else None
+        ahead = settings.staleness and not self.adapter.flex_components
+        stale = sampler.forward if sampler is not None and ahead else None
         arguments["sampling_strategy"] = Fanout(steering, self.foresight, selector, strategy, stale)
         if settings.guards.max_tokens is not None and any(operator.edits_fields for operator in settings.operators):
             # A merge may join one candidate's instruction with another's descriptions: nobody would ask the budget.
@@ -377,7 +381,7 @@ class _Run:
                 lambda: self.services.session.slots,
                 max(1, self.children),
                 self.groups,
-                None if self.screening is None else settings.screen,
+                self.screen,
             ),
             self.services.bus.emit,
             self.anchors,

@@ -36,6 +36,7 @@ class _Reading:
     held: list[Any] = field(default_factory=list)
     reads: list[Future[None]] = field(default_factory=list)
     records: dict[int, Any] = field(default_factory=dict)
+    used: bool = False
 
 
 class Stream:
@@ -48,9 +49,6 @@ class Stream:
     Nothing is read before a rollout fell short of a perfect score, where gepa skips minibatches without a mistake.
 
     Thread-safe.
-
-    Attributes:
-        used: Whether somebody has asked for what it learned.
 
     Args:
         key: Tells streams apart.
@@ -78,8 +76,7 @@ class Stream:
         self._lock = threading.Lock()
         self._heard: set[int] = set()
         self._open = enough is None
-        self._failure: Exception | None = None
-        self.used = False
+        self._failure: BaseException | None = None
         self._readings = {component: _Reading(scan, rescued) for component, (scan, rescued) in readings.items()}
         size = len(key[1])
         for reading in self._readings.values():
@@ -90,6 +87,10 @@ class Stream:
     def components(self) -> tuple[str, ...]:
         """The components that are read."""
         return tuple(self._readings)
+
+    def used(self, component: str) -> bool:
+        """Return whether somebody has asked for what a component's scan learned."""
+        return self._readings[component].used
 
     def rescued(self, component: str) -> tuple[Reflection, ...]:
         """Return the rescued reflections of a component."""
@@ -109,7 +110,7 @@ class Stream:
                         reading.records[position] = record
                     given = None if record is None else Reflection(position, record, rollout.example_id)
                     self._hold(reading, reading.scan.feed(position, given))
-            except Exception as error:  # noqa: BLE001 - kept, and raised to whoever asks for the records
+            except BaseException as error:  # noqa: BLE001 - kept, and raised to whoever asks for the records
                 self._failure = error
                 return
             if self._open:
@@ -136,7 +137,7 @@ class Stream:
         """
         reading = self._readings[component]
         with self._lock:
-            self.used = True
+            reading.used = True
             self._read(reading)
             reads = tuple(reading.reads)
         for read in reads:

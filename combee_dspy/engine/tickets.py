@@ -63,11 +63,15 @@ def result_of(ticket: Ticket) -> Rollout:
 def tell_ready(pending: Pending, ready: Callable[[int, Rollout], None]) -> None:
     """Call back with each rollout's position as soon as it is there, in the caller's own context."""
     context = contextvars.copy_context()
+    # A future keeps its callbacks for as long as it lives, and a memo keeps futures: what a callback
+    # holds is let go when it has been called.
+    calls = {position: (context, ready) for position in range(len(pending))}
 
     def done(position: int, future: Future[Rollout]) -> None:
+        own, hears = calls.pop(position)
         if not future.cancelled() and future.exception() is None:
             # A context can be entered by one thread at a time, so each call has a copy.
-            context.copy().run(ready, position, future.result())
+            own.copy().run(hears, position, future.result())
 
     for position, ticket in enumerate(pending):
         ticket.future.add_done_callback(functools.partial(done, position))

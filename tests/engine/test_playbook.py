@@ -32,6 +32,7 @@ from combee_dspy.events import (
     ValidationFinished,
 )
 from combee_dspy.exceptions import ArgumentError, InfrastructureError
+from combee_dspy.guards import Guards
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest, as_chat
 from combee_dspy.tracking import Hook
 
@@ -55,6 +56,10 @@ def section(request: ScriptedRequest, name: str) -> str:
     return found[1] if found else ""
 
 
+def answer_of(operations: list[dict[str, Any]]) -> str:
+    return as_chat({"operations": json.dumps(operations), "complete": "true"})
+
+
 def keeper(request: ScriptedRequest) -> str:
     """A reflector and a curator that copy rules."""
     if "key_insight" in request.text:
@@ -64,7 +69,7 @@ def keeper(request: ScriptedRequest) -> str:
     known = section(request, "current_playbook")
     rules = [rule for rule in dict.fromkeys(RULE.findall(section(request, "insights"))) if rule not in known]
     operations = [{"op": "ADD", "section": "FORMATS", "content": rule} for rule in rules]
-    return as_chat({"operations": json.dumps(operations)})
+    return answer_of(operations)
 
 
 def combee(world: Any, artifact: PlaybookArtifact | str = "playbook", answer: Any = keeper, **kwargs: Any) -> Combee:
@@ -138,7 +143,7 @@ def test_the_best_on_validation_is_returned(world: Any) -> None:
         if asked == 1:
             return keeper(request)
         ids = [name for name, _ in BULLET.findall(section(request, "current_playbook"))]
-        return as_chat({"operations": json.dumps([{"op": "DELETE", "ids": [name]} for name in ids])})
+        return answer_of([{"op": "DELETE", "ids": [name]} for name in ids])
 
     artifact = PlaybookArtifact(validate_every=1, epochs=2)
     program: Any = combee(world, artifact, spoils, reflection_minibatch_size=12, aggregator="single-call").compile(
@@ -162,7 +167,7 @@ def test_malformed_curators_lose_nothing_and_are_reported(world: Any) -> None:
     def garbled(request: ScriptedRequest) -> str:
         if "key_insight" in request.text:
             return keeper(request)
-        return as_chat({"operations": json.dumps([{"op": "DELETE", "ids": ["ghost"]}, {"op": "EXPLODE"}])})
+        return answer_of([{"op": "DELETE", "ids": ["ghost"]}, {"op": "EXPLODE"}])
 
     student = world.student()
     start = PlaybookArtifact().show("Give the word.", "## OTHER\n[mine-1] helpful=1 harmful=0 :: Keep me.")
@@ -174,6 +179,9 @@ def test_malformed_curators_lose_nothing_and_are_reported(world: Any) -> None:
     assert [bullet.content for bullet in program.playbook_report.playbook.bullets] == ["Keep me."]
     assert program.playbook_report.ignored >= 2
     assert any("EXPLODE" in event.error for event in hook.of(ErrorRaised))
+    # What no bullet answers to is told too, not only counted.
+    assert any("ghost, which the playbook does not hold" in event.error for event in hook.of(ErrorRaised))
+    assert not any(event.fatal for event in hook.of(ErrorRaised))
 
 
 def test_answers_that_never_parse_cost_their_shard_only(world: Any) -> None:
@@ -190,6 +198,54 @@ def test_answers_that_never_parse_cost_their_shard_only(world: Any) -> None:
     assert len(program.playbook_report.playbook) > 0
     failed = [event.output for event in hook.of(NodeFinished) if event.output.failed]
     assert all(not output.lessons for output in failed)
+
+
+@pytest.mark.parametrize("cut", ['"content": "Use the', '"content": "Use the"}]', '"content": "Use the"}]\n\n[[ ## complete'])
+def test_half_an_operation_is_asked_for_again_and_never_applied(world: Any, cut: str) -> None:
+    asked = 0
+
+    def torn(request: ScriptedRequest) -> str:
+        nonlocal asked
+        if "key_insight" in request.text:
+            return keeper(request)
+        asked += "current_playbook" in request.text
+        return '[[ ## operations ## ]]\n[{"op": "UPDATE", "ids": ["mine-1"], ' + cut
+
+    student = world.student()
+    start = PlaybookArtifact().show("Give the word.", "## OTHER\n[mine-1] helpful=1 harmful=0 :: Keep me.")
+    student.signature = student.signature.with_instructions(start)
+    program: Any = combee(world, answer=torn, reflection_minibatch_size=12, aggregator="single-call").compile(
+        student, trainset=world.examples(12)
+    )
+    assert [bullet.content for bullet in program.playbook_report.playbook.bullets] == ["Keep me."]
+    assert asked > 1
+
+
+def test_answers_that_nobody_can_read_are_no_outage(world: Any) -> None:
+    def torn(request: ScriptedRequest) -> str:
+        return keeper(request) if "key_insight" in request.text else "{"
+
+    hook = Recorder()
+    program: Any = combee(world, answer=torn, hooks=[hook], reflection_minibatch_size=12).compile(
+        world.student(), trainset=world.examples(24)
+    )
+    assert program.combee_report.reason == "one epoch is over"
+    raised = hook.of(ErrorRaised)
+    assert raised
+    assert not any(event.fatal for event in raised)
+
+
+def test_a_dead_proposer_ends_a_run_of_single_examples_after_three(world: Any) -> None:
+    def down(request: ScriptedRequest) -> str:
+        raise RuntimeError("nobody today")
+
+    hook = Recorder()
+    with pytest.raises(InfrastructureError, match="nobody today"):
+        combee(world, answer=down, hooks=[hook], reflection_minibatch_size=1, probe=False, num_threads=1).compile(
+            world.student(), trainset=world.examples(12)
+        )
+    assert [event.fatal for event in hook.of(ErrorRaised) if event.where == "reflector"] == [False, False, True]
+    assert [event.iteration for event in hook.of(IterationFinished)] == [1, 2]
 
 
 def test_a_curator_that_always_fails_ends_the_run(world: Any) -> None:
@@ -252,6 +308,41 @@ def test_a_compiled_program_goes_on_with_its_playbook(world: Any) -> None:
     assert again.signature.instructions.count("=== PLAYBOOK ===") == 1
 
 
+@pytest.mark.parametrize("field", [None, "hints"])
+def test_bullets_out_of_sight_are_kept_when_a_program_goes_on(world: Any, field: str | None) -> None:
+    student = dspy.Predict("question, hints -> answer") if field else world.student()
+    tight = PlaybookArtifact(max_tokens=64, field=field)
+    first: Any = combee(world, tight, reflection_minibatch_size=12).compile(student, trainset=world.examples(12))
+    report = first.playbook_report
+    assert 0 < len(report.shown) < len(report.playbook) == 10
+    for budget in (64, 8_000):
+        wider = PlaybookArtifact(max_tokens=budget, field=field)
+        again: Any = combee(world, wider, reflection_minibatch_size=3).compile(first, trainset=world.examples(3))
+        kept = {bullet.id for bullet in report.playbook.bullets}
+        assert kept <= {bullet.id for bullet in again.playbook_report.playbook.bullets}
+
+
+def test_a_playbook_that_was_changed_by_hand_stands(world: Any) -> None:
+    tight = PlaybookArtifact(max_tokens=64)
+    first: Any = combee(world, tight, reflection_minibatch_size=12).compile(world.student(), trainset=world.examples(12))
+    mine = tight.show("Give the word.", "## OTHER\n[mine-1] helpful=1 harmful=0 :: Mine.")
+    first.signature = first.signature.with_instructions(mine)
+    again: Any = combee(world, tight, reflection_minibatch_size=1).compile(first, trainset=world.examples(1))
+    assert [bullet.id for bullet in again.playbook_report.playbook.bullets] == ["mine-1"]
+
+
+def test_a_named_input_field_goes_on_with_its_playbook(world: Any) -> None:
+    artifact = PlaybookArtifact(field="hints")
+    student = dspy.Predict("question, hints -> answer")
+    first: Any = combee(world, artifact, reflection_minibatch_size=6).compile(student, trainset=world.examples(6))
+    kept = {bullet.id for bullet in first.playbook_report.playbook.bullets}
+    # Saved and loaded, a program has its texts alone.
+    del first.playbook_report
+    again: Any = combee(world, artifact, reflection_minibatch_size=6).compile(first, trainset=world.examples(12))
+    assert kept
+    assert kept < {bullet.id for bullet in again.playbook_report.playbook.bullets}
+
+
 def test_a_named_input_field_takes_the_playbook(world: Any) -> None:
     student = dspy.Predict("question, hints -> answer")
     artifact = PlaybookArtifact(field="hints")
@@ -298,9 +389,27 @@ def test_budgets_end_a_run(world: Any) -> None:
 
 
 def test_what_does_nothing_for_a_playbook_is_refused(world: Any) -> None:
-    for given in ({"rescue": True}, {"anchors": world.examples(1)}, {"aggregator": TopK()}):
+    ignored: tuple[dict[str, Any], ...] = (
+        {"rescue": True},
+        {"anchors": world.examples(1)},
+        {"aggregator": TopK()},
+        {"children": 1},
+        {"screen": 4},
+        {"finalists": 2},
+        {"speculation": 0.0},
+        {"lesson_ledger": False},
+        {"diversity": False},
+        {"operators": ["rewrite"]},
+        {"guards": Guards(max_instruction_chars=4_000)},
+    )
+    for given in ignored:
         with pytest.raises(ArgumentError):
             combee(world, **given).compile(world.student(), trainset=world.examples(12))
+
+
+def test_staleness_in_the_wrong_place_is_told_its_own(world: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"PlaybookArtifact\(staleness=1\)"):
+        combee(world, staleness=1).compile(world.student(), trainset=world.examples(12))
 
 
 def test_naive_ace_asks_one_curator_a_batch(world: Any) -> None:
@@ -330,8 +439,9 @@ def test_a_stale_run_predicts_one_minibatch_ahead_and_learns_the_same_lessons(wo
     assert found[1][2] > 0.5
 
 
+@pytest.mark.parametrize("after", [1, 3])
 def test_a_stale_run_resumes_with_what_it_would_have_seen(
-    world: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    world: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     def learned(folder: str) -> Any:
         return combee(
@@ -345,7 +455,7 @@ def test_a_stale_run_resumes_with_what_it_would_have_seen(
         nonlocal written
         written += 1
         write_state(*given)
-        if written == 3:
+        if written == after:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
