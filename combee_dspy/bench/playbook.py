@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", default=",".join(METHODS), help="for epoch; what is missing is read from --json")
     parser.add_argument("--timed", type=int, default=1, help="how many of the seeds are timed")
     parser.add_argument("--time-scale", type=float, default=0.2, help="wall seconds per simulated second")
-    parser.add_argument("--json", type=Path, help="where rows are noted; a broken-off run of epoch goes on from it")
+    parser.add_argument("--json", type=Path, help="where rows are noted; epoch goes on from those of the same options")
     asked = parser.parse_args(arguments)
     options = PlaybookOptions(asked.path, asked.examples, asked.heldout, asked.slots, asked.time_scale, asked.miss_rate)
     if asked.figure == "kept":
@@ -68,27 +69,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         sys.stdout.write(kept_table(kept) + "\n")
         return
-    rows = _noted(asked.json)
+    rows = {(row.method, row.seed): row for row in _noted(asked.json, options)}
     for number, seed in enumerate(asked.seeds):
-        missing = [
-            name for name in asked.methods.split(",") if (name, seed) not in {(row.method, row.seed) for row in rows}
-        ]
-        for row in run_epoch(options, seed, timed=number < asked.timed, methods=missing):
-            rows.append(row)
+        timed = number < asked.timed
+        known = {name for (name, of), row in rows.items() if of == seed and not (timed and row.seconds is None)}
+        missing = [name for name in asked.methods.split(",") if name not in known]
+        for row in run_epoch(options, seed, timed=timed, methods=missing):
+            rows[row.method, row.seed] = row
             if asked.json is not None:
-                with asked.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"simulated": True, **asdict(row)}) + "\n")
-    sys.stdout.write(epoch_table([row for row in rows if row.seed in asked.seeds]) + "\n")
+                _note(asked.json, row, options)
+    sys.stdout.write(epoch_table([row for row in rows.values() if row.seed in asked.seeds]) + "\n")
 
 
-def _noted(path: Path | None) -> list[EpochRow]:
+def _note(path: Path, row: EpochRow, options: PlaybookOptions) -> None:
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            # A line that broke off stays what it is, and apart from this one.
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        noted = {"simulated": True, "options": asdict(options), **asdict(row)}
+        file.write(json.dumps(noted).encode() + b"\n")
+
+
+def _noted(path: Path | None, options: PlaybookOptions) -> list[EpochRow]:
     if path is None or not path.exists():
         return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        found = json.loads(line)
-        found.pop("simulated", None)
-        rows.append(EpochRow(**{**found, "scores": tuple(found["scores"])}))
+    rows, others = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            found = json.loads(line)
+            if found.pop("options", None) != asdict(options):
+                others += 1
+                continue
+            found.pop("simulated", None)
+            rows.append(EpochRow(**{**found, "scores": tuple(found["scores"])}))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # A run that was killed may have left half a line; its row is measured again.
+            others += 1
+    if others:
+        sys.stderr.write(f"{path}: {others} lines are broken or have other options, and are left out.\n")
     return rows
 
 

@@ -20,12 +20,12 @@ from combee_dspy.lms import CapacityModel, SimulatedConfig, SimulatedService, Si
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import Threads, run_rollout
 
-__all__ = ["BATCHES", "METHODS", "EpochRow", "KeptRow", "Method", "PlaybookOptions", "run_epoch", "run_kept"]
+__all__ = ["BATCHES", "FAN_IN", "METHODS", "EpochRow", "KeptRow", "Method", "PlaybookOptions", "run_epoch", "run_kept"]
 
 BATCHES = (1, 10, 40, 100)
 """Batch sizes of the first figure; the paper's are 1, 40 and 100."""
 
-_FAN_IN = 4
+FAN_IN = 4
 """Insights for one curator of every method with a batch. Code joins their deltas, so more and smaller calls
 need no call that merges, and an answer takes as long as it has operations. ACE's pull request names no
 default for ``curator_batch_size``: with the same figure for all, it decides nothing between them."""
@@ -51,10 +51,10 @@ class Method:
 METHODS: Mapping[str, Method] = {
     "ace": Method(1, SingleCall(), "ACE, batch of one"),
     "ace-batched": Method(
-        40, ParallelScan(copies=2, placement="plain", fan_in=_FAN_IN), "ACE's own batched mode, re-created, batch of 40"
+        40, ParallelScan(copies=2, placement="plain", fan_in=FAN_IN), "ACE's own batched mode, re-created, batch of 40"
     ),
-    "combee": Method(40, ParallelScan(fan_in=_FAN_IN), "Combee on ACE, batch of 40"),
-    "combee-stale": Method(40, ParallelScan(fan_in=_FAN_IN), "… predicting one batch ahead", staleness=1),
+    "combee": Method(40, ParallelScan(fan_in=FAN_IN), "Combee on ACE, batch of 40"),
+    "combee-stale": Method(40, ParallelScan(fan_in=FAN_IN), "… predicting one batch ahead", staleness=1),
 }
 """Method name to how it learns, for the second figure. The first one is what the others are compared with."""
 

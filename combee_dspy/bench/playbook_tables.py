@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from combee_dspy.bench.compare import MARGIN, Comparison
-from combee_dspy.bench.playbook_runs import METHODS, EpochRow, KeptRow
+from combee_dspy.bench.playbook_runs import FAN_IN, METHODS, EpochRow, KeptRow
 from combee_dspy.bench.record import LABEL
 from combee_dspy.bench.side_statistics import Interval, crossed_interval
 from combee_dspy.exceptions import ArgumentValueError
@@ -37,7 +38,7 @@ def kept_table(rows: Iterable[KeptRow]) -> str:
 def versus(rows: Sequence[EpochRow], method: str, *, seed: int = 0) -> Comparison:
     """Return a method beside batch one: held-out paired by seed and example, seconds of the timed seeds.
 
-    The interval is over both (see :func:`combee_dspy.bench.side_statistics.crossed_interval`): what a
+    Seconds are those of the seeds that were timed with both. The interval is over both (see :func:`combee_dspy.bench.side_statistics.crossed_interval`): what a
     method learned on one seed shows in all its examples at once.
 
     Args:
@@ -46,13 +47,14 @@ def versus(rows: Sequence[EpochRow], method: str, *, seed: int = 0) -> Compariso
         seed: Seed of the resampling.
 
     Raises:
-        ArgumentValueError: The rows do not pair, or none was timed.
+        ArgumentValueError: The rows do not pair, or no seed was timed with both.
     """
     found = _difference(rows, method, seed)
     first = next(iter(METHODS))
+    rows = _timed_alike(rows, (first, method))
     seconds = [_seconds(_of(rows, name)) for name in (first, method)]
     if None in seconds:
-        raise ArgumentValueError("rows", method, "hold no timed run", "Time at least one seed.")
+        raise ArgumentValueError("rows", method, "hold no timed run of the same seed", "Time one with both.")
     comparable = found.low > -MARGIN
     times = (seconds[0] or 0.0) / (seconds[1] or 1.0) if comparable else None
     return Comparison(first, found.mean, found.low, found.high, MARGIN, comparable, times)
@@ -70,9 +72,11 @@ def _difference(rows: Sequence[EpochRow], method: str, seed: int) -> Interval:
 
 
 def epoch_table(rows: Sequence[EpochRow]) -> str:
-    """Return the second figure as a Markdown table, means over seeds."""
+    """Return the second figure as a Markdown table, means over seeds; seconds over those timed with every method."""
+    rows = _timed_alike(rows, {row.method for row in rows if row.seconds is not None})
     lines = [
-        f"{LABEL}; simulated seconds at full scale, client's own work included; tokens and bullets are means.",
+        f"{LABEL}; simulated seconds at full scale, client's own work included; tokens and bullets are means; "
+        f"every batched row has fan_in={FAN_IN}, at most {FAN_IN} insights for a curator call.",
         "",
         "| method | seconds | task tokens | reflector | curator | bullets | held-out | difference, 95 % | faster |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |",
@@ -101,6 +105,13 @@ def epoch_table(rows: Sequence[EpochRow]) -> str:
     examples = sum(len(row.scores) for row in _of(rows, first))
     lines += ["", f"{len(seeds)} seeds, {examples:,} held-out pairs; seconds from {len(timed)} of the seeds."]
     return "\n".join(lines)
+
+
+def _timed_alike(rows: Sequence[EpochRow], methods: Collection[str]) -> list[EpochRow]:
+    """Return the rows with the seconds of those seeds only that were timed with each of some methods."""
+    timed = [{row.seed for row in rows if row.method == name and row.seconds is not None} for name in methods]
+    common = set.intersection(*timed) if timed else set()
+    return [row if row.seed in common else replace(row, seconds=None) for row in rows]
 
 
 _ROLES = ("task", "reflector", "proposer")

@@ -181,7 +181,8 @@ def _run(
         repeat=repeat,
         seconds=seconds,
         wall_seconds=wall,
-        updates=stop.iterations,
+        # The optimizer's own rule may have ended it before this one was asked once more.
+        updates=max(stop.iterations, getattr(report, "iterations", 0)),
         sizes=tuple(decision.size for decision in decisions),
         picked=picked_size(decisions, options.examples) if decisions else None,
         calls=dict(counted.calls),

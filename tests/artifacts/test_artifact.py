@@ -24,6 +24,22 @@ def test_what_is_shown_is_read_back_with_the_task_apart():
     assert "[str-1] helpful=4 harmful=0 :: Check\n    units." in shown
 
 
+def test_what_stands_around_a_playbook_stays_apart():
+    artifact = PlaybookArtifact(sections=("STRATEGIES", "OTHER"))
+    shown = artifact.show("Answer briefly.", artifact.dump(PLAYBOOK))
+    assert artifact.start(f"{shown}\n\nMore of it.").instruction == "Answer briefly.\n\nMore of it."
+    assert artifact.start(artifact.show("", artifact.dump(PLAYBOOK)) + "\nMore.").instruction == "More."
+
+
+def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
+    artifact = PlaybookArtifact(sections=("A", "B", "REST"))
+    for standing in (("REST",), ("B", "A"), ("REST", "MINE"), ("MINE", "B")):
+        bullets = tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing)
+        start = artifact.start(artifact.show("Answer.", artifact.dump(Playbook(bullets, standing))))
+        assert start.playbook.sections == (("MINE",) if "MINE" in standing else ()) + ("A", "B", "REST")
+        assert {one.id for one in start.playbook.bullets} == {one.id for one in bullets}
+
+
 def test_nothing_learned_shows_the_instruction_alone():
     artifact = PlaybookArtifact()
     assert artifact.show("Answer.", "") == "Answer."

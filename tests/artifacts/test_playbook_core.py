@@ -145,6 +145,22 @@ def test_the_delta_that_more_shards_agree_on_wins_and_the_other_is_said():
     assert apply_deltas(TWO, [drop, keep]).playbook.get("a-1").content == "better"
 
 
+def test_a_change_that_says_nothing_beats_no_other():
+    good = Delta("UPDATE", ("a-1",), "", "better")
+    for blank in (Delta("UPDATE", ("a-1",), "", " "), Delta("MERGE", ("a-1", "b-2"))):
+        applied = apply_deltas(TWO, [blank, blank, good])
+        assert applied.playbook.get("a-1").content == "better"
+        assert len(applied.playbook) == 2
+        assert "says nothing" in applied.ignored[0]
+
+
+def test_a_loser_is_told_as_one_even_where_the_winner_changes_nothing():
+    first = Delta("MERGE", ("a-1", "ghost"), "", "both")
+    applied = apply_deltas(TWO, [first, Delta("DELETE", ("a-1",))])
+    assert applied.playbook == TWO
+    assert "DELETE a-1: MERGE a-1, ghost: both names the same bullet and goes first" in applied.ignored
+
+
 def test_a_merge_keeps_the_first_bullet_and_all_counts():
     after = apply_deltas(TWO, [Delta("MERGE", ("b-2", "a-1"), "", "both")]).playbook
     assert after.bullets == (Bullet("a-1", "STRATEGIES", "both", 3, 1),)
@@ -170,6 +186,7 @@ def test_near_duplicates_become_one_with_the_longer_wording_and_both_counts():
     )
     refined = refine(playbook)
     assert refined.joined == (("b", "a"),)
+    assert refined.notes == ("b was joined into a: they say the same",)
     assert refined.playbook.bullets == (Bullet("a", "OTHER", f"{words} here", 3, 1),)
 
 
@@ -179,12 +196,23 @@ def test_what_harms_sinks_and_then_leaves():
     assert refine(counted, leave_at=2).playbook.get("a-1") is not None
     gone = refine(counted.with_counts({}, {"a-1": 2}), leave_at=3)
     assert gone.left == ("a-1",)
+    assert gone.notes == ("a-1 left: it harms more than it helps",)
 
 
 def test_text_that_is_no_playbook_is_said_and_bullets_twice_keep_the_first():
     read = read_text("hello\n[a] helpful=1 harmful=0 :: one\n[a] helpful=2 harmful=0 :: two")
     assert [bullet.content for bullet in read.playbook.bullets] == ["one"]
     assert len(read.ignored) == 2
+
+
+@pytest.mark.parametrize("end", ["\r", "\t", " \r", "\x85"])
+def test_a_heading_with_space_behind_it_is_read(end):
+    assert read_text(f"## A{end}\n[a] helpful=1 harmful=0 :: one").playbook.sections == ("A",)
+
+
+def test_a_file_with_carriage_returns_is_read_as_without_them():
+    read = read_text(ACE_LINES.replace("\n", "\r\n"))
+    assert read == read_text(ACE_LINES)
 
 
 def test_a_line_that_a_model_broke_belongs_to_its_bullet():

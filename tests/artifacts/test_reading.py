@@ -82,6 +82,9 @@ def test_unknown_ids_change_nothing_and_are_said():
         {"op": "DELETE", "ids": ["str-00001", "str-00002"]},
         {"op": "MERGE", "ids": ["str-00001"], "content": "x"},
         {"op": "UPDATE", "ids": {"a": 1}, "content": "x"},
+        {"op": "UPDATE", "ids": ["str-00001"]},
+        {"op": "MERGE", "ids": ["str-00001", "str-00002"], "content": " \n"},
+        {"op": "ADD", "section": "OTHER"},
         None,
     ],
 )
@@ -89,6 +92,13 @@ def test_what_is_no_operation_is_said(row):
     read = read_deltas([row], PLAYBOOK, 8)
     assert not read.deltas
     assert len(read.ignored) == 1
+
+
+def test_an_answer_that_repeats_itself_has_one_voice():
+    row = {"op": "DELETE", "ids": ["str-00001"]}
+    read = read_deltas([row, row, ADD, row], PLAYBOOK, 2)
+    assert read.deltas == (Delta("DELETE", ("str-00001",)), Delta("ADD", (), "OTHER", "Use decimals."))
+    assert read.ignored == ("2 operations that repeat another one of the same answer",)
 
 
 def test_operations_beyond_what_was_asked_for_are_cut():

@@ -57,6 +57,43 @@ def test_the_command_notes_each_run_and_goes_on(tmp_path: Any, capsys: pytest.Ca
     assert capsys.readouterr().out.count("seconds from 0 of the seeds") == 2
 
 
+def test_rows_of_other_options_and_broken_lines_are_measured_again(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = tmp_path / "rows.jsonl"
+    small = ["epoch", "--examples", "14", "--heldout", "10", "--timed", "0", "--json", str(noted)]
+    command = [*small, "--methods", "combee,ace"]
+    main(command)
+    noted.write_bytes(noted.read_bytes()[:-30])
+    main(command)
+    main(command)
+    lines = noted.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["method"] for line in (lines[0], lines[2])] == ["combee", "ace"]
+    assert len(lines) == 3
+    main([*command, "--miss-rate", "0.5"])
+    last = [json.loads(line) for line in noted.read_text(encoding="utf-8").splitlines()[3:]]
+    assert [(one["method"], one["options"]["miss_rate"]) for one in last] == [("combee", 0.5), ("ace", 0.5)]
+    assert "left out" in capsys.readouterr().err
+
+
+def test_a_row_is_measured_again_where_its_seconds_are_missing(tmp_path: Any) -> None:
+    noted = tmp_path / "rows.jsonl"
+    command = ["epoch", "--examples", "14", "--heldout", "10", "--time-scale", "0.001", "--json", str(noted)]
+    for timed in ("0", "1", "1"):
+        main([*command, "--methods", "combee", "--timed", timed])
+    seconds = [json.loads(line)["seconds"] for line in noted.read_text(encoding="utf-8").splitlines()]
+    assert [one is None for one in seconds] == [True, False]
+
+
+def test_seconds_are_compared_on_the_seeds_that_were_timed_with_both() -> None:
+    rows = [row("ace", 0, 1.0, 100.0), row("ace", 1, 1.0, 900.0), row("combee", 0, 1.0, 10.0), row("combee", 1, 1.0, None)]
+    assert versus(rows, "combee").times_faster == pytest.approx(10.0)
+    table = epoch_table(rows)
+    assert "| 100 |" in table
+    assert "seconds from 1 of the seeds" in table
+    assert "fan_in=4" in table
+
+
 def test_the_difference_is_told_without_a_timed_run() -> None:
     rows = [row(method, seed, score, None) for method, score in (("ace", 1.0), ("combee", 0.8)) for seed in (0, 1)]
     line = next(line for line in epoch_table(rows).splitlines() if "Combee" in line)

@@ -170,7 +170,8 @@ def test_the_law_says_what_the_model_does_untaught() -> None:
     assert "right untaught 67.5%" in (defaults.law or "")
     assert "reasoning 300 tokens × lognormal(0.35)" in (defaults.law or "")
     assert "reasoning" not in (replace(defaults, program="predict").law or "")
-    sure = replace(TINY, methods=("gepa",), base_accuracy=1.0)
+    assert "taught 85.5%" in (defaults.law or "")
+    sure = replace(TINY, methods=("gepa",), base_accuracy=1.0, taught_accuracy=1.0)
     (run,) = run_speed(sure)
     assert set(run.before) == {1.0}
 

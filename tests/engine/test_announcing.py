@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import dspy
@@ -147,6 +147,7 @@ def test_rollouts_stand_in_their_lanes_and_name_their_batch(world: Any) -> None:
         bench.evaluator.start_ahead(
             [({"self": "x"}, world.examples(1, start=10))], purpose="parent", lane="sure", iteration=7, certain=True
         )
+        wait([entry.future for entry in bench.evaluator.ahead._open.values()])
     lanes = [(place.lane, place.iteration) for place in seen.values()]
     assert lanes[:5] == [
         ("rollout", 0),

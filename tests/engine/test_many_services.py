@@ -96,7 +96,6 @@ def test_runs_are_recorded_under_one_parent_and_autologging_changes_nothing(
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(uri)
     tracker = MLflowTracker("several", uri, registry=False, traces=0, spool=str(tmp_path / "journals"))
     optimizer = Combee(
@@ -127,7 +126,7 @@ def test_runs_are_recorded_under_one_parent_and_autologging_changes_nothing(
         dspy_callbacks = list(dspy.settings.callbacks)
     finally:
         mlflow.dspy.autolog(disable=True)
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(None)
     assert [result.program.dump_state() for result in results] == [program.dump_state() for program in plain]
     # The recorders of the runs are gone, the user's own callbacks are where they were.
     assert not any(is_recorder(callback) for callback in dspy_callbacks)

@@ -400,7 +400,7 @@ def test_what_does_nothing_for_a_playbook_is_refused(world: Any) -> None:
         {"lesson_ledger": False},
         {"diversity": False},
         {"operators": ["rewrite"]},
-        {"guards": Guards(max_instruction_chars=4_000)},
+        {"guards": Guards(max_tokens=4_000)},
     )
     for given in ignored:
         with pytest.raises(ArgumentError):

@@ -9,8 +9,9 @@ import pytest
 from combee_dspy import Combee
 from combee_dspy.artifacts import PlaybookArtifact
 from combee_dspy.engine.playbook_online import OnlinePlaybook
+from combee_dspy.evaluation import Calibration
 from combee_dspy.events import RolloutFinished
-from combee_dspy.exceptions import ArgumentError
+from combee_dspy.exceptions import ArgumentError, CalibrationFailedError, InfrastructureError
 from combee_dspy.testing._scripted_lm import ScriptedLM
 from tests.engine.test_playbook import Recorder, combee, keeper
 
@@ -63,3 +64,39 @@ def test_it_is_used_in_a_with_statement_and_with_a_playbook(world: Any) -> None:
     lm = ScriptedLM(keeper)
     with pytest.raises(ArgumentError, match="is no playbook"):
         OnlinePlaybook(Combee(world.metric, reflection_lm=lm, max_metric_calls=9), world.student())
+
+
+def test_a_judge_that_disagrees_with_its_reference_serves_no_further_batch(world: Any) -> None:
+    def against(gold: Any, pred: Any, *rest: Any) -> float:
+        return 1.0 - world.metric(gold, pred).score
+
+    settings = combee(world, calibration=Calibration(against, share=1.0, minimum=8))
+    with OnlinePlaybook(settings, world.student()) as serving:
+        serving.predict(world.examples(12))
+        serving.learn()
+        with pytest.raises(CalibrationFailedError):
+            serving.predict(world.examples(12, start=12))
+
+
+def test_a_dead_proposer_is_noticed_over_batches_of_one(world: Any) -> None:
+    def down(request: Any) -> str:
+        raise RuntimeError("nobody today")
+
+    with OnlinePlaybook(combee(world, answer=down, probe=False), world.student()) as serving:
+        for number in (2, 3):
+            serving.predict(world.examples(1, start=number))
+            serving.learn()
+        serving.predict(world.examples(1, start=4))
+        with pytest.raises(InfrastructureError, match="nobody today"):
+            serving.learn()
+
+
+def test_a_server_goes_on_with_bullets_that_the_budget_hides(world: Any) -> None:
+    settings = combee(world, PlaybookArtifact(max_tokens=64))
+    with OnlinePlaybook(settings, world.student()) as serving:
+        serving.predict(world.examples(12))
+        serving.learn()
+        learned, program = serving.playbook, serving.program()
+        assert len(serving.report.shown) < len(learned)
+    with OnlinePlaybook(settings, program) as serving:
+        assert {bullet.id for bullet in serving.playbook.bullets} == {bullet.id for bullet in learned.bullets}

@@ -54,7 +54,8 @@ def check_a_playbook_is_read_back(strategy: Artifact) -> None:
     for instruction in _INSTRUCTIONS:
         start = strategy.start(strategy.place(instruction, strategy.dump(_PLAYBOOK)))
         expect(
-            (start.instruction, start.playbook.bullets) == (instruction, _PLAYBOOK.bullets),
+            # An artifact may have an order of sections of its own.
+            (start.instruction, set(start.playbook.bullets)) == (instruction, set(_PLAYBOOK.bullets)),
             "the instruction and the bullets that were shown",
             f"{start.instruction!r} and {start.playbook.bullets!r}",
             "let `start` undo what `place` does",
