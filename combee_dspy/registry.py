@@ -83,6 +83,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "gepa": "combee_dspy.baselines:GEPA",
         "mipro": "combee_dspy.baselines:MIPRO",
         "combee": "combee_dspy.baselines:CombeeMethod",
+        "combee-playbook": "combee_dspy.baselines:CombeePlaybook",
     },
 }
 

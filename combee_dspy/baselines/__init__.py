@@ -3,7 +3,7 @@
 from combee_dspy.baselines._ace import ACE
 from combee_dspy.baselines._base import Baseline
 from combee_dspy.baselines._books import Books, BudgetSpentError
-from combee_dspy.baselines._combee import CombeeMethod
+from combee_dspy.baselines._combee import CombeeMethod, CombeePlaybook
 from combee_dspy.baselines._desk import Desk
 from combee_dspy.baselines._gepa import GEPA
 from combee_dspy.baselines._mipro import MIPRO, MIPROPlan, plan_mipro
@@ -19,6 +19,7 @@ __all__ = [
     "Books",
     "BudgetSpentError",
     "CombeeMethod",
+    "CombeePlaybook",
     "CurvePoint",
     "Desk",
     "MIPROPlan",

@@ -15,7 +15,7 @@ from combee_dspy.combee import Combee as Teleprompter
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.stopping import Budget
 
-__all__ = ["CombeeMethod", "compiled"]
+__all__ = ["CombeeMethod", "CombeePlaybook", "compiled"]
 
 _OURS = frozenset(
     ("metric", "budget", "reflection_lm", "num_threads", "seed", "hooks", "tracker", "progress", "probe", "prices")
@@ -56,6 +56,20 @@ class CombeeMethod(Baseline):
     def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
         """Run ``Combee``."""
         return compiled(task, desk, task.budget, **dict(self.arguments or {}))
+
+
+class CombeePlaybook(CombeeMethod):
+    """``Combee(artifact="playbook")``: Combee on ACE, beside ACE itself.
+
+    Args:
+        arguments: As for :class:`CombeeMethod`; ``artifact`` may name another playbook.
+    """
+
+    name: ClassVar[str] = "combee-playbook"
+
+    def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
+        """Run ``Combee`` on a playbook."""
+        return compiled(task, desk, task.budget, **{"artifact": "playbook", **dict(self.arguments or {})})
 
 
 def compiled(task: BaselineTask, desk: Desk, budget: int, **arguments: Any) -> dspy.Module:

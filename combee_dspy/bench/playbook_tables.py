@@ -38,8 +38,9 @@ def kept_table(rows: Iterable[KeptRow]) -> str:
 def versus(rows: Sequence[EpochRow], method: str, *, seed: int = 0) -> Comparison:
     """Return a method beside batch one: held-out paired by seed and example, seconds of the timed seeds.
 
-    Seconds are those of the seeds that were timed with both. The interval is over both (see :func:`combee_dspy.bench.side_statistics.crossed_interval`): what a
-    method learned on one seed shows in all its examples at once.
+    Seconds are those of the seeds that were timed with both. The interval is over seeds and examples
+    (see :func:`combee_dspy.bench.side_statistics.crossed_interval`): what a method learned on one
+    seed shows in all its examples at once.
 
     Args:
         rows: Rows of both, for the same seeds.
@@ -74,9 +75,9 @@ def _difference(rows: Sequence[EpochRow], method: str, seed: int) -> Interval:
 def epoch_table(rows: Sequence[EpochRow]) -> str:
     """Return the second figure as a Markdown table, means over seeds; seconds over those timed with every method."""
     rows = _timed_alike(rows, {row.method for row in rows if row.seconds is not None})
+    read = f"every batched row has fan_in={FAN_IN}, at most {FAN_IN} insights for a curator call"
     lines = [
-        f"{LABEL}; simulated seconds at full scale, client's own work included; tokens and bullets are means; "
-        f"every batched row has fan_in={FAN_IN}, at most {FAN_IN} insights for a curator call.",
+        f"{LABEL}; simulated seconds at full scale, client's own work included; tokens and bullets are means; {read}.",
         "",
         "| method | seconds | task tokens | reflector | curator | bullets | held-out | difference, 95 % | faster |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |",

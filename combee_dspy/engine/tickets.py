@@ -65,7 +65,7 @@ def tell_ready(pending: Pending, ready: Callable[[int, Rollout], None]) -> None:
     context = contextvars.copy_context()
     # A future keeps its callbacks for as long as it lives, and a memo keeps futures: what a callback
     # holds is let go when it has been called.
-    calls = {position: (context, ready) for position in range(len(pending))}
+    calls = dict.fromkeys(range(len(pending)), (context, ready))
 
     def done(position: int, future: Future[Rollout]) -> None:
         own, hears = calls.pop(position)

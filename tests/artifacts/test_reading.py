@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
+import dspy
 import pytest
+from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.artifacts import Bullet, Delta, Playbook, apply_deltas, read_deltas, read_tags, write_text
+from combee_dspy.artifacts._prompts import CurateInsights
 
 PLAYBOOK = Playbook(
     (Bullet("str-00001", "STRATEGIES", "Check units.", 4, 0, 0), Bullet("str-00002", "STRATEGIES", "Round.", 0, 1, 1)),
@@ -45,6 +49,22 @@ def test_broken_json_gives_what_stands_before_the_break():
     read = read_deltas(broken, PLAYBOOK, 8)
     assert read.deltas == (Delta("ADD", (), "OTHER", "Use decimals."),)
     assert "broken JSON" in read.ignored[0]
+
+
+@pytest.mark.parametrize("adapter", [dspy.JSONAdapter(), dspy.ChatAdapter()], ids=["json", "chat"])
+def test_an_answer_that_was_cut_parses_only_where_no_operation_is_missing(adapter: Any):
+    rows = [ADD, {"op": "UPDATE", "ids": ["str-00001"], "content": "Use the metric units."}]
+    fields = {"operations": rows, "complete": True}
+    text = json.dumps(fields)
+    if isinstance(adapter, dspy.ChatAdapter) and not isinstance(adapter, dspy.JSONAdapter):
+        text = f"[[ ## operations ## ]]\n{json.dumps(rows)}\n\n[[ ## complete ## ]]\ntrue\n\n[[ ## completed ## ]]"
+    assert adapter.parse(CurateInsights, text) == fields
+    read = 0
+    for end in range(len(text)):
+        with contextlib.suppress(AdapterParseError):
+            assert adapter.parse(CurateInsights, text[:end])["operations"] == rows
+            read += 1
+    assert read < 40
 
 
 @pytest.mark.parametrize("form", ["text", "data"])

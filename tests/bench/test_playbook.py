@@ -86,7 +86,12 @@ def test_a_row_is_measured_again_where_its_seconds_are_missing(tmp_path: Any) ->
 
 
 def test_seconds_are_compared_on_the_seeds_that_were_timed_with_both() -> None:
-    rows = [row("ace", 0, 1.0, 100.0), row("ace", 1, 1.0, 900.0), row("combee", 0, 1.0, 10.0), row("combee", 1, 1.0, None)]
+    rows = [
+        row("ace", 0, 1.0, 100.0),
+        row("ace", 1, 1.0, 900.0),
+        row("combee", 0, 1.0, 10.0),
+        row("combee", 1, 1.0, None),
+    ]
     assert versus(rows, "combee").times_faster == pytest.approx(10.0)
     table = epoch_table(rows)
     assert "| 100 |" in table

@@ -200,7 +200,29 @@ def test_answers_that_never_parse_cost_their_shard_only(world: Any) -> None:
     assert all(not output.lessons for output in failed)
 
 
-@pytest.mark.parametrize("cut", ['"content": "Use the', '"content": "Use the"}]', '"content": "Use the"}]\n\n[[ ## complete'])
+def test_a_bullet_that_leaves_is_told(world: Any) -> None:
+    def blames(request: ScriptedRequest) -> str:
+        if "key_insight" in request.text:
+            return as_chat({"bullet_tags": json.dumps({"mine-1": "harmful"}), "key_insight": ""})
+        return keeper(request)
+
+    student = world.student()
+    start = PlaybookArtifact().show("Give the word.", "## OTHER\n[mine-1] helpful=0 harmful=0 :: Number the word.")
+    student.signature = student.signature.with_instructions(start)
+    hook = Recorder()
+    program: Any = combee(world, answer=blames, hooks=[hook], reflection_minibatch_size=12).compile(
+        student, trainset=world.examples(12)
+    )
+    assert not len(program.playbook_report.playbook)
+    told = [(event.error, event.fatal) for event in hook.of(ErrorRaised) if event.where == "playbook"]
+    assert told == [("mine-1 left: it harms more than it helps", False)]
+    # Nothing of any answer was ignored.
+    assert program.playbook_report.ignored == 0
+
+
+@pytest.mark.parametrize(
+    "cut", ['"content": "Use the', '"content": "Use the"}]', '"content": "Use the"}]\n\n[[ ## complete']
+)
 def test_half_an_operation_is_asked_for_again_and_never_applied(world: Any, cut: str) -> None:
     asked = 0
 
@@ -324,7 +346,9 @@ def test_bullets_out_of_sight_are_kept_when_a_program_goes_on(world: Any, field:
 
 def test_a_playbook_that_was_changed_by_hand_stands(world: Any) -> None:
     tight = PlaybookArtifact(max_tokens=64)
-    first: Any = combee(world, tight, reflection_minibatch_size=12).compile(world.student(), trainset=world.examples(12))
+    first: Any = combee(world, tight, reflection_minibatch_size=12).compile(
+        world.student(), trainset=world.examples(12)
+    )
     mine = tight.show("Give the word.", "## OTHER\n[mine-1] helpful=1 harmful=0 :: Mine.")
     first.signature = first.signature.with_instructions(mine)
     again: Any = combee(world, tight, reflection_minibatch_size=1).compile(first, trainset=world.examples(1))
@@ -338,7 +362,8 @@ def test_a_named_input_field_goes_on_with_its_playbook(world: Any) -> None:
     kept = {bullet.id for bullet in first.playbook_report.playbook.bullets}
     # Saved and loaded, a program has its texts alone.
     del first.playbook_report
-    again: Any = combee(world, artifact, reflection_minibatch_size=6).compile(first, trainset=world.examples(12))
+    others = world.examples(6, start=6)
+    again: Any = combee(world, artifact, reflection_minibatch_size=6).compile(first, trainset=others)
     assert kept
     assert kept < {bullet.id for bullet in again.playbook_report.playbook.bullets}
 
