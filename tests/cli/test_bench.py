@@ -111,7 +111,8 @@ def test_options_reach_the_measurement_and_the_record(
     target = tmp_path / "speed.json"
     arguments = (
         "--methods gepa --examples 9 --validation 5 --heldout 7 --program predict --slots 3 --time-scale 0.5 "
-        "--repeats 2 --seed 4 --base-accuracy 0.5 --taught-accuracy 0.855 --reasoning-tokens 200.0 --reference-repeats 2 "
+        "--repeats 2 --seed 4 --base-accuracy 0.5 --taught-accuracy 0.855 --reasoning-tokens 200.0 "
+        "--reference-repeats 2 "
         "--seeds 0,1,2,7 --path my/rows"
     )
     given = arguments.replace("0,1,2,7", "0-2,7").split()
