@@ -21,7 +21,7 @@ from combee_dspy.bench.client_service import ANSWER, MODEL
 from combee_dspy.bench.quiet import quietly
 from combee_dspy.costs import Ledger, LedgerRecorder, PriceTable
 from combee_dspy.engine.evaluator import Evaluator
-from combee_dspy.exceptions import CombeeError
+from combee_dspy.exceptions import ServiceError
 from combee_dspy.lms import metadata_once, pooled
 from combee_dspy.lms.pool import PooledEngine, PooledOptions
 from combee_dspy.rollouts import Asyncio, Executor, Threads, patient
@@ -37,7 +37,7 @@ _BATCH = 1_000
 _SAMPLES = 20
 
 
-class WrongAnswersError(CombeeError):
+class WrongAnswersError(ServiceError):
     """What was measured is not what was asked for: an answer is wrong, or the books are."""
 
 

@@ -179,6 +179,15 @@ def test_what_ends_one_run_for_good_stops_the_others_under_way(world: Any, monke
     assert len([one for one in world.task_lm.requests if _owner(one.last) == 0]) <= 4
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore interrupts."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_an_interrupt_stops_every_run_and_closes_what_they_opened(world: Any, tmp_path: Any) -> None:
     main = threading.main_thread().ident
     sent = threading.Event()
