@@ -18,7 +18,7 @@ from combee_dspy.controllers import BatchController, Static
 from combee_dspy.costs import PriceTable, check_gpus
 from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import Calibration, CostCeiling, HeldoutTerms, ReceiptBook
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
 from combee_dspy.gepa_kwargs import checked_gepa_kwargs
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
@@ -26,6 +26,7 @@ from combee_dspy.records import Role
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import EvaluationCache, Executor
 from combee_dspy.stopping import StoppingRule
+from combee_dspy.strategies import Strategy
 from combee_dspy.tracking import Hook, Tracker
 
 __all__ = ["Combee"]
@@ -282,7 +283,7 @@ class Combee(Teleprompter):
         self.tracker = self._resolve_tracker(tracker)
         for strategy in (self.artifact, self.aggregator, *self.operators, self.controller, self.executor, self.tracker):
             if strategy is not None:
-                strategy.validate()
+                _validate(strategy)
         self.cache = cache
         self.memoize = memoizes(memoize, cache, not self.like_gepa)
         self._check_proposer()
@@ -463,3 +464,20 @@ class Combee(Teleprompter):
         if needed and self.reflection_lm is None and "reflection_strategy" not in self.gepa_kwargs:
             remedy = "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0, max_tokens=32000)."
             raise ArgumentValueError("reflection_lm", None, "is missing: nobody would propose", remedy)
+
+
+def _validate(strategy: Strategy) -> None:
+    """Check a strategy's parameters; a comparison that a wrong type breaks is an error of the argument.
+
+    Raises:
+        ArgumentError: A parameter cannot be used.
+    """
+    try:
+        strategy.validate()
+    except ArgumentError:
+        raise
+    except TypeError as error:
+        given = Spec.of(strategy).params
+        problem = f"has a parameter of a type that cannot be used ({error})"
+        remedy = "Compare the types with the signature in its documentation: a number is written without quotes."
+        raise ArgumentTypeError(f"{strategy.kind} {strategy.name!r}", given, problem, remedy) from error

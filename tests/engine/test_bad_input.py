@@ -19,6 +19,7 @@ from combee_dspy.exceptions import (
     SplitOverlapError,
     UnknownStrategyError,
 )
+from combee_dspy.registry import Spec
 from combee_dspy.rollouts import Executor
 from combee_dspy.tracking import Hook
 
@@ -265,3 +266,11 @@ def test_an_error_of_a_strategy_is_raised_even_when_another_stop_comes_first(wor
     stop = {"stop_callbacks": lambda state: bool(stopped)}
     with pytest.raises(KeyError, match="a bug of the plugin"):
         _compile(world, combee=_make(world, aggregator=Failing(), gepa_kwargs=stop))
+
+
+@pytest.mark.parametrize(
+    "strategy", [Spec("aggregator", "union", {"copies": "three"}), Spec("aggregator", "top-k", {"k": "many"})]
+)
+def test_a_parameter_of_another_type_names_the_strategy(world: Any, strategy: Spec) -> None:
+    with pytest.raises(ArgumentTypeError, match=strategy.name):
+        Combee(world.metric, max_metric_calls=10, aggregator=strategy)
