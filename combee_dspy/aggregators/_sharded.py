@@ -61,7 +61,8 @@ class Sharded(Aggregator):
 
     def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
         """Plan a scan of reflections that are there, each of which fits its share of a call."""
-        raise NotImplementedError
+        problem = "plans from the size alone, so there is nothing that it would plan from reflections"
+        raise NotImplementedError(f"{type(self).__name__} {problem}")
 
     def _begin_over(
         self, reflections: Sequence[Reflection], context: StrategyContext

@@ -26,7 +26,6 @@ _HOMES = {
     "metadata_once": "combee_dspy.lms._metadata_once",
     "pooled": "combee_dspy.lms.pool.lm",
     "probe": "combee_dspy.lms._probe",
-    "types_once": "combee_dspy.lms._types_once",
     "simulated_formula_service": "combee_dspy.lms.simulated",
 }
 

@@ -11,7 +11,23 @@ from typing import Any
 import dspy
 import pytest
 
+from combee_dspy.events import Event
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest, as_chat, as_json
+from combee_dspy.tracking import Hook
+
+
+class Recorder(Hook):
+    """Keeps every event of a run."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
 
 ANIMALS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kid", "lynx")
 

@@ -13,26 +13,14 @@ from hypothesis import strategies as st
 
 from combee_dspy import Combee
 from combee_dspy.engine.ahead import Ahead, AheadEntry, speculation_room
-from combee_dspy.events import CandidateProposed, Event, RolloutFinished, ScanStarted, ValidationFinished
+from combee_dspy.events import CandidateProposed, RolloutFinished, ScanStarted, ValidationFinished
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.rollouts import RolloutKey
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
-from combee_dspy.tracking import Hook
-from tests.engine.conftest import World, _proposer_answer, _task_answer
+from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer
 
 shares = st.floats(0, 0.9)
 counts = st.integers(0, 5000)
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _run(world: Any, **kwargs: Any) -> tuple[Any, Recorder]:

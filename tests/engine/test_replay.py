@@ -14,24 +14,12 @@ import pytest
 from combee_dspy import Budget, Combee
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.engine.replaying import Decisions, decision_of, read_schedule
-from combee_dspy.events import BatchPlanned, CandidateProposed, Event, RunFinished, RunStopping, ValidationFinished
+from combee_dspy.events import BatchPlanned, CandidateProposed, RunFinished, RunStopping, ValidationFinished
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts.scheduling import Recorded, ScheduleRecord
 from combee_dspy.testing._scripted_lm import ScriptedLM
-from combee_dspy.tracking import Hook
-from tests.engine.conftest import World, _proposer_answer, _task_answer
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer
 
 
 def _late(answer: Any) -> Any:

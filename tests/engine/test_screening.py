@@ -13,10 +13,9 @@ from scipy.stats import binomtest
 from combee_dspy import Combee
 from combee_dspy.engine.screening import verdict
 from combee_dspy.evaluation import sign_test
-from combee_dspy.events import CandidateRejected, CandidateScreened, Event, RolloutFinished
+from combee_dspy.events import CandidateRejected, CandidateScreened, RolloutFinished
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
-from tests.engine.conftest import _task_answer, answer_in_kind
+from tests.engine.conftest import Recorder, _task_answer, answer_in_kind
 
 scores = st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0])), max_size=20)
 
@@ -43,17 +42,6 @@ def test_eight_examples_refuse_what_they_show_to_be_worse(wins: int, losses: int
     after = [1.0] * wins + [0.0] * losses + [1.0] * (8 - wins - losses)
     assert verdict(before, after)[0] is passed
     assert verdict(before, after)[1]
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _run(world: Any, **kwargs: Any) -> tuple[Any, Recorder]:
