@@ -34,7 +34,7 @@ __all__ = ["Combee"]
 GEPA_MINIBATCH = 3
 """Default minibatch of ``dspy.GEPA``."""
 
-DEFAULT_OPERATORS = ("insert", "few-shot-swap")
+DEFAULT_OPERATORS = ("insert",)
 
 
 class Combee(Teleprompter):
@@ -43,9 +43,8 @@ class Combee(Teleprompter):
     GEPA's search is kept (Pareto front, acceptance, merge, checkpoints); what one
     reflection call did over three rollouts is done by a parallel scan over many.
     Wherever a script says ``dspy.GEPA(…)``, ``Combee(…)`` works with the same
-    arguments. Two defaults differ: the size of minibatches is planned
-    (``reflection_minibatch_size=None``), and demonstrations are learned beside
-    instructions (``operators``).
+    arguments. One default differs: the size of minibatches is planned
+    (``reflection_minibatch_size=None``).
 
     An object may compile several programs, one after the other. It keeps no
     state of a run. Not for use by several threads at once.
@@ -95,8 +94,10 @@ class Combee(Teleprompter):
             sweep over batch sizes it kept the most lessons at the fewest calls; the paper's own
             is ``parallel-scan``. ``single-call`` with its defaults, a ``reflection_minibatch_size`` and nothing else of
             Combee's own is parity with ``dspy.GEPA``: see :meth:`parity`.
-        operators: Each makes one child from what one scan taught. By default
-            ``insert`` and ``few-shot-swap``.
+        operators: Each makes one child from what one scan taught. By default ``insert``: instructions
+            are edited, as GEPA's are, at about GEPA's tokens. With ``few-shot-swap`` beside it
+            demonstrations are learned too: they help small models most, every rollout reads them, and a
+            second child is validated.
         controller: Plans the size of minibatches. By default ``power-law``.
         executor: Where rollouts and LM calls run.
         budget: A stopping rule, such as ``Budget`` with limits in rollouts, calls, tokens,

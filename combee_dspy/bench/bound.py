@@ -1,6 +1,6 @@
 """The shortest time in which a method's calls could have been served: what its efficiency is measured by. Pure.
 
-Three lower bounds of the time that a list of calls took, each from the calls alone:
+Three lower bounds of the time that a list of calls took, each from the calls alone, and one plan:
 
 *Capacity.* All service seconds over the slots: no order can beat it.
 
@@ -12,6 +12,12 @@ call in flight: it waited for a decision, and everything after needs everything
 before. The bound is the sum over stages of the greater of both figures above,
 each within the stage. Of a method that asks one batch at a time it is the sum
 over its barriers of the longest call of each.
+
+*Critical path.* What the calls take when each is served as soon as what it needs
+has been answered, its stage has begun and a slot is free, in the order in which they were asked for. A
+call that lasts long is known for it by nobody beforehand: where one starts among the last, the stages' bound
+leaves out that everything waits for it, and this does not. It is no lower bound of every order, but
+what this order costs on the service alone, without a moment of the client's own.
 
 The first two together (:attr:`Bound.free`) are what is left where no barrier is
 needed; the third (:attr:`Bound.staged`) grants a method the barriers that it has.
@@ -27,6 +33,7 @@ does not hold, stalls of the client count as barriers, and ``staged`` is too hig
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
@@ -64,12 +71,14 @@ class Bound:
         chain: The longest chain of calls that need each other.
         staged: The sum over stages of the greater of both, each within the stage.
         stages: Number of stages.
+        path: The method's own critical path: the calls in their order on the service's slots.
     """
 
     capacity: float
     chain: float
     staged: float
     stages: int
+    path: float
 
     @property
     def free(self) -> float:
@@ -120,7 +129,32 @@ def bound_of(calls: Sequence[Call], slots: int) -> Bound:
         chain=_chain(calls, range(len(calls))),
         staged=sum(max(pair) for pair in zip(busy, within, strict=True)),
         stages=len(stages),
+        path=sum(_path(calls, same, slots) for same in stages.values()),
     )
+
+
+def _path(calls: Sequence[Call], among: Sequence[int], slots: int) -> float:
+    """Return the seconds that some calls take, each served as soon as its order, its needs and a slot allow."""
+    known = set(among)
+    open_needs = {position: {one for one in calls[position].needs if one in known} for position in among}
+    needed_by: dict[int, list[int]] = {}
+    for position, needs in open_needs.items():
+        for one in needs:
+            needed_by.setdefault(one, []).append(position)
+    ready = [(calls[position].start, position) for position, needs in open_needs.items() if not needs]
+    heapq.heapify(ready)
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while ready or running:
+        while ready and len(running) < slots:
+            _, position = heapq.heappop(ready)
+            heapq.heappush(running, (now + calls[position].seconds, position))
+        now, ended = heapq.heappop(running)
+        for position in needed_by.get(ended, ()):
+            open_needs[position].discard(ended)
+            if not open_needs[position]:
+                heapq.heappush(ready, (calls[position].start, position))
+    return now
 
 
 def _chain(calls: Sequence[Call], among: Sequence[int]) -> float:

@@ -77,7 +77,12 @@ class SpeedRun:
 
     @property
     def efficiency(self) -> float | None:
-        """The run's bound, its own barriers kept, over its seconds."""
+        """The run's critical path on the service's slots over its seconds: what the client's own work costs."""
+        return self.bound.path / self.seconds if self.bound is not None and self.seconds else None
+
+    @property
+    def staged_efficiency(self) -> float | None:
+        """The same against the bound that knows beforehand which calls will last long, its own barriers kept."""
         return self.bound.staged / self.seconds if self.bound is not None and self.seconds else None
 
     @property
@@ -88,7 +93,8 @@ class SpeedRun:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data; scores that are all 0 or 1 as one text of digits."""
         scores = {name: _compact(getattr(self, name)) for name in ("before", "after")}
-        return {**asdict(self), **scores, "efficiency": self.efficiency, "free_efficiency": self.free_efficiency}
+        shares = {name: getattr(self, name) for name in ("efficiency", "staged_efficiency", "free_efficiency")}
+        return {**asdict(self), **scores, **shares}
 
 
 def run_speed(options: SpeedOptions) -> Iterator[SpeedRun]:

@@ -46,6 +46,8 @@ class SpeedOptions:
             :class:`combee_dspy.lms.ReasoningLaw`). Set by the peer alone: with 300 a rollout takes
             0.5 + 300 / 60 = 5.5 s in the median, about what an iteration of the serial peer implied
             in the measured comparison whose latencies the service has.
+        reasoning_spread: Standard deviation of the log of these tokens. 0, so that latency is the law of that
+            comparison and nothing else spreads it; answers whose lengths differ widen every barrier.
         base_accuracy: Share of questions that the simulated model answers rightly untaught: 67.5 %,
             what the untaught model of the ACE paper scores on Formula (arXiv 2510.04618, DeepSeek-V3.1).
         taught_accuracy: Share of questions that it answers rightly when it has been taught what they need: 85.5 %,
@@ -69,6 +71,7 @@ class SpeedOptions:
     seeds: tuple[int, ...] = ()
     program: Program = "chain-of-thought"
     reasoning_tokens: float = 300.0
+    reasoning_spread: float = 0.0
     base_accuracy: float = 0.675
     taught_accuracy: float = 0.855
     benchmark: str = "formula-mini"
@@ -116,7 +119,9 @@ class SpeedOptions:
             slots=self.slots,
             time_scale=self.time_scale if timed else 0.0,
             log_calls=timed,
-            reasoning=ReasoningLaw(self.reasoning_tokens) if self.program == "chain-of-thought" else None,
+            reasoning=ReasoningLaw(self.reasoning_tokens, self.reasoning_spread)
+            if self.program == "chain-of-thought"
+            else None,
         )
 
     @property

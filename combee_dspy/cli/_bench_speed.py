@@ -24,8 +24,8 @@ HELP = f"""Seconds for one epoch: Combee beside dspy.GEPA, on one service, in on
 Without --endpoint no language model is involved: a service on this machine answers
 with seeded latencies, and seconds are its simulated seconds. Every method gets the
 same program, data, service and seed, and the defaults of its own constructor.
-The program reasons before it answers, as a first program usually does, about 300
-tokens; the model is right on 67.5 % untaught, 85.5 % taught. --program predict answers at once.
+The program reasons before it answers, as a first program usually does, 300 tokens;
+the model is right on 67.5 % untaught, 85.5 % taught. --program predict answers at once.
 
 \b
     combee bench speed
@@ -46,9 +46,10 @@ held-out to tell. Seeds other than the timed one are run without latencies.
 What this machine computes counts in the seconds too, and counts for more the
 smaller --time-scale is: 1 costs as much time as it simulates, and is exact.
 
-Efficiency is the method's own bound over its seconds: the sum, over its barriers,
-of the longest chain of calls that need each other, or of what the slots can serve
-where that is more. "Without barriers" grants it none that its texts do not show.
+Efficiency is the method's own critical path over its seconds: what its calls take,
+in its order, on the service's slots, each as soon as what it needs is there. The
+rows below it grant more: to know beforehand which calls last long, then no barrier
+either that its texts do not show.
 
 {EXIT_CODES}"""
 
@@ -95,6 +96,9 @@ def speed(  # noqa: PLR0913 - one parameter an option
     ] = 0.675,
     taught_accuracy: Annotated[float, typer.Option(help="Share of them that it answers rightly when taught.")] = 0.855,
     reasoning_tokens: Annotated[float, typer.Option(help="Median tokens of the simulated model's reasoning.")] = 300.0,
+    reasoning_spread: Annotated[
+        float, typer.Option(help="Standard deviation of the log of these tokens; 0: always as many.")
+    ] = 0.0,
     endpoint: Annotated[
         str | None, _of_endpoint("Address of an OpenAI-compatible service, instead of simulated.")
     ] = None,
@@ -123,6 +127,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
         # Checked with all other options.
         program=program,  # type: ignore[arg-type]
         reasoning_tokens=reasoning_tokens,
+        reasoning_spread=reasoning_spread,
         base_accuracy=base_accuracy,
         taught_accuracy=taught_accuracy,
         slots=slots,
@@ -203,6 +208,7 @@ def _command(options: SpeedOptions) -> str:
         "base_accuracy",
         "taught_accuracy",
         "reasoning_tokens",
+        "reasoning_spread",
     ):
         parts += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     given = {

@@ -51,8 +51,9 @@ class Ahead:
         self._open: dict[RolloutKey, AheadEntry] = {}
         self._given_up: dict[RolloutKey, AheadEntry] = {}
 
-    def __contains__(self, key: RolloutKey) -> bool:
-        return key in self._open
+    def open(self, key: RolloutKey) -> AheadEntry | None:
+        """Return the entry of a rollout that was started and that nobody has asked for yet, if there is one."""
+        return self._open.get(key)
 
     def said(self, key: RolloutKey) -> Said | None:
         """Return whether an entry has been told of; ``None`` where there is no entry."""
@@ -70,6 +71,18 @@ class Ahead:
     def open_in(self, *lanes: str) -> int:
         """Return how many rollouts of some lanes nobody has asked for yet."""
         return sum(entry.lane in lanes for entry in self._open.values())
+
+    def settle(self, identity: str, lane: str, into: str) -> None:
+        """Note that what was started for a candidate on a guess is going to be asked for.
+
+        Args:
+            identity: The candidate's content hash.
+            lane: The guesses' lane.
+            into: The lane that they belong to now.
+        """
+        for entry in self._open.values():
+            if entry.candidate_id == identity and entry.lane == lane:
+                entry.lane = into
 
     def give_up(self, unwanted: Callable[[AheadEntry, str], bool], iteration: int) -> int:
         """Cancel what is not wanted any more; return how many rollouts that are.

@@ -373,7 +373,12 @@ class Evaluator:
             cache.obtain, key, example, lambda: self._program(candidate, identity), buy, traced=self._keeps(row)
         )
         again = functools.partial(settings.run, ask)
-        future, bought = ask()
+        started = self.ahead.open(key) if lane is not None else self.ahead.take(key)
+        if started is not None and not started.future.cancelled():
+            # Even where it has failed by now: it was tried as often as it would be now.
+            future, bought = started.future, False
+        else:
+            future, bought = ask()
         if lane is not None:
             said = self.ahead.said(key)
             early = key not in self._known and said is None
@@ -382,14 +387,13 @@ class Evaluator:
             if early:
                 self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought, said=said))
             return Ticket(future, bought, early, again, said)
-        joined = self.ahead.take(key)
-        if joined is not None:
+        if started is not None:
             # It was bought for this very call, early: the books do not tell the two apart.
             self._known.add(key)
             move = getattr(self._session, "move", None)
             if move is not None:
                 move(future, place)
-            return Ticket(future, bought or joined.bought, not joined.charged, again, joined.said)
+            return Ticket(future, bought or started.bought, not started.charged, again, started.said)
         new = bought or key not in self._known
         self._known.add(key)
         return Ticket(future, bought, new, again)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from dataclasses import dataclass
 
 import dspy
@@ -178,7 +178,8 @@ class Foresight:
         """Wait for verdicts, and begin a child's validation once nothing on its screen can refuse it any more.
 
         That is no guess: the screen's last rollouts are waited for only because their scores are
-        reported. Returns when every verdict is certain.
+        reported. Returns when every verdict is certain. Where there is one child, the next minibatch
+        begins on it then, as far as the share of guesses goes.
 
         Args:
             children: The children, in the order of ``begun``.
@@ -197,8 +198,11 @@ class Foresight:
                 scores = [_score(ticket.future) for ticket in begun.pending[number]]
                 if open_screens[number].surely_passes(scores):
                     del open_screens[number]
+                    self._evaluator.ahead.settle(candidate_id(children[number]), _SCREENED, _DRAWN)
                     items = [(children[number], self._validation)]
                     self._evaluator.start_ahead(items, purpose="validation", lane=_DRAWN)
+                    if len(children) == 1:
+                        self.beside_validation(children)
 
     def beside_validation(self, children: Sequence[Candidate]) -> None:
         """Run the next minibatch on the likeliest parent, beside its validation."""
@@ -324,15 +328,12 @@ def place_of(number: int) -> str:
 
 
 def _one_went_well(begun: Begun) -> bool:
-    """Wait for the first rollout that did not fail; return whether there is one."""
-    for tickets in begun.pending:
-        for ticket in tickets:
-            # In their order: the first to be started is among the first to end, and a
-            # program that fails on it may fail on all.
-            try:
-                rollout = ticket.future.result()
-            except Exception:  # noqa: BLE001 - the evaluator raises it, with all that it knows
-                return False
-            if rollout.error is None:
-                return True
+    """Wait for the first rollout that did not fail, whichever it is; return whether there is one."""
+    for future in as_completed({ticket.future for tickets in begun.pending for ticket in tickets}):
+        try:
+            rollout = future.result()
+        except Exception:  # noqa: BLE001 - the evaluator raises it, with all that it knows
+            return False
+        if rollout.error is None:
+            return True
     return False

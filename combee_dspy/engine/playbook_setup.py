@@ -23,13 +23,13 @@ from combee_dspy.engine.state import RunState
 from combee_dspy.events import Event
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import Guards
-from combee_dspy.operators import FewShotSwap, Insert
+from combee_dspy.operators import Insert
 
 __all__ = ["Draw", "Wired", "check_playbook_settings", "drawing", "wired"]
 
 # What Combee takes where nobody says anything else, of what a playbook's loop does not read.
 _DEFAULTS: Mapping[str, Any] = {
-    "operators": (Insert(), FewShotSwap()),
+    "operators": (Insert(),),
     "children": None,
     "guards": Guards(),
     "diversity": Diversity(),

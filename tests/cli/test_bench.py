@@ -36,7 +36,7 @@ def run(
         written={"task": 6_000, "reflect": 900},
         speculative=7 if method == "combee" else None,
         slot_use=0.25,
-        bound=Bound(capacity=10.0, chain=50.0, staged=90.0, stages=3),
+        bound=Bound(capacity=10.0, chain=50.0, staged=80.0, stages=3, path=90.0),
         validation=0.7,
         before=(0.0,) * 40,
         after=(after,) * 40,
@@ -83,8 +83,9 @@ def test_the_table_says_what_was_measured_and_that_it_is_simulated(
     assert table["task calls"] == ["1,200", "1,200"]
     assert table["speculative calls"] == ["", "7"]
     assert table["slot use"] == ["25.0%", "25.0%"]
-    assert table["own bound, simulated s"] == ["90", "90"]
+    assert table["own critical path, simulated s"] == ["90", "90"]
     assert table["efficiency"] == ["9.0%", "72.0%"]
+    assert table["… if long calls were known"] == ["8.0%", "64.0%"]
     assert table["… without barriers"] == ["5.0%", "40.0%"]
     assert table["held-out minus gepa's"] == ["", "+0.000 [+0.000, +0.000]"]
     assert "not comparable" not in out
@@ -111,7 +112,8 @@ def test_options_reach_the_measurement_and_the_record(
     target = tmp_path / "speed.json"
     arguments = (
         "--methods gepa --examples 9 --validation 5 --heldout 7 --program predict --slots 3 --time-scale 0.5 "
-        "--repeats 2 --seed 4 --base-accuracy 0.5 --taught-accuracy 0.855 --reasoning-tokens 200.0 "
+        "--repeats 2 --seed 4 --base-accuracy 0.5 --taught-accuracy 0.855 "
+        "--reasoning-tokens 200.0 --reasoning-spread 0.35 "
         "--reference-repeats 2 "
         "--seeds 0,1,2,7 --path my/rows"
     )
@@ -130,6 +132,7 @@ def test_options_reach_the_measurement_and_the_record(
         program="predict",
         base_accuracy=0.5,
         reasoning_tokens=200.0,
+        reasoning_spread=0.35,
         reference_repeats=2,
         seeds=(0, 1, 2, 7),
         benchmark="formula",

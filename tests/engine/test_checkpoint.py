@@ -92,13 +92,11 @@ def test_a_run_of_stock_gepa_goes_on_with_insert_and_is_refused_otherwise(world:
     dspy.GEPA(world.metric, max_metric_calls=20, **given).compile(world.student(), **sets)
     asked = len(world.task_lm.requests)
     with pytest.raises(ArgumentValueError, match=r'operators=\["insert"\]'):
-        Combee(world.metric, max_metric_calls=80, **given).compile(world.student(), **sets)
+        Combee(world.metric, max_metric_calls=80, operators=["insert", "few-shot-swap"], **given).compile(
+            world.student(), **sets
+        )
     assert len(world.task_lm.requests) == asked
-    report = (
-        Combee(world.metric, max_metric_calls=80, operators=["insert"], **given)
-        .compile(world.student(), **sets)
-        .combee_report
-    )
+    report = Combee(world.metric, max_metric_calls=80, **given).compile(world.student(), **sets).combee_report
     assert report.rollouts > 20
     assert len(world.task_lm.requests) > asked
 

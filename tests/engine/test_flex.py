@@ -85,7 +85,7 @@ def _compile(world: Any, proposer: CodeProposer, hook: Recorder, **kwargs: Any) 
 
 def test_one_code_edit_a_round_in_the_callers_thread(world: Any) -> None:
     proposer, hook = CodeProposer(), Recorder()
-    program = _compile(world, proposer, hook)
+    program = _compile(world, proposer, hook, operators=["insert", "few-shot-swap"])
     report = program.combee_report
     assert proposer.calls
     assert all(names == ["flex", "other"] and own_thread for names, own_thread in proposer.calls)

@@ -81,7 +81,8 @@ def _run(workers: int, **kwargs: Any) -> tuple[dict[str, Any], Recorder]:
 
 
 def test_the_same_seed_gives_the_same_run_with_any_number_of_workers() -> None:
-    runs = {workers: _run(workers, reflection_minibatch_size=6)[0] for workers in (1, 8, 64)}
+    both = ["insert", "few-shot-swap"]
+    runs = {workers: _run(workers, reflection_minibatch_size=6, operators=both)[0] for workers in (1, 8, 64)}
     assert len(runs[1]["candidates"]) > 1
     assert runs[1]["speculative"] > 0
     assert runs[8] == runs[1]
