@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import singledispatchmethod
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from combee_dspy import events
 from combee_dspy.tracking._codec import decode
 from combee_dspy.tracking._journal import Entry, read_at
-from combee_dspy.tracking._rows import Row, row_of, table_of
+from combee_dspy.tracking._rows import Cells, Row, cells_of, row_of, table_of
 from combee_dspy.tracking._summary import MAX_TAG, Summary, params_of
 from combee_dspy.tracking._text import cut
 from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, Report, Status, Text, Traces, Write
@@ -85,7 +86,7 @@ class Fold:
         self._target = target
         self._summary = Summary()
         self._report = Collector()
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: list[Cells] = []
         self._places: dict[str, tuple[str, int]] = {}
         self._parents: dict[str, str] = {}
         self._params = set(target.params)
@@ -104,21 +105,22 @@ class Fold:
     def feed(self, entry: Entry) -> list[Write]:
         """Hear one line and return what it makes necessary, in order."""
         self._at = float(entry.data.get("at") or self._at)
+        kind = entry.kind
+        if kind == "rollout":
+            return self._rollout(entry)
         writes: list[Write] = []
-        if entry.kind == "journal":
+        if kind == "journal":
             # The process before was killed where it did not say that it ended.
             writes = [] if self._ended else self._tell()
             self._ended = False
             self._run_id = str(entry.data.get("run_id", ""))
-        elif entry.kind == "rollout":
-            return self._rollout(entry)
-        elif entry.kind == "provenance":
+        elif kind == "provenance":
             self._provenance = {str(name): str(value) for name, value in (entry.data.get("data") or {}).items()}
-        elif entry.kind == "end":
+        elif kind == "end":
             self._ended = True
             writes = self.finish()
         else:
-            event = decode(entry.kind, entry.data.get("data") or {})
+            event = decode(kind, entry.data.get("data") or {})
             if event is not None:
                 self._summary.hear(event)
                 self._report.hear(event, self._at)
@@ -152,25 +154,11 @@ class Fold:
     def _rollout(self, entry: Entry) -> list[Write]:
         # As it was read: making a record of each would cost more than all else that is done with it here.
         data = entry.data
-        self._rows.append(data)
+        self._rows.append(cells_of(data))
         self.rollouts += 1
         self._places[data["rollout_id"]] = (entry.file, entry.offset)
         self._summary.hear_rollout(data)
-        self._report.rollout(
-            Seen(
-                iteration=data["iteration"],
-                rollout_id=data["rollout_id"],
-                candidate_id=data["candidate_id"],
-                example_id=data["example_id"],
-                split=data["split"],
-                purpose=data["purpose"],
-                score=data["score"],
-                cached=data["cached"],
-                error=data["error"],
-                texts=lambda: (data["inputs"], data["prediction"], data["feedback"]),
-            ),
-            self._at,
-        )
+        self._report.rollout(Seen._make((*_SEEN(data), lambda: _TEXTS(data))), self._at)
         return self._part() if len(self._rows) >= MAX_ROWS else []
 
     @singledispatchmethod
@@ -281,8 +269,14 @@ class Fold:
         return {} if self._target.described else {"mlflow.note.content": self._summary.description()}
 
 
-def _serial(row: Mapping[str, Any]) -> str:
-    return str(row["rollout_id"]).removeprefix(f"{row['run_id']}.").replace(".", "-")
+# The fields of Seen, but for its texts.
+_SEEN = itemgetter(*(name for name in Seen._fields if name != "texts"))
+_TEXTS = itemgetter("inputs", "prediction", "feedback")
+
+
+def _serial(row: Cells) -> str:
+    rollout_id, run_id, *_ = row
+    return str(rollout_id).removeprefix(f"{run_id}.").replace(".", "-")
 
 
 def _texts(texts: Mapping[str, str], folder: str) -> list[Write]:

@@ -17,9 +17,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -54,9 +54,15 @@ JOURNAL_FOLDER = "journal"
 STEPS = 200
 """Rollouts of a process whose predictor calls are kept for traces: errors, and the first two of each kind."""
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
+
+def _as_data(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_as_data)
 _EACH_KIND = 2
 _PATTERN = "journal-*.jsonl"
+_READ = 1 << 18
 
 # What a run cannot do without after a power cut is on the disk before it goes on.
 _SYNCED = (events.RunStarted, events.IterationFinished, events.RunFinished)
@@ -165,7 +171,7 @@ class Journal:
         if not event.cached:
             # What was run under a schedule that does not name itself ran under its latest decision.
             data["schedule_id"] = data["schedule_id"] or self._schedule
-        return {"kind": "rollout", **data}
+        return data
 
     def _wants_steps(self, event: events.RolloutFinished) -> bool:
         place = (event.iteration, event.purpose)
@@ -203,9 +209,8 @@ class Journal:
             _logger.debug("fsync of %s: %s", self.file, error)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of a journal.
+class Entry(NamedTuple):
+    """One line of a journal. A tuple: one is made of every line that is read.
 
     Attributes:
         file: The file's name.
@@ -270,7 +275,9 @@ class Tail:
         Raises:
             ArgumentValueError: The file has a newer layout than this version knows.
         """
-        with self.file.open("rb") as stream:
+        name = self.file.name
+        # Each read lets go of the GIL, which is a wait among the threads of a run: there are to be few.
+        with self.file.open("rb", buffering=_READ) as stream:
             stream.seek(self._offset)
             for line in stream:
                 if not line.endswith(b"\n") and not final:
@@ -280,7 +287,7 @@ class Tail:
                 self._number += 1
                 data = _parsed(line)
                 if data is not None:
-                    yield Entry(self.file.name, self._number, offset, data)
+                    yield Entry(name, self._number, offset, data)
 
 
 def read_at(folder: Path, file: str, offset: int) -> Mapping[str, Any] | None:

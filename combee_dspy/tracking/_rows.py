@@ -16,13 +16,14 @@ from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._text import show
 
-__all__ = ["Inputs", "Row", "data_of", "parquet_of", "row_of", "table_of"]
+__all__ = ["Cells", "Inputs", "Row", "cells_of", "data_of", "parquet_of", "row_of", "table_of"]
 
 CELL = 2_000
 """Characters of a cell. A longer text is cut, visibly."""
 
-# Between texts that are searched for keys in one go: no part of a word, and no white space.
-_BETWEEN = "\ue0fe"
+# Between texts that are searched for keys in one go. No shape of a key goes past it: some end at white space, others
+# go past that and end at what is in no key. It is ASCII, because other text takes several times as long to search.
+_BETWEEN = "\n\0\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,9 @@ def data_of(  # noqa: PLR0913 - what one line says, each by its name
     with_steps: bool = False,
     inputs: Inputs | None = None,
 ) -> dict[str, Any]:
-    """Return a rollout as JSON data, by the columns of :class:`Row`, without keys and with long cells cut.
+    """Return a rollout's line in the journal, by the columns of :class:`Row`, without keys and with long cells cut.
+
+    The calls by role are records, not yet JSON data.
 
     Args:
         event: The rollout.
@@ -145,22 +148,24 @@ def data_of(  # noqa: PLR0913 - what one line says, each by its name
     """
     rollout = event.rollout
     texts = [show(rollout.error, CELL), show(rollout.feedback, CELL), show(rollout.prediction, CELL)]
-    steps = rollout.trace if with_steps else ()
-    callers = rollout.callers if len(rollout.callers) == len(steps) else ("",) * len(steps)
-    for caller, (_, given, returned) in zip(callers, steps, strict=True):
-        texts += [caller, show(given, CELL), show(returned, CELL)]
-    error, feedback, prediction, *rest = _without_keys(texts, redactor)
+    if with_steps:
+        steps = rollout.trace
+        callers = rollout.callers if len(rollout.callers) == len(steps) else ("",) * len(steps)
+        for caller, (_, given, returned) in zip(callers, steps, strict=True):
+            texts += [show(caller, CELL), show(given, CELL), show(returned, CELL)]
+    error, feedback, prediction, *rest = redactor.text(_BETWEEN.join(texts)).split(_BETWEEN)
     usage: Sequence[CallUsage] | None = () if event.cached else rollout.usage
     found: dict[str, Any] = {
+        "kind": "rollout",
         "rollout_id": f"{run_id}.{serial}",
         "run_id": run_id,
         "iteration": event.iteration,
         "purpose": event.purpose,
         "split": event.split,
         "candidate_id": event.candidate_id,
-        "parent_ids": list(parents),
+        "parent_ids": parents,
         "example_id": rollout.example_id,
-        "roles": {**roles, **{one.role: one.model for one in usage or ()}},
+        "roles": _roles(roles, usage),
         "prompt_hash": rollout.prompt_hash,
         "score": float(rollout.score),
         "feedback_length": len(rollout.feedback),
@@ -170,7 +175,8 @@ def data_of(  # noqa: PLR0913 - what one line says, each by its name
         "cached": event.cached,
         "error_class": _error_class(rollout),
         "schedule_id": event.schedule_id or ("" if event.cached else rollout.schedule_id),
-        "usage": [_usage(one) for one in usage or ()],
+        # Records as they are: orjson writes their fields.
+        "usage": usage or (),
         "error": error,
         "feedback": feedback,
         "inputs": (inputs or Inputs(redactor)).text(rollout),
@@ -204,11 +210,33 @@ def table_of(rows: Sequence[Row], why: Sequence[str]) -> dict[str, Any]:
     return {"columns": ["why", *_SHOWN], "data": data}
 
 
-def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
-    """Return rows as a zstd Parquet file; ``None`` where pyarrow is not installed.
+Cells = tuple[Any, ...]
+"""A rollout as the table holds it: text, numbers and flags alone, so that keeping thousands costs the garbage
+collector nothing."""
+
+
+def cells_of(row: Row | Mapping[str, Any]) -> Cells:
+    """Return a rollout's cells, nested values as JSON text: every reader of Parquet has strings.
 
     Args:
-        rows: Rows, or what :func:`data_of` wrote of them.
+        row: A row, or what :func:`data_of` wrote of it.
+    """
+    if isinstance(row, Row):
+        flat, nested = _FLAT_OF_ROW(row), _NESTED_OF_ROW(row)
+    else:
+        try:
+            flat, nested = _FLAT_OF_LINE(row), _NESTED_OF_LINE(row)
+        except KeyError:
+            # Written before there was such a column.
+            flat, nested = tuple(map(row.get, _FLAT)), tuple(map(row.get, _NESTED))
+    return *flat, *[None if value is None else orjson.dumps(value).decode() for value in nested]
+
+
+def parquet_of(rows: Sequence[Cells]) -> bytes | None:
+    """Return rollouts as a zstd Parquet file; ``None`` where pyarrow is not installed.
+
+    Args:
+        rows: The cells of each.
     """
     try:
         import pyarrow as pa
@@ -216,30 +244,20 @@ def parquet_of(rows: Sequence[Row | Mapping[str, Any]]) -> bytes | None:
     except ImportError:
         return None
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    columns = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "steps"}
-    # Nested values as JSON text: every reader of Parquet has strings.
-    schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in columns.items()])
-    table = {}
-    for (name, kind), values in zip(columns.items(), _columns(rows, tuple(columns)), strict=True):
-        table[name] = values if kind in types else [_cell(value) for value in values]
+    schema = pa.schema([(name, types.get(kind, pa.string())) for name, kind in _KINDS.items()])
+    columns = list(zip(*rows, strict=True)) or [()] * len(_KINDS)
+    table = pa.Table.from_pydict(dict(zip((*_FLAT, *_NESTED), columns, strict=True)), schema=schema)
     sink = io.BytesIO()
-    parquet.write_table(pa.Table.from_pydict(table, schema=schema), sink, compression="zstd")
+    parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue()
 
 
-def _columns(rows: Sequence[Row | Mapping[str, Any]], names: tuple[str, ...]) -> list[Sequence[Any]]:
-    of_line, of_row = itemgetter(*names), attrgetter(*names)
-    cells = []
-    for row in rows:
-        try:
-            cells.append(of_line(row) if isinstance(row, dict) else of_row(row))
-        except KeyError:
-            # Written before there was such a column.
-            cells.append(tuple(row.get(name) for name in names))  # type: ignore[union-attr]  # a dict, by its error
-    return list(zip(*cells, strict=True)) or [()] * len(names)
-
-
 _NAMES = tuple(field.name for field in fields(Row))
+_KINDS = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "steps"}
+_FLAT = tuple(name for name, kind in _KINDS.items() if kind in {"str", "int", "float", "bool"})
+_NESTED = tuple(name for name in _KINDS if name not in _FLAT)
+_FLAT_OF_LINE, _FLAT_OF_ROW = itemgetter(*_FLAT), attrgetter(*_FLAT)
+_NESTED_OF_LINE, _NESTED_OF_ROW = itemgetter(*_NESTED), attrgetter(*_NESTED)
 # What tells something comes first: a screen shows four to six columns of the table.
 _FIRST = ("score", "inputs", "prediction", "feedback", "error")
 _SHOWN = (*_FIRST, *(name for name in _NAMES if name not in {*_FIRST, "run_id", "usage", "steps"}))
@@ -254,12 +272,6 @@ def _json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else _cell(value)
 
 
-def _without_keys(texts: Sequence[str], redactor: Redactor) -> list[str]:
-    # One search over all of them: most of its cost is in beginning.
-    joined = _BETWEEN.join(text.replace(_BETWEEN, "\ufffd") for text in texts)
-    return redactor.text(joined).split(_BETWEEN)
-
-
 def _error_class(rollout: Rollout) -> str:
     if rollout.error is None:
         # DSPy's own record of an answer that did not parse is scored, and no error of the program.
@@ -268,12 +280,13 @@ def _error_class(rollout: Rollout) -> str:
     return name if name.isidentifier() else "Error"
 
 
-def _usage(one: CallUsage) -> dict[str, Any]:
-    return dict(zip(_USAGE, _OF_USAGE(one), strict=True))
-
-
-_USAGE = tuple(field.name for field in fields(CallUsage))
-_OF_USAGE = attrgetter(*_USAGE)
+def _roles(announced: Mapping[str, str], usage: Sequence[CallUsage] | None) -> Mapping[str, str]:
+    if not usage:
+        return announced
+    roles = {**announced}
+    for one in usage:
+        roles[one.role] = one.model
+    return roles
 
 
 def _sums(usage: Sequence[CallUsage] | None) -> dict[str, Any]:
@@ -291,7 +304,15 @@ def _sums(usage: Sequence[CallUsage] | None) -> dict[str, Any]:
         dollars = None if dollars is None or one.dollars is None else dollars + one.dollars
         if one.gpu_seconds is not None:
             gpu_seconds = (gpu_seconds or 0.0) + one.gpu_seconds
-    return dict(zip(_FIGURES, (calls, failed, cached, prompt, completion, dollars, gpu_seconds), strict=True))
+    return {
+        "calls": calls,
+        "failed_calls": failed,
+        "cached_calls": cached,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "dollars": dollars,
+        "gpu_seconds": gpu_seconds,
+    }
 
 
 _FIGURES = (

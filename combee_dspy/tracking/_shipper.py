@@ -108,6 +108,8 @@ class Shipper:
             yield from tail.read(final=file != self._own)
 
     def _flush(self) -> bool:
+        if not self._pending:
+            return True
         from mlflow.exceptions import MlflowException
 
         while self._pending:

@@ -16,7 +16,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._codec import decode
 from combee_dspy.tracking._journal import entries_of, files_of, find_journal
 from combee_dspy.tracking._redact import Redactor
-from combee_dspy.tracking._rows import Row, parquet_of, row_of
+from combee_dspy.tracking._rows import Cells, Row, cells_of, parquet_of, row_of
 from combee_dspy.tracking.report import Collector, ReportData, Seen, render
 from combee_dspy.tracking.report._data import CandidateRow
 
@@ -89,11 +89,11 @@ class JournalSource(Source):
     def table(self) -> Any:
         """Return the rollouts."""
         pa = need_pyarrow()
-        rows: list[Row] = []
+        rows: list[Cells] = []
         tables = [_table(())]
         for entry in entries_of(self.folder):
             if entry.kind == "rollout":
-                rows.append(row_of(entry.data))
+                rows.append(cells_of(row_of(entry.data)))
                 if len(rows) >= _CHUNK:
                     tables.append(_table(rows))
                     rows = []
@@ -284,7 +284,7 @@ def _seen(row: Row) -> Seen:
     )
 
 
-def _table(rows: Iterable[Row]) -> Any:
+def _table(rows: Iterable[Cells]) -> Any:
     from pyarrow import parquet
 
     return parquet.read_table(io.BytesIO(parquet_of(tuple(rows)) or b""))

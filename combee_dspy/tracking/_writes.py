@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from combee_dspy.tracking._rows import Row
+from combee_dspy.tracking._rows import Cells, Row
 
 if TYPE_CHECKING:
     from combee_dspy.tracking.report import ReportData
@@ -40,10 +40,10 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rollouts, as they stand in the journal, as one Parquet artifact that is named by their serials."""
+    """Rollouts as one Parquet artifact that is named by their serials."""
 
     path: str
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Cells, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,32 @@ def test_keys_are_in_no_line(tmp_path: Path, story: Story) -> None:
     assert encoded["texts"] == {"api_key.predict": "Find it."}
 
 
+@pytest.mark.parametrize("end", ["api_key=abcdefgh", "see http://host", "Bearer", "ends in sk-abcdef", "api_key"])
+def test_a_key_at_the_end_of_a_text_takes_nothing_of_the_next(
+    tmp_path: Path, make_rollout: Callable[..., Rollout], end: str
+) -> None:
+    rollout = replace(make_rollout(1, 0.5), feedback=end, prediction="= abc1defgh:x@y")
+    finished = events.RolloutFinished(
+        rollout=rollout, rollout_id="1", candidate_id="c", split="train", purpose="parent"
+    )
+    _written(tmp_path, [finished])
+    (row,) = [row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout"]
+    assert (row.feedback, row.prediction) == (Redactor().text(end), rollout.prediction)
+
+
+def test_a_line_that_the_quick_writer_refuses_says_the_same(
+    tmp_path: Path, make_rollout: Callable[..., Rollout]
+) -> None:
+    usage = (CallUsage("task", "small", 2, 1, 0, 10, 2**70),)
+    finished = events.RolloutFinished(
+        rollout=replace(make_rollout(1, 0.5), usage=usage), rollout_id="1", candidate_id="c", split="t", purpose="p"
+    )
+    _written(tmp_path, [finished])
+    (row,) = [row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout"]
+    assert row.usage[0]["completion_tokens"] == row.completion_tokens == 2**70
+    assert CallUsage(**row.usage[0]) == usage[0]
+
+
 _end: dict[str, Any] = {"reason": "", "best_index": 0, "best_score": 1.0, "rollouts": 1, "seconds": 1.0}
 
 

@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from combee_dspy import events
 from combee_dspy.records import Rollout
 from combee_dspy.tracking._redact import Redactor
-from combee_dspy.tracking._rows import CELL, Row, data_of, parquet_of, row_of, table_of
+from combee_dspy.tracking._rows import CELL, Row, cells_of, data_of, parquet_of, row_of, table_of
 from combee_dspy.tracking._summary import MAX_PARAM, Summary, params_of
 
 Story = Callable[[], list[events.Event]]
@@ -17,7 +18,7 @@ Story = Callable[[], list[events.Event]]
 
 def _line(event: events.RolloutFinished) -> dict[str, Any]:
     data = data_of(event, Redactor(), run_id="run", serial=event.rollout_id, roles={}, parents=())
-    line: dict[str, Any] = json.loads(json.dumps(data))
+    line: dict[str, Any] = orjson.loads(orjson.dumps(data))
     return line
 
 
@@ -185,7 +186,7 @@ def test_parquet_reads_back_as_written(make_rollout: Callable[..., Rollout]) -> 
     import io
 
     rows = [_as_row(_row(make_rollout, index, 0.25, "bad \ud800 text")) for index in range(3)]
-    content = parquet_of(rows)
+    content = parquet_of([cells_of(row) for row in rows])
     assert content is not None
     back = parquet.read_table(io.BytesIO(content)).to_pylist()
     assert [line["rollout_id"] for line in back] == ["run.r0", "run.r1", "run.r2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from combee_dspy.events import RolloutFinished
 from combee_dspy.tracking._text import show
@@ -20,9 +20,8 @@ CELL = 1_500
 """Characters of a text that is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is needed of one rollout to judge whether it is telling.
+class Seen(NamedTuple):
+    """What is needed of one rollout to judge whether it is telling. A tuple: one is made of every rollout of a run.
 
     Attributes:
         iteration: When.
