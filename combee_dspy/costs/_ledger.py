@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from combee_dspy.costs._gpu import GpuMeter
 from combee_dspy.costs._prices import PriceTable
@@ -18,9 +18,8 @@ __all__ = ["Counts", "LMCall", "Ledger", "Totals"]
 _PICO = 10**12
 
 
-@dataclass(frozen=True, slots=True)
-class LMCall:
-    """One finished LM call.
+class LMCall(NamedTuple):
+    """One finished LM call. A tuple, because making one is part of what every call costs.
 
     Attributes:
         call_id: DSPy's id of the call; empty where DSPy announced none.
@@ -153,7 +152,7 @@ class _Flight:
 
 
 class _Line(_Flight):
-    """Running sums of one role and model."""
+    """Running sums of one role and model, with what its role's calls have in common."""
 
     __slots__ = (
         "cached",
@@ -161,6 +160,8 @@ class _Line(_Flight):
         "completion",
         "errors",
         "gpu_seconds",
+        "meter",
+        "of_role",
         "pico",
         "prompt",
         "seconds",
@@ -168,11 +169,13 @@ class _Line(_Flight):
         "unpriced",
     )
 
-    def __init__(self, gpu_seconds: float | None) -> None:
+    def __init__(self, of_role: _Flight, meter: GpuMeter | None) -> None:
         super().__init__()
+        self.of_role = of_role
+        self.meter = meter
         self.calls = self.errors = self.cached = self.prompt = self.completion = self.pico = self.unpriced = 0
         self.seconds = self.slowest = 0.0
-        self.gpu_seconds = gpu_seconds
+        self.gpu_seconds = None if meter is None else 0.0
 
     def freeze(self) -> _Sums:
         sums = (self.calls, self.errors, self.cached, self.prompt, self.completion, self.pico, self.unpriced)
@@ -250,14 +253,13 @@ class Ledger:
         with self._lock:
             line = self._lines.get((role, model))
             if line is None:
-                line = self._lines[role, model] = _Line(0.0 if role in self._meters else None)
-                self._roles.setdefault(role, _Flight())
+                of_role = self._roles.setdefault(role, _Flight())
+                line = self._lines[role, model] = _Line(of_role, self._meters.get(role))
             line.begin()
-            self._roles[role].begin()
+            line.of_role.begin()
             self._all.begin()
-            meter = self._meters.get(role)
             # Read under the lock, so that the meter's time never runs backwards.
-            return 0.0 if meter is None else meter.start(self.clock())
+            return 0.0 if line.meter is None else line.meter.start(self.clock())
 
     def finish(self, call: LMCall, gpu_started: float = 0.0) -> LMCall:
         """Add a call that :meth:`begin` announced, and tell the listeners.
@@ -272,13 +274,12 @@ class Ledger:
         pico = 0 if call.dollars is None else round(call.dollars * _PICO)
         seconds = 0.0 if call.cached else call.seconds
         with self._lock:
-            meter = self._meters.get(call.role)
-            if meter is not None:
-                share = meter.stop(gpu_started, self.clock())
-                call = replace(call, gpu_seconds=0.0 if call.cached else share)
             line = self._lines[call.role, call.model]
+            if line.meter is not None:
+                share = line.meter.stop(gpu_started, self.clock())
+                call = call._replace(gpu_seconds=0.0 if call.cached else share)
             line.in_flight -= 1
-            self._roles[call.role].in_flight -= 1
+            line.of_role.in_flight -= 1
             self._all.in_flight -= 1
             line.calls += 1
             line.errors += call.error is not None

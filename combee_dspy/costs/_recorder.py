@@ -158,7 +158,7 @@ class _Open:
 
     def __init__(self, role: Role, model: str) -> None:
         self.meter: RolloutMeter | None = current_meter()
-        self.gpu_started: tuple[float, ...] = ()
+        self.gpu_started: list[float] = []
         self.role = role
         self.model = model
         self.heard = False
@@ -168,7 +168,7 @@ class _Open:
         self.completion = 0
         self.scope: AbstractContextManager[None] | None = None
         self.token: Token[tuple[_Listener, _Open] | None] | None = None
-        self.started: tuple[float, ...] = ()
+        self.started: list[float] = []
 
     def hear(self, lm: str, usage: Mapping[str, Any]) -> None:
         # Called more than once where an LM that makes n > 1 requests fails on a later one.
@@ -190,9 +190,7 @@ class _Open:
         elif price is not None and (self.known or price.prompt == price.completion == 0):
             dollars = price.dollars(self.prompt, self.completion, self.prompt_cached)
         cached = not self.heard and error is None
-        return LMCall(
-            call_id, self.role, self.model, self.prompt, self.completion, dollars, seconds, cached=cached, error=error
-        )
+        return LMCall(call_id, self.role, self.model, self.prompt, self.completion, dollars, seconds, cached, error)
 
 
 def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
@@ -255,15 +253,15 @@ class _Listener(BaseCallback):
         self._open[call_id] = call
         if call.meter is not None and call.role == "task":
             call.meter.saw(inputs)
-        call.gpu_started = tuple(ledger.begin(call.role, call.model) for ledger in self.ledgers)
-        call.started = tuple(ledger.clock() for ledger in self.ledgers)
+        call.gpu_started = [ledger.begin(call.role, call.model) for ledger in self.ledgers]
+        call.started = [ledger.clock() for ledger in self.ledgers]
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and put it into the ledgers."""
         call = self._open.pop(call_id, None)
         if call is None:
             return
-        ended = tuple(ledger.clock() for ledger in self.ledgers)
+        ended = [ledger.clock() for ledger in self.ledgers]
         _leave(call.scope)
         if call.token is not None:
             # As for a scope: a coroutine that is dropped ends in another context.

@@ -37,14 +37,17 @@ class RolloutMeter:
 
     def __init__(self, submitted: float | None = None, started: float = 0.0) -> None:
         self.queue_seconds = None if submitted is None else max(0.0, started - submitted)
-        self._lines: dict[tuple[Role, str], list[Any]] = {}
+        self._lines: dict[tuple[str, str], list[Any]] = {}
         self._lock = threading.Lock()
         self._prompts = 0
 
     def add(self, call: LMCall) -> None:
         """Count a finished call."""
+        key = (call.role, call.model)
         with self._lock:
-            line = self._lines.setdefault((cast("Role", call.role), call.model), [0, 0, 0, 0, 0, 0.0, None, 0.0])
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = [0, 0, 0, 0, 0, 0.0, None, 0.0]
             line[0] += 1
             line[1] += call.error is not None
             line[2] += call.cached
@@ -62,14 +65,15 @@ class RolloutMeter:
         Args:
             inputs: What the LM was called with: ``prompt`` or ``messages``.
         """
-        digest = hashlib.sha256()
+        said = ""
         for message in inputs.get("messages") or ({"content": inputs.get("prompt")},):
             content = message.get("content") if type(message) is dict or isinstance(message, Mapping) else message
-            text = content if isinstance(content, str) else repr(content)
-            said = f"{text}\0".encode("utf-8", "surrogatepass")
-            # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
-            for start in range(0, len(said), _PART):
-                digest.update(said[start : start + _PART])
+            said += f"{content if isinstance(content, str) else repr(content)}\0"
+        encoded = said.encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(encoded[:_PART])
+        # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
+        for start in range(_PART, len(encoded), _PART):
+            digest.update(encoded[start : start + _PART])
         number = int.from_bytes(digest.digest()[:8])
         with self._lock:
             # A sum, because calls that run at the same time come in any order.
@@ -96,7 +100,8 @@ class RolloutMeter:
     def usage(self) -> tuple[CallUsage, ...]:
         """Return what has been counted so far, sorted by role and model."""
         with self._lock:
-            return tuple(CallUsage(*key, *line) for key, line in sorted(self._lines.items()))
+            lines = sorted(self._lines.items())
+        return tuple(CallUsage(cast("Role", role), model, *line) for (role, model), line in lines)
 
     def stamp(self, rollout: Rollout, **changes: Any) -> Rollout:
         """Return a rollout with its usage, queue wait and prompt hash.

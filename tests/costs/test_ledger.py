@@ -32,6 +32,7 @@ calls = st.lists(
         seconds=st.integers(0, 60).map(float),
         cached=st.booleans(),
         error=st.none() | st.just("LMServerError"),
+        gpu_seconds=st.none(),
     ),
     max_size=40,
 )
