@@ -211,7 +211,9 @@ def rate_limit_of(error: BaseException | None) -> LMRateLimitError | None:
     return None
 
 
-def patient_rules(attempts: int, may_pass: Callable[[BaseException], bool]) -> dict[str, Any]:
+def patient_rules(
+    attempts: int, may_pass: Callable[[BaseException], bool], started: float | None = None
+) -> dict[str, Any]:
     """Return arguments of ``tenacity.Retrying`` (or ``AsyncRetrying``) for one rollout.
 
     It runs again a few times after a fault, and for a time after rejections. A
@@ -223,8 +225,11 @@ def patient_rules(attempts: int, may_pass: Callable[[BaseException], bool]) -> d
     Args:
         attempts: Attempts that may end with an error that is no rejection, at least 1.
         may_pass: Whether trying again may help.
+        started: When the first attempt began, monotonic seconds; now by default.
     """
     patience = Patience(attempts)
+    if started is not None:
+        patience.started = started
     after_fault = tenacity.wait_random_exponential(multiplier=0.2, max=10)
     over = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -30,8 +31,20 @@ def try_rollout(run: Callable[..., Rollout], *args: Any) -> Rollout:
     Raises:
         InfrastructureFaultError: The service is to blame.
     """
+    started = time.monotonic()
     try:
-        return tenacity.Retrying(**patient_rules(ATTEMPTS, _may_pass))(run, *args)
+        return run(*args)
+    except InfrastructureFaultError as fault:
+        # Most rollouts end here: what counts attempts is made for those that do not, and hears of this one first.
+        ended = iter((fault,))
+
+    def again() -> Rollout:
+        for first in ended:
+            raise first
+        return run(*args)
+
+    try:
+        return tenacity.Retrying(**patient_rules(ATTEMPTS, _may_pass, started))(again)
     except InfrastructureFaultError as fault:
         return _failed(fault)
 
@@ -49,8 +62,19 @@ async def atry_rollout(run: Callable[..., Awaitable[Rollout]], *args: Any) -> Ro
     Raises:
         InfrastructureFaultError: The service is to blame.
     """
+    started = time.monotonic()
     try:
-        return await tenacity.AsyncRetrying(**patient_rules(ATTEMPTS, _may_pass))(run, *args)
+        return await run(*args)
+    except InfrastructureFaultError as fault:
+        ended = iter((fault,))
+
+    async def again() -> Rollout:
+        for first in ended:
+            raise first
+        return await run(*args)
+
+    try:
+        return await tenacity.AsyncRetrying(**patient_rules(ATTEMPTS, _may_pass, started))(again)
     except InfrastructureFaultError as fault:
         return _failed(fault)
 
