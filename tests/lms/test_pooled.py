@@ -378,14 +378,27 @@ def test_a_stream_comes_whole(service):
     assert service.asked[0][2]["stream"] is True
 
 
-def test_a_proxy_of_the_environment_is_asked_for_the_whole_address(service, monkeypatch):
+@both
+def test_a_proxy_of_the_environment_is_asked_for_the_whole_address(service, monkeypatch, ask):
     monkeypatch.setenv("http_proxy", service.base.replace("http://", "http://me:secret@").removesuffix("/v1"))
     monkeypatch.setenv("no_proxy", "")
-    pooled("m", api_base="http://nowhere.invalid/v1", cache=False, num_retries=0)("hello")
-    path, headers, _ = service.asked[0]
+    lm = pooled("m", api_base="http://nowhere.invalid/v1", cache=False, num_retries=0)
+    # The second over a connection that is kept: it has to show its credential again.
+    for _ in range(2):
+        ask(lm, "hello")
+    path, headers, _ = service.asked[-1]
     assert path == "http://nowhere.invalid/v1/chat/completions"
     assert headers["Proxy-Authorization"].startswith("Basic ")
     assert headers["Host"] == "nowhere.invalid"
+
+
+@both
+def test_a_password_that_a_file_has_for_the_host_is_not_sent(service, monkeypatch, tmp_path, ask):
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password open-sesame\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    ask(lm_of(service), "hello")
+    assert service.asked[0][1]["Authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import ssl
 import threading
 import urllib.request
 import weakref
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from dspy.lm15 import TimeoutError as LM15TimeoutError
@@ -19,7 +20,7 @@ from dspy.lm15 import TransportError
 
 from combee_dspy.lms.pool.answer import LONGEST, Answer, WireRequest
 
-__all__ = ["CONNECT_SECONDS", "Connections"]
+__all__ = ["CONNECT_SECONDS", "Connections", "authorization", "proxy_of"]
 
 CONNECT_SECONDS = 10.0
 """How long a service may take to accept a connection, as DSPy's own engine has it."""
@@ -39,7 +40,7 @@ class Connections:
 
     def __init__(self, url: str, most: int, timeout: float) -> None:
         self._where = urlsplit(url)
-        self._proxy = _proxy(self._where)
+        self._proxy = proxy_of(self._where)
         self._timeout = timeout
         self._free: list[http.client.HTTPConnection] = []
         self._places = threading.BoundedSemaphore(most)
@@ -90,7 +91,7 @@ class Connections:
         headers = dict(request.headers)
         if self._proxy is not None and where.scheme == "http":
             target = request.url
-            headers.update(_authorization(self._proxy))
+            headers.update(authorization(self._proxy))
         connection.request("POST", target, request.body, headers)
         response = connection.getresponse()
         body = response.read(LONGEST + 1)
@@ -118,13 +119,11 @@ class Connections:
     def _made(self) -> http.client.HTTPConnection:
         first = self._proxy or self._where
         if self._where.scheme == "http":
-            return http.client.HTTPConnection(first.hostname or "", first.port, timeout=CONNECT_SECONDS)
-        connection = http.client.HTTPSConnection(
-            first.hostname or "", first.port, timeout=CONNECT_SECONDS, context=self._context()
-        )
+            return _OneWrite(first.hostname or "", first.port, timeout=CONNECT_SECONDS)
+        connection = _OneWriteTLS(first.hostname or "", first.port, timeout=CONNECT_SECONDS, context=self._context())
         if self._proxy is not None:
             port = self._where.port or http.client.HTTPS_PORT
-            connection.set_tunnel(self._where.hostname or "", port, headers=_authorization(self._proxy))
+            connection.set_tunnel(self._where.hostname or "", port, headers=authorization(self._proxy))
         return connection
 
     def _context(self) -> ssl.SSLContext:
@@ -132,6 +131,34 @@ class Connections:
             if self._tls is None:
                 self._tls = ssl.create_default_context()
             return self._tls
+
+
+class _OneWrite(http.client.HTTPConnection):
+    """Sends a request's head and body together.
+
+    Each write lets go of the interpreter's lock: one of many threads wakes up for it in vain, and this one may wait.
+    """
+
+    _held: list[bytes] | None = None
+
+    def request(self, *args: Any, **kwargs: Any) -> None:
+        held: list[bytes] = []
+        self._held = held
+        try:
+            super().request(*args, **kwargs)
+        finally:
+            self._held = None
+        self.send(b"".join(held))
+
+    def send(self, data: Any) -> None:
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held.append(data)
+
+
+class _OneWriteTLS(_OneWrite, http.client.HTTPSConnection):
+    """The same, encrypted."""
 
 
 def _close_all(free: list[http.client.HTTPConnection]) -> None:
@@ -143,7 +170,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _proxy(where: SplitResult) -> SplitResult | None:
+def proxy_of(where: SplitResult) -> SplitResult | None:
     """Return the proxy that the environment names for a service, if any."""
     named = urllib.request.getproxies().get(where.scheme)
     if not named or urllib.request.proxy_bypass(where.netloc):
@@ -151,7 +178,8 @@ def _proxy(where: SplitResult) -> SplitResult | None:
     return urlsplit(named if "://" in named else f"http://{named}")
 
 
-def _authorization(proxy: SplitResult) -> dict[str, str]:
+def authorization(proxy: SplitResult) -> dict[str, str]:
+    """Return the header by which a proxy knows who asks; empty where it asks for none."""
     if proxy.username is None:
         return {}
     said = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()

@@ -227,6 +227,6 @@ class AsyncPooledEngine:
 
     def _connect(self) -> tuple[AsyncOpenAIChatLM, Sessions]:
         access = self._access
-        sessions = Sessions(self.engine.options.max_connections, self.engine.options.timeout)
+        sessions = Sessions(access.base, self.engine.options.max_connections, self.engine.options.timeout)
         transport = WithHeaders(sessions, access.headers)
         return AsyncOpenAIChatLM(api_key=access.key, base_url=access.base, transport=transport), sessions

@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from dspy.lm15 import TimeoutError as LM15TimeoutError
 from dspy.lm15 import TransportError
 
 from combee_dspy.lms.pool.answer import LONGEST, Answer, AsyncAnswer, WireRequest
-from combee_dspy.lms.pool.connections import CONNECT_SECONDS
+from combee_dspy.lms.pool.connections import CONNECT_SECONDS, authorization, proxy_of
 
 if TYPE_CHECKING:
     import aiohttp
@@ -26,11 +27,15 @@ class Sessions:
     its own, closes its connections then.
 
     Args:
+        url: Where requests go: scheme, host and port count.
         most: Connections at most, in each loop; whoever needs another one waits for one.
         timeout: Seconds that the service may stay silent.
     """
 
-    def __init__(self, most: int, timeout: float) -> None:
+    def __init__(self, url: str, most: int, timeout: float) -> None:
+        # Found out once, as for threads: aiohttp's own search reads files, in two threads a request, and a
+        # host that ~/.netrc names would make it refuse the key.
+        self._proxy = proxy_of(urlsplit(url))
         self._most = most
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -53,9 +58,10 @@ class Sessions:
         import aiohttp
 
         session = await self._session()
+        through = {} if self._proxy is None else _through(self._proxy, request)
         try:
             async with session.post(
-                request.url, data=request.body, headers=request.headers, allow_redirects=False
+                request.url, data=request.body, headers=request.headers, allow_redirects=False, **through
             ) as response:
                 body = await response.content.read(-1) if _short(response) else await _bounded(response)
                 headers = list(response.headers.items())
@@ -89,9 +95,18 @@ class Sessions:
         connector = aiohttp.TCPConnector(limit=self._most, limit_per_host=self._most)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._timeout)
         async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
         ) as session:
             yield session
+
+
+def _through(proxy: SplitResult, request: WireRequest) -> dict[str, Any]:
+    """Return what sends a request through a proxy, and add to it what the proxy asks for."""
+    known = authorization(proxy)
+    if urlsplit(request.url).scheme == "http":
+        request.headers = [*request.headers, *known.items()]
+        known = {}
+    return {"proxy": f"http://{proxy.netloc.rpartition('@')[2]}", "proxy_headers": known or None}
 
 
 def _short(response: Any) -> bool:
