@@ -29,6 +29,8 @@ class CombeeReport:
         receipt: What was read of the held-out set, by whom, and after how many earlier looks.
         speculative: Rollouts that were begun on a guess and not needed, those stopped in time included. They are
             counted in the budget, and among ``rollouts``.
+        speculative_reads: Shards of scans that were begun on such a guess, ⌊√n⌋ a component, read or not. The
+            ledger has the calls that were made.
         selection: How the program was chosen: finalists, draws, the runner-up's distance, looks.
         digests: SHA-256 per split.
         decisions: Every batch decision with its fit and clamps, of all parts of a run that was resumed.
@@ -55,6 +57,7 @@ class CombeeReport:
     receipt: Receipt | None = None
     selection: Selection | None = None
     speculative: int = 0
+    speculative_reads: int = 0
 
     @property
     def supports_claims(self) -> bool:

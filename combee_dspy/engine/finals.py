@@ -58,8 +58,9 @@ def choose(
     A validation score from a LM that samples is one draw, and the best of many
     is partly luck. So the finalists are drawn again, and the mean of both draws
     decides. Only candidates that were validated on the same examples can be
-    compared: those that the first of the most widely validated ones was. One that a sign test of the
-    paired scores shows to be worse than the best (p at or below 0.05) is not drawn again.
+    compared: those that the first of the most widely validated ones was. Not drawn again is one that a sign
+    test of the paired scores shows to be worse than the best (p at or below 0.05), and one that scored on
+    every example as another that stands before it, with no more tokens: nothing speaks for it.
 
     Args:
         result: gepa's result.
@@ -76,7 +77,11 @@ def choose(
     tokens = [sum(map(estimate_tokens, result.candidates[index].values())) for index in pool]
     chosen = [pool[position] for position in finalists(means, count if draw is not None else 1, tokens)]
     first = [tuple(scores[index][key] for key in order) for index in chosen]
-    rivals = [place for place, found in enumerate(first) if place == 0 or sign_test(first[0], found)[2] > _BEATEN]
+    rivals = [
+        place
+        for place, found in enumerate(first)
+        if found not in first[:place] and (place == 0 or sign_test(first[0], found)[2] > _BEATEN)
+    ]
     chosen, first = [chosen[place] for place in rivals], [first[place] for place in rivals]
     again: Sequence[Sequence[float]] = ()
     if draw is not None and len(chosen) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
 from dataclasses import dataclass
@@ -58,8 +59,8 @@ class Foresight:
     - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.streaming.Stream`).
     - The first minibatch runs beside the seed's validation, from the moment that one
       validation rollout has shown that program and metric work.
-    - A child's validation begins beside its screen; the next minibatch runs on the likeliest parent beside
-      the validation of this one's children. These are guesses: together they never risk more than
+    - A child's validation begins beside its screen; the next minibatch runs on the likeliest parent, and is
+      read, beside the validation of this one's children. These are guesses: together they never risk more than
       ``speculation`` of the run's rollouts, and what was bought for nothing is charged to the budget.
     - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
       before this one's children were known.
@@ -114,19 +115,19 @@ class Foresight:
         self._sure = not settings.anchors and not others
         self._coming: dict[StreamKey, Coming] = {}
         self._first: Callable[[], Sequence[Coming]] | None = None
-        self._next: Callable[[], Sequence[Sequence[dspy.Example]]] | None = None
+        self._next: Callable[[Candidate], Sequence[Coming]] | None = None
 
     def watch(
         self,
         first: Callable[[], Sequence[Coming]] | None,
-        following: Callable[[], Sequence[Sequence[dspy.Example]]] | None,
+        following: Callable[[Candidate], Sequence[Coming]] | None,
     ) -> None:
         """Say how to know what comes.
 
         Args:
             first: Returns the first iteration's minibatches, before there is a state of gepa's; ``None``
                 where that is not known.
-            following: Returns the minibatches that the next iteration would draw; ``None`` where that is not known.
+            following: Returns what the next iteration would draw for a parent; ``None`` where that is not known.
         """
         self._first, self._next = first, following
 
@@ -135,6 +136,12 @@ class Foresight:
         self._coming = {self._key(one): one for one in coming}
         wanted = {(key[0], row) for key in self._coming for row in key[1]}
         self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
+        # A scan of a guess that was wrong: what it was to rescue waits on.
+        for stream in self._streams.drop(lambda one: one.guessed and one.key not in self._coming):
+            # As planned, not as far as it came: what a run buys next must not depend on time.
+            self.state.wasted_reads += math.isqrt(len(stream.key[1])) * len(stream.components)
+            for component in stream.components:
+                self._wait_on(stream, component)
 
     def follow(self, coming: Sequence[Coming]) -> None:
         """Begin the next iteration, which has been drawn."""
@@ -208,9 +215,18 @@ class Foresight:
         """Run the next minibatch on the likeliest parent, beside its validation."""
         if self._next is None or not children or self._settings.staleness or self._over():
             return
-        items = [(children[0], rows) for rows in self._next()]
+        coming = self._next(children[0])
+        room = left = self._room()
+        hears: list[Hears | None] = []
+        for one in coming:
+            key = self._key(one)
+            # A scan waits for its whole minibatch: of one that is not run in full it would not read much earlier.
+            left -= len(key[1]) + math.isqrt(len(key[1]))
+            opened = key not in self._streams and left >= 0 and self._settings.memoize
+            hears.append(self._open(one, key, guessed=True) if opened else None)
+        items = [(one.candidate, one.rows) for one in coming]
         self._evaluator.start_ahead(
-            items, purpose="parent", lane=_GUESSED, iteration=self.state.iteration + 1, most=self._room()
+            items, purpose="parent", lane=_GUESSED, iteration=self.state.iteration + 1, most=room, ready=hears
         )
 
     def finish(self, iteration: int, gone: Sequence[str]) -> None:
@@ -221,10 +237,9 @@ class Foresight:
             gone: Its children that were not validated, by content hash.
         """
         self.refused(gone)
-        for stream in self._streams.drop(iteration + 1):
+        for stream in self._streams.drop(lambda one: one.iteration <= iteration):
             for component in (name for name in stream.components if not stream.used(name)):
-                waiting = self.state.lost.get(component, ())
-                self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
+                self._wait_on(stream, component)
 
     def refused(self, gone: Sequence[str]) -> None:
         """Give up the validation of children that will not have one, by content hash."""
@@ -253,7 +268,11 @@ class Foresight:
             items, purpose="parent", lane=_DRAWN, iteration=iteration, certain=True, ready=hears
         )
 
-    def _open(self, coming: Coming, key: StreamKey) -> Hears | None:
+    def _wait_on(self, stream: Stream, component: str) -> None:
+        waiting = self.state.lost.get(component, ())
+        self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
+
+    def _open(self, coming: Coming, key: StreamKey, *, guessed: bool = False) -> Hears | None:
         """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet."""
         if coming.components is None or not self._teaches(coming.operators):
             return None
@@ -279,7 +298,8 @@ class Foresight:
             return None
         enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
         record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
-        return self._streams.open(Stream(key, coming.iteration, readings, record, enough, self._streams.readers))
+        stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, guessed=guessed)
+        return self._streams.open(stream)
 
     def _over(self) -> bool:
         """Whether what has been drawn is all that the run will draw."""
@@ -302,7 +322,8 @@ class Foresight:
             return 0
         ahead = self._evaluator.ahead
         open_guesses = ahead.open_in(_SCREENED, _GUESSED)
-        room = speculation_room(self._settings.speculation, self.state.bought, self.state.wasted, open_guesses)
+        wasted = self.state.wasted + self.state.wasted_reads
+        room = speculation_room(self._settings.speculation, self.state.bought, wasted, open_guesses)
         if self._limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.

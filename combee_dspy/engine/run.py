@@ -259,6 +259,7 @@ class _Run:
             # gepa did not see the finalists' further draws.
             rollouts=result.total_metric_calls + self.state.unbilled,
             speculative=self.state.wasted,
+            speculative_reads=self.state.wasted_reads,
             iterations=self.state.iteration,
             seconds=self.state.spent.seconds + self.state.clock() - begun,
             costs=self.costs(),
@@ -400,9 +401,15 @@ class _Run:
                 for number, places in enumerate(drawn)
             ]
 
-        def following() -> list[list[dspy.Example]]:
-            size = self.state.decisions[-1].size
-            return [[self.train[place] for place in places] for places in sampler.peek(size, self.groups)]
+        def following(parent: Candidate) -> list[Coming]:
+            drawn = sampler.peek(self.state.decisions[-1].size, self.groups)
+            components = selector.only(parent)
+            return [
+                Coming(
+                    self.state.iteration + 1, number, parent, tuple(self.train[place] for place in places), components
+                )
+                for number, places in enumerate(drawn)
+            ]
 
         resumes = self.settings.log_dir is not None and has_checkpoint(self.settings.log_dir)
         # gepa asks for the seed's validation before it has read its checkpoint.

@@ -79,6 +79,7 @@ class RunState:
         asked: Rollouts asked for, those at hand included.
         bought: Those of them that were new to the run.
         wasted: Rollouts that were started on a guess and given up, in time or not.
+        wasted_reads: Shards of scans that were begun on a guess and given up, ⌊√n⌋ a component, read or not.
         checked: Whether children of this iteration have run on their minibatch.
         drawn_ahead: What iterations to come were given early, by iteration: each minibatch's parent
             (gepa's index) and example ids.
@@ -118,6 +119,7 @@ class RunState:
     asked: int = 0
     bought: int = 0
     wasted: int = 0
+    wasted_reads: int = 0
     checked: bool = False
     drawn_ahead: dict[int, list[tuple[int, list[Any]]]] = field(default_factory=dict)
     _minibatches: dict[int, list[int]] = field(default_factory=dict)
@@ -208,7 +210,7 @@ class RunState:
                 "lessons": self.lessons.dump(),
                 "lost": dump_lost(self.lost),
                 "unbilled": self.unbilled,
-                "counts": [self.asked, self.bought, self.wasted],
+                "counts": [self.asked, self.bought, self.wasted, self.wasted_reads],
                 "drawn_ahead": {str(key): [list(one) for one in drawn] for key, drawn in self.drawn_ahead.items()},
                 "minibatches": {str(key): sizes for key, sizes in self._minibatches.items()},
             },
@@ -239,7 +241,8 @@ class RunState:
         self.lessons.load(data["lessons"])
         self.lost = load_lost(data.get("lost", {}))
         self.unbilled = int(data["unbilled"])
-        self.asked, self.bought, self.wasted = (int(count) for count in data.get("counts", (0, 0, 0)))
+        counts = [*map(int, data.get("counts", ())), 0, 0, 0, 0]
+        self.asked, self.bought, self.wasted, self.wasted_reads = counts[:4]
         self.drawn_ahead = {
             int(key): [(int(parent), list(ids)) for parent, ids in drawn]
             for key, drawn in data.get("drawn_ahead", {}).items()

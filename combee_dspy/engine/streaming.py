@@ -57,6 +57,12 @@ class Stream:
         record: Makes one rollout's record for a component; ``None`` where it says nothing.
         enough: The score from which a rollout has no mistake; ``None`` reads shards at once.
         readers: Where shards are read. Not owned.
+        guessed: Whether it is not certain that anybody will ask for it.
+
+    Attributes:
+        key: As given.
+        iteration: As given.
+        guessed: As given.
     """
 
     def __init__(
@@ -67,9 +73,12 @@ class Stream:
         record: Callable[[str, int, Rollout], Any | None],
         enough: float | None,
         readers: ThreadPoolExecutor,
+        *,
+        guessed: bool = False,
     ) -> None:
         self.key = key
         self.iteration = iteration
+        self.guessed = guessed
         self._record = record
         self._enough = enough
         self._readers = readers
@@ -198,9 +207,9 @@ class Streams:
         """Return a stream that has been opened."""
         return self._streams.get(key)
 
-    def drop(self, before: int) -> list[Stream]:
-        """Cancel the streams of iterations before one, and return them."""
-        gone = [key for key, stream in self._streams.items() if stream.iteration < before]
+    def drop(self, unwanted: Callable[[Stream], bool]) -> list[Stream]:
+        """Cancel the streams that nobody wants any more, and return them."""
+        gone = [key for key, stream in self._streams.items() if unwanted(stream)]
         dropped = [self._streams.pop(key) for key in gone]
         for stream in dropped:
             stream.cancel()
@@ -208,7 +217,7 @@ class Streams:
 
     def close(self) -> None:
         """Cancel what is left and stop. May be called twice."""
-        self.drop(1 << 62)
+        self.drop(lambda stream: True)
         self._queue.put(None)
         self.readers.shutdown(wait=False, cancel_futures=True)
 
