@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -176,3 +177,66 @@ def test_a_shard_is_read_before_the_last_rollout_has_ended() -> None:
     program, hook = _run(world, reflection_minibatch_size=36, max_metric_calls=110, num_threads=8)
     assert hook.of(ScanStarted)
     assert program.combee_report.best_score > program.combee_report.seed_score
+
+
+def test_the_first_minibatch_does_not_wait_for_the_question_that_takes_longest() -> None:
+    """The first validation question is answered only after a training question was asked."""
+    trained = threading.Event()
+
+    def task(request: ScriptedRequest) -> str:
+        number = int(re.findall(r"Number (\d+):", request.last)[-1])
+        if number == 100 and not trained.is_set():
+            assert trained.wait(60), "nothing was begun beside the seed's validation"
+        if number < 36:
+            trained.set()
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    program, _ = _run(world, max_metric_calls=60, num_threads=8)
+    assert program.combee_report.rollouts >= 24
+
+
+def test_the_next_minibatch_is_read_while_a_childs_validation_still_runs() -> None:
+    """A child's last validation question is answered only after the next iteration's reflections were asked for."""
+    validates, read = threading.Event(), threading.Event()
+
+    def task(request: ScriptedRequest) -> str:
+        number = int(re.findall(r"Number (\d+):", request.last)[-1])
+        if number >= 100 and "the word for" in request.system:
+            validates.set()
+            if number == 111 and not read.is_set():
+                assert read.wait(60), "nothing was read beside the child's validation"
+        return _task_answer(request)
+
+    def propose(request: ScriptedRequest) -> str:
+        if validates.is_set():
+            read.set()
+        return _proposer_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(propose, model="scripted/proposer"))
+    program, hook = _run(world, reflection_minibatch_size=6, speculation=0.6, operators=["insert"], num_threads=16)
+    assert program.combee_report.iterations > 1
+    read_at = next(at for at, one in enumerate(hook.events) if isinstance(one, ScanStarted) and one.iteration == 2)
+    judged = [at for at, one in enumerate(hook.events) if isinstance(one, ValidationFinished) and one.iteration == 1]
+    assert read_at < judged[0]
+
+
+def test_a_guess_that_was_wrong_leaves_what_its_scan_was_to_rescue(world: Any) -> None:
+    # A child is guessed to be the next parent, and the student is drawn every time.
+    given = {"speculation": 0.6, "reflection_minibatch_size": 6, "operators": ["insert"]}
+    program, hook = _run(world, candidate_selection_strategy=OnlyTheSeed(), **given)
+    report = program.combee_report
+    assert report.speculative_reads > 0
+    assert report.speculative <= 0.6 * report.rollouts
+    plain, without = _run(world, candidate_selection_strategy=OnlyTheSeed(), **{**given, "speculation": 0.0})
+    assert plain.combee_report.speculative_reads == 0
+    # Guesses are paid for, so the search ends earlier; up to there it is the same.
+    assert 2 < len(_course(hook)) <= len(_course(without))
+    assert all(one in _course(without) for one in _course(hook))
+
+
+class OnlyTheSeed:
+    """gepa's candidate selector: always the student."""
+
+    def select_candidate_idx(self, state: Any) -> int:
+        return 0

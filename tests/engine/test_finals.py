@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.engine.finals import FINALS_SHARE, affordable_finalists, finals_reserve
+from combee_dspy.engine.finals import FINALS_SHARE, affordable_finalists, choose, finals_reserve
 
 counts = st.integers(0, 12)
 sizes = st.integers(1, 400)
@@ -38,3 +41,35 @@ def test_the_reserve_pays_for_whole_draws_and_never_passes_its_share(limit: int,
 @given(limits, counts, sizes)
 def test_a_larger_budget_never_keeps_less(limit: int, finalists: int, size: int) -> None:
     assert finals_reserve(limit, finalists, size) <= finals_reserve(limit + size, finalists, size)
+
+
+def _chosen(scores: dict[int, list[float]], texts: list[str], count: int = 3) -> tuple[Any, list[list[str]]]:
+    """Choose among candidates, each with its validation scores; also return what was drawn again."""
+    drawn: list[list[str]] = []
+
+    def draw(candidates: Any, ids: Any) -> list[list[float]]:
+        drawn.append([one["self"] for one in candidates])
+        return [[1.0] * len(ids) for _ in candidates]
+
+    found = SimpleNamespace(
+        val_subscores=[dict(enumerate(one)) for one in scores.values()],
+        candidates=[{"self": text} for text in texts],
+    )
+    return choose(found, count, seed=0, draw=draw), drawn
+
+
+def test_rivals_that_differ_are_drawn_again() -> None:
+    selection, drawn = _chosen({0: [1.0, 0.0, 1.0], 1: [1.0, 1.0, 0.0]}, ["longer text", "text"])
+    assert drawn == [["text", "longer text"]]
+    assert selection.index == 1
+
+
+def test_of_candidates_that_answer_every_question_alike_the_shortest_stands_for_all() -> None:
+    selection, drawn = _chosen(
+        {0: [1.0, 0.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}, ["a longer text", "text", "text and more"]
+    )
+    assert not drawn
+    assert selection.index == 1
+    # Beside one that differs, only one of them is drawn again.
+    _, drawn = _chosen({0: [1.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 1.0]}, ["a longer text", "text", "text and more"])
+    assert drawn == [["text", "text and more"]]
