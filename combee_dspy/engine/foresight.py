@@ -323,7 +323,9 @@ class Foresight:
         ahead = self._evaluator.ahead
         open_guesses = ahead.open_in(_SCREENED, _GUESSED)
         wasted = self.state.wasted + self.state.wasted_reads
-        room = speculation_room(self._settings.speculation, self.state.bought, wasted, open_guesses)
+        # What was begun early and is certain to be asked for is as good as bought.
+        rollouts = self.state.bought + ahead.open_in(_DRAWN)
+        room = speculation_room(self._settings.speculation, rollouts, wasted, open_guesses)
         if self._limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.
