@@ -142,8 +142,8 @@ class _Open:
     """A call in flight. Touched only by the thread or task that makes it."""
 
     __slots__ = (
+        "books",
         "completion",
-        "gpu_started",
         "heard",
         "known",
         "meter",
@@ -152,13 +152,13 @@ class _Open:
         "prompt_cached",
         "role",
         "scope",
-        "started",
         "token",
     )
 
     def __init__(self, role: Role, model: str) -> None:
         self.meter: RolloutMeter | None = current_meter()
-        self.gpu_started: list[float] = []
+        # Each ledger, with what it needs for the GPU-seconds, and when its clock saw the call begin.
+        self.books: list[tuple[Ledger, float, float]] = []
         self.role = role
         self.model = model
         self.heard = False
@@ -168,7 +168,6 @@ class _Open:
         self.completion = 0
         self.scope: AbstractContextManager[None] | None = None
         self.token: Token[tuple[_Listener, _Open] | None] | None = None
-        self.started: list[float] = []
 
     def hear(self, lm: str, usage: Mapping[str, Any]) -> None:
         # Called more than once where an LM that makes n > 1 requests fails on a later one.
@@ -253,15 +252,13 @@ class _Listener(BaseCallback):
         self._open[call_id] = call
         if call.meter is not None and call.role == "task":
             call.meter.saw(inputs)
-        call.gpu_started = [ledger.begin(call.role, call.model) for ledger in self.ledgers]
-        call.started = [ledger.clock() for ledger in self.ledgers]
+        call.books = [(ledger, ledger.begin(call.role, call.model), ledger.clock()) for ledger in self.ledgers]
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and put it into the ledgers."""
         call = self._open.pop(call_id, None)
         if call is None:
             return
-        ended = [ledger.clock() for ledger in self.ledgers]
         _leave(call.scope)
         if call.token is not None:
             # As for a scope: a coroutine that is dropped ends in another context.
@@ -269,8 +266,8 @@ class _Listener(BaseCallback):
                 _IN_FLIGHT.reset(call.token)
         error = type(exception).__name__ if exception is not None else None
         counted: LMCall | None = None
-        for ledger, start, end, gpu in zip(self.ledgers, call.started, ended, call.gpu_started, strict=True):
-            counted = ledger.finish(call.close(call_id, ledger, end - start, error), gpu)
+        for ledger, gpu, started in call.books:
+            counted = ledger.finish(call.close(call_id, ledger, ledger.clock() - started, error), gpu)
         if call.meter is not None and counted is not None:
             # The last ledger is that of the innermost recorder: the rollout runs under it.
             call.meter.add(counted)

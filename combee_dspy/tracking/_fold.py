@@ -136,13 +136,14 @@ class Fold:
         writes += self._tell()
         report = self._report.data()
         candidates = {"seed": dict(report.seed_texts), "candidates": [asdict(one) for one in report.candidates]}
-        writes += [*self._telling(), Report(report), _json("candidates.json", candidates)]
+        telling, tags = self._telling()
+        writes += [*telling, Report(report), _json("candidates.json", candidates)]
         if summary.decisions:
             writes.append(_json("batch_decisions.json", summary.decisions))
         if summary.errors:
             lines = (f"{one.iteration} {one.where}: {one.error}" for one in summary.errors)
             writes.append(Text("errors.txt", "\n".join(lines)))
-        writes.append(Batch(tags={"combee.rollouts": str(self.rollouts), **self._note()}))
+        writes.append(Batch(tags={"combee.rollouts": str(self.rollouts), **tags, **self._note()}))
         if not self._target.joined:
             writes.append(Status(summary.status, self._now))
         return writes
@@ -249,7 +250,8 @@ class Fold:
         # Named by what it holds: written again, it takes its own place.
         return [Part(f"rollouts/part-{first}-to-{last.rpartition('-')[2]}.parquet", rows)]
 
-    def _telling(self) -> list[Write]:
+    def _telling(self) -> tuple[list[Write], dict[str, str]]:
+        """Show the most telling rollouts; return the writes, and the run's tags that are due after them."""
         shown: list[tuple[Row, str, float]] = []
         for one in self._report.data().telling:
             place = self._places.get(one.rollout_id)
@@ -257,13 +259,13 @@ class Fold:
             if data is not None:
                 shown.append((row_of(data), _WHY[one.kind], float(data.get("at") or 0.0)))
         if not shown:
-            return []
+            return [], {}
         # What makes the run page show the file as a table.
         tags = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
         table = table_of([row for row, _, _ in shown], [why for _, why, _ in shown])
         traced = list({row.rollout_id: (row, why, ended) for row, why, ended in shown}.values())[: self._target.traces]
         traces = [Traces(tuple(traced))] if traced else []
-        return [_json(TABLE, table), Batch(tags=tags), *traces]
+        return [_json(TABLE, table), *traces], tags
 
     def _note(self) -> dict[str, str]:
         return {} if self._target.described else {"mlflow.note.content": self._summary.description()}
