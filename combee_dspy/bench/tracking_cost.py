@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import dspy
 
+from combee_dspy.bench.tracking_meter import Collections, CpuMeter
 from combee_dspy.bench.tracking_world import Books, BusTime, Shape, TimedJournal, judged, run_shape
 from combee_dspy.costs import is_recorder
 from combee_dspy.events import Event
@@ -49,6 +48,8 @@ class Cost:
         counted: Rollouts of the run that CPU was read in.
         cpu_ms: CPU milliseconds a rollout, by part: ``ledger``, ``journal``, ``events``, ``shipper``.
         total_cpu_ms: Their sum.
+        collected_ms: What full garbage collections took that struck in a part, in the same unit. It is no part of
+            the figures above (see :class:`~combee_dspy.bench.tracking_meter.Collections`).
         paired_cpu_ms: The same sum in each of the paired runs with everything on; what a run costs
             once, such as its traces, weighs more in a short one.
         wall_on: Seconds of each run with everything on.
@@ -62,6 +63,7 @@ class Cost:
     counted: int
     cpu_ms: dict[str, float]
     total_cpu_ms: float
+    collected_ms: dict[str, float]
     paired_cpu_ms: tuple[float, ...]
     wall_on: tuple[float, ...]
     wall_off: tuple[float, ...]
@@ -70,40 +72,8 @@ class Cost:
     holds: bool
 
 
-class _Meter:
-    """Adds up CPU seconds that threads spend in a call, each in its own sum, so that no lock is needed."""
-
-    def __init__(self) -> None:
-        self._own = threading.local()
-        self._sums: list[list[float]] = []
-
-    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same call, timed."""
-
-        def timing(*args: Any, **kwargs: Any) -> Any:
-            begun = time.thread_time()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self._sum()[0] += time.thread_time() - begun
-
-        return timing
-
-    def _sum(self) -> list[float]:
-        found: list[float] | None = getattr(self._own, "sum", None)
-        if found is None:
-            found = self._own.sum = [0.0]
-            self._sums.append(found)
-        return found
-
-    @property
-    def seconds(self) -> float:
-        """All threads together."""
-        return sum(one[0] for one in self._sums)
-
-
 @contextmanager
-def _timed_ledger(meter: _Meter) -> Iterator[None]:
+def _timed_ledger(meter: CpuMeter) -> Iterator[None]:
     """Time what the ledger's callback does at the beginning and the end of each LM call."""
     kind = next(type(one) for one in dspy.settings.callbacks if is_recorder(one))
     before = {name: kind.__dict__[name] for name in ("on_lm_start", "on_lm_end")}
@@ -116,7 +86,7 @@ def _timed_ledger(meter: _Meter) -> Iterator[None]:
             setattr(kind, name, method)
 
 
-def _timed_bus(meter: _Meter) -> type[EventBus]:
+def _timed_bus(meter: CpuMeter) -> type[EventBus]:
     """Return a bus that adds up what emitters spend in it, the journal included."""
 
     class TimedBus(EventBus):
@@ -160,12 +130,13 @@ def measure(
     with tempfile.TemporaryDirectory() as temporary:
         bench = _Bench(Path(temporary), slots, say)
         cpu: dict[str, float] = {}
+        collected: dict[str, float] = {}
         close = []
         if counted:
             with SimulatedService(SimulatedConfig(slots=slots, time_scale=0.0)) as service:
                 bench.warm(service)
-                _, cpu, _ = bench.on(service, Shape.of(counted, slots), "counted")
-        on, off, parts = [], [], []
+                _, cpu, collected, _ = bench.on(service, Shape.of(counted, slots), "counted")
+        on, off, parts, strikes = [], [], [], []
         shape = Shape.of(rollouts, slots)
         with SimulatedService(SimulatedConfig(slots=slots, time_scale=time_scale)) as service:
             bench.warm(service)
@@ -175,11 +146,13 @@ def measure(
                     if not books:
                         off.append(bench.off(service, shape, label))
                         continue
-                    done, each, seconds = bench.on(service, shape, label)
+                    done, each, struck, seconds = bench.on(service, shape, label)
                     on.append(done.wall)
                     parts.append(each)
+                    strikes.append(struck)
                     close.append(seconds)
     cpu = cpu or {name: statistics.median(part[name] for part in parts) for name in parts[0]}
+    collected = collected or {name: statistics.fmean(part[name] for part in strikes) for name in parts[0]}
     total = sum(cpu.values())
     overhead = statistics.median(one / other - 1 for one, other in zip(on, off, strict=True))
     return Cost(
@@ -187,6 +160,7 @@ def measure(
         counted=Shape.of(counted, slots).rollouts if counted else 0,
         cpu_ms=cpu,
         total_cpu_ms=total,
+        collected_ms=collected,
         paired_cpu_ms=tuple(sum(part.values()) for part in parts),
         wall_on=tuple(on),
         wall_off=tuple(off),
@@ -215,42 +189,56 @@ class _Bench:
         self._say(f"{label}, books off: {shape.rollouts:,} rollouts in {wall:.2f} s")
         return wall
 
-    def on(self, service: SimulatedService, shape: Shape, label: str) -> tuple[Books, dict[str, float], float]:
-        """Return a run with everything on, CPU milliseconds a rollout by part, and seconds to its end."""
+    def on(
+        self, service: SimulatedService, shape: Shape, label: str
+    ) -> tuple[Books, dict[str, float], dict[str, float], float]:
+        """Return a run with everything on, CPU and full collections by part in ms a rollout, and seconds to its end."""
         self._runs += 1
         folder = self._folder / f"run-{self._runs}"
-        journal, delivery, ledger, emitters = TimedJournal(folder), BusTime(), _Meter(), _Meter()
+        collections = Collections()
+        writing, ledger, emitters = (CpuMeter(collections) for _ in range(3))
+        delivery = BusTime()
         lm = _lm(service)
         begun = time.monotonic()
         tracker = MLflowTracker("books", self._store, spool=str(folder / "spool"))
-        done = run_shape(
-            shape,
-            lm,
-            judged(lm),
-            journal=journal,
-            tracker=tracker,
-            hooks=(delivery,),
-            label=label,
-            bus=_timed_bus(emitters),
-            during=lambda: _timed_ledger(ledger),
-        )
+        with collections.watched():
+            done = run_shape(
+                shape,
+                lm,
+                judged(lm),
+                journal=TimedJournal(folder, writing),
+                tracker=tracker,
+                hooks=(delivery,),
+                label=label,
+                bus=_timed_bus(emitters),
+                during=lambda: _timed_ledger(ledger),
+            )
         close = time.monotonic() - begun - done.wall
         if done.hook is None or not done.hook.shipper.complete:
             raise ServiceError(f"the store did not take everything of {label!r} in time")
+        struck = {
+            "ledger": ledger.collected,
+            "journal": writing.collected,
+            "events": emitters.collected - writing.collected + collections.of("combee-events"),
+            "shipper": collections.of("combee-shipper"),
+        }
         seconds = {
             "ledger": ledger.seconds,
-            "journal": journal.cpu_seconds,
-            "events": max(0.0, emitters.seconds - journal.cpu_seconds) + delivery.cpu_seconds,
-            "shipper": done.hook.shipper.cpu_seconds,
+            "journal": writing.seconds,
+            "events": max(0.0, emitters.seconds - writing.seconds)
+            + max(0.0, delivery.cpu_seconds - collections.of("combee-events")),
+            "shipper": done.hook.shipper.cpu_seconds - struck["shipper"],
         }
-        each = {name: value / shape.rollouts * 1000 for name, value in seconds.items()}
+        each, collected = (
+            {name: value / shape.rollouts * 1000 for name, value in found.items()} for found in (seconds, struck)
+        )
         if label != _WARM_LABEL:
             parts = ", ".join(f"{name} {value:.4f}" for name, value in each.items())
             self._say(
-                f"{label}, books on: {shape.rollouts:,} rollouts in {done.wall:.2f} s; "
-                f"{sum(each.values()):.4f} ms of CPU a rollout ({parts})"
+                f"{label}, books on: {shape.rollouts:,} rollouts in {done.wall:.2f} s; {sum(each.values()):.4f} ms of "
+                f"CPU a rollout ({parts}), and {sum(collected.values()):.4f} ms of full collections that struck there"
             )
-        return done, each, close
+        return done, each, collected, close
 
 
 def _lm(service: SimulatedService) -> dspy.LM:

@@ -11,6 +11,7 @@ from typing import Any
 
 import dspy
 
+from combee_dspy.bench.tracking_meter import CpuMeter
 from combee_dspy.costs import Ledger, LedgerRecorder, Totals
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.events import Event, IterationFinished, IterationStarted, RunFinished, RunStarted
@@ -78,15 +79,20 @@ class Books:
 
 
 class TimedJournal(Journal):
-    """A journal that adds up its own CPU time, in seconds."""
+    """A journal that adds up its own CPU time.
 
-    cpu_seconds = 0.0
+    Args:
+        folder: The journal's.
+        meter: Counts the time.
+    """
+
+    def __init__(self, folder: Path, meter: CpuMeter) -> None:
+        super().__init__(folder)
+        self._record = meter.timed(super().record)
 
     def record(self, event: Event) -> None:
         """Write one event, and count the time."""
-        begun = time.thread_time()
-        super().record(event)
-        self.cpu_seconds += time.thread_time() - begun
+        self._record(event)
 
 
 class BusTime(Hook):
