@@ -135,8 +135,8 @@ def _compact(scores: tuple[float, ...]) -> str | list[float]:
 
 
 def _due(options: SpeedOptions, repeat: int) -> tuple[str, ...]:
-    most = options.repeats if options.reference_repeats is None else options.reference_repeats
-    return options.methods if repeat < most else options.methods[1:]
+    most = options.repeats if options.peer_repeats is None else options.peer_repeats
+    return tuple(name for name in options.methods if repeat < most or not METHODS[name].peer)
 
 
 def _rotated(methods: tuple[str, ...], repeat: int, repeats: int) -> tuple[str, ...]:

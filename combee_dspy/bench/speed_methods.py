@@ -73,6 +73,7 @@ class Method:
         follows: The method whose picked size it takes; empty for none.
         argument: The argument of ``Combee`` that it needs, where a version may lack it.
         operator: The operator that it needs, where it may not be installed.
+        peer: Whether it is ``dspy.GEPA``.
     """
 
     said: str
@@ -81,6 +82,7 @@ class Method:
     follows: str = ""
     argument: str = ""
     operator: str = ""
+    peer: bool = False
 
 
 class OneEpoch:
@@ -179,19 +181,21 @@ def _picked(**chosen: Any) -> Callable[[Terms], Any]:
 
 
 METHODS: Mapping[str, Method] = {
-    "gepa": Method("dspy.GEPA, defaults", _gepa),
-    "gepa-naive-40": Method("dspy.GEPA, minibatch 40", _gepa_naive),
-    "gepa-pxn": Method("dspy.GEPA, PxN(2, 4)", _gepa_pxn),
+    "gepa": Method("dspy.GEPA, defaults", _gepa, peer=True),
+    "gepa-naive-40": Method("dspy.GEPA, minibatch 40", _gepa_naive, peer=True),
+    "gepa-pxn": Method("dspy.GEPA, PxN(2, 4)", _gepa_pxn, peer=True),
     "combee": Method("Combee, defaults", _combee, plans=True),
     "combee-epoch": Method("Combee, one large iteration", _epoch()),
-    "combee-insert": Method("Combee, one large iteration, deltas of instructions alone", _epoch(operators=["insert"])),
+    "combee-demos": Method(
+        "Combee, one large iteration, demonstrations too", _epoch(operators=["insert", "few-shot-swap"])
+    ),
     "combee-picked": Method("Combee, static, the size that was picked", _picked(), follows="combee"),
     "combee-picked-stale": Method(
         "Combee, the same with staleness=1", _picked(staleness=1), follows="combee", argument="staleness"
     ),
     "combee-scan": Method(
         "Combee, one large iteration, parallel-scan: the last call writes all lessons",
-        _epoch(aggregator="parallel-scan", operators=["insert"]),
+        _epoch(aggregator="parallel-scan"),
     ),
     "combee-scan-rewrite": Method(
         "Combee, one large iteration, parallel-scan and a full rewrite",
@@ -210,6 +214,7 @@ METHODS: Mapping[str, Method] = {
 DEFAULT_METHODS = (
     "gepa",
     "gepa-naive-40",
+    "gepa-pxn",
     "combee",
     "combee-picked",
     "combee-picked-stale",

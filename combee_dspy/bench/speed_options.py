@@ -38,7 +38,7 @@ class SpeedOptions:
         slots: Calls that the service serves at once; also the threads of every method.
         time_scale: Wall seconds per simulated second, above 0.
         repeats: Timed runs of each method; the figures are of the median one.
-        reference_repeats: Timed runs of the first method, which may take most of the time; ``None`` for as many.
+        peer_repeats: Timed runs of ``dspy.GEPA``'s methods, which take most of the time; ``None`` for as many.
         seed: Seed of the service and of every method in the timed runs.
         seeds: Seeds on which held-out is compared. Empty: the timed seed alone, as it was timed.
         program: What is optimized: ``dspy.ChainOfThought`` or ``dspy.Predict`` of the benchmark's signature.
@@ -66,7 +66,7 @@ class SpeedOptions:
     slots: int = 64
     time_scale: float = 0.1
     repeats: int = 1
-    reference_repeats: int | None = None
+    peer_repeats: int | None = None
     seed: int = 0
     seeds: tuple[int, ...] = ()
     program: Program = "chain-of-thought"
@@ -156,10 +156,10 @@ def check_options(options: SpeedOptions) -> None:  # noqa: C901 - one refusal af
     options.service()
     if options.repeats < 1:
         raise ArgumentValueError("repeats", options.repeats, "is below 1", "Nothing would be measured.")
-    most = options.repeats if options.reference_repeats is None else options.reference_repeats
+    most = options.repeats if options.peer_repeats is None else options.peer_repeats
     if not 1 <= most <= options.repeats:
         remedy = f"Give 1 to {options.repeats}, the repeats of the others."
-        raise ArgumentValueError("reference_repeats", most, "cannot be used", remedy)
+        raise ArgumentValueError("peer_repeats", most, "cannot be used", remedy)
     if len(set(options.seeds)) < len(options.seeds):
         raise ArgumentValueError("seeds", options.seeds, "names one twice", "Name each once.")
     if (options.endpoint is None) != (options.model is None):

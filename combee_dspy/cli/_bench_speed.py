@@ -31,7 +31,7 @@ the model is right on 67.5 % untaught, 85.5 % taught. --program predict answers 
     combee bench speed
     combee bench speed --methods gepa,combee-epoch --path data/formula
     combee bench speed --path data/formula --heldout 136 --time-scale 0.25 \\
-        --repeats 3 --reference-repeats 1 --seeds 0-9 --json speed.json --picture speed.svg
+        --repeats 3 --peer-repeats 1 --seeds 0-9 --json speed.json --picture speed.svg
     combee bench speed --methods combee,combee-picked,combee-epoch \\
         --path data/formula --time-scale 1 --json efficiency.json
     combee bench speed --program predict --path data/formula
@@ -84,8 +84,8 @@ def speed(  # noqa: PLR0913 - one parameter an option
     slots: Annotated[int, typer.Option(min=1, help="Calls served at once; threads of each method.")] = 64,
     time_scale: Annotated[float, typer.Option(help="Wall seconds for one simulated second, above 0.")] = 0.2,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each method; their median is shown.")] = 1,
-    reference_repeats: Annotated[
-        int | None, typer.Option(min=1, help="Timed runs of the first method, where those of the others are too many.")
+    peer_repeats: Annotated[
+        int | None, typer.Option(min=1, help="Timed runs of dspy.GEPA, where as many as of the others are too many.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of service and methods in timed runs.")] = 0,
     seeds: Annotated[
@@ -133,7 +133,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
         slots=slots,
         time_scale=time_scale,
         repeats=repeats,
-        reference_repeats=reference_repeats,
+        peer_repeats=peer_repeats,
         seed=seed,
         seeds=_seeds(seeds),
         endpoint=endpoint,
@@ -212,7 +212,7 @@ def _command(options: SpeedOptions) -> str:
     ):
         parts += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     given = {
-        "reference-repeats": options.reference_repeats,
+        "peer-repeats": options.peer_repeats,
         "seeds": ",".join(str(one) for one in options.seeds) or None,
         "path": options.params.get("path"),
         "endpoint": options.endpoint,

@@ -37,8 +37,8 @@ def speed_table(options: SpeedOptions, results: Sequence[MethodResult]) -> Table
     first = options.methods[0]
     notes = [f"wall seconds × {1 / options.time_scale:g} = simulated seconds", options.law] if options.law else []
     if options.repeats > 1:
-        fewer = options.reference_repeats
-        but = "" if fewer is None else f", {first} of {fewer}"
+        fewer = options.peer_repeats
+        but = "" if fewer is None else f", of dspy.GEPA of {fewer}"
         notes.append(f"median of {options.repeats}{but}; calls, tokens, slot use and bounds are of the median run")
     seeds = {len(result.seeds) for result in results}
     notes.append("held-out over " + " or ".join(f"{count} seed{'s' * (count > 1)}" for count in sorted(seeds)))

@@ -148,7 +148,7 @@ def test_every_method_runs_an_epoch(method: str) -> None:
 
 
 def test_the_reference_may_be_timed_less_often() -> None:
-    options = replace(TINY, methods=("gepa", "combee-epoch"), repeats=3, reference_repeats=1, program="predict")
+    options = replace(TINY, methods=("gepa", "combee-epoch"), repeats=3, peer_repeats=1, program="predict")
     assert [(run.method, run.repeat) for run in run_speed(options)] == [
         ("gepa", 0),
         *(("combee-epoch", repeat) for repeat in range(3)),
@@ -214,8 +214,8 @@ def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
         (replace(TINY, methods=()), "names no method"),
         (replace(TINY, time_scale=0.0), "time_scale"),
         (replace(TINY, repeats=0), "repeats"),
-        (replace(TINY, repeats=2, reference_repeats=3), "reference_repeats"),
-        (replace(TINY, reference_repeats=0), "reference_repeats"),
+        (replace(TINY, repeats=2, peer_repeats=3), "peer_repeats"),
+        (replace(TINY, peer_repeats=0), "peer_repeats"),
         (replace(TINY, program="magic"), "chain-of-thought, predict"),
         (replace(TINY, base_accuracy=1.5), "base_accuracy"),
         (replace(TINY, reasoning_tokens=0), r"reasoning\.tokens"),
