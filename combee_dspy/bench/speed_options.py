@@ -105,7 +105,10 @@ class SpeedOptions:
         said = f"latency {said}; at most {items} items attended in a call"
         said = f"{said}; right untaught {self.base_accuracy:.1%}, taught {self.taught_accuracy:.1%}"
         law = config.reasoning
-        return said if law is None else f"{said}; reasoning {law.tokens:g} tokens × lognormal({law.sigma:g})"
+        if law is None:
+            return said
+        spread = f" × lognormal({law.sigma:g})" if law.sigma else ""
+        return f"{said}; reasoning {law.tokens:g} tokens{spread}"
 
     def service(self, seed: int = 0, *, timed: bool = True) -> SimulatedConfig:
         """Return the settings of the simulated service.
