@@ -9,11 +9,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.rollouts._base import CURRENT_SESSION, Executor, ExecutorSession
+from combee_dspy.rollouts._garbage import rarely_collected
 
 __all__ = ["Asyncio", "awaits"]
 
@@ -56,6 +58,8 @@ class _LoopSession:
         self._loop.set_default_executor(self._threads)
         self._thread = threading.Thread(target=self._run, name="combee-loop", daemon=True)
         self._thread.start()
+        self._until_closed = ExitStack()
+        self._until_closed.enter_context(rarely_collected())
 
     @property
     def workers(self) -> int:
@@ -83,8 +87,11 @@ class _LoopSession:
             job.future.set_running_or_notify_cancel()
         if first:
             self._loop.call_soon_threadsafe(self._ending.set)
-        self._thread.join()
-        self._threads.shutdown(wait=True)
+        try:
+            self._thread.join()
+            self._threads.shutdown(wait=True)
+        finally:
+            self._until_closed.close()
 
     def _begin_next(self) -> None:
         """Give a free place to the next job that is not cancelled, or give it back. Called under the lock."""
@@ -94,7 +101,9 @@ class _LoopSession:
             if not job.future.set_running_or_notify_cancel():
                 continue
             if inspect.iscoroutinefunction(job.task):
-                self._loop.call_soon_threadsafe(self._fly, job)
+                # On the loop itself, where most places come free, nobody has to be woken for it.
+                here = threading.current_thread() is self._thread
+                (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._fly, job)
             else:
                 self._threads.submit(self._work, job)
             return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.rollouts._base import CURRENT_SESSION, Executor, ExecutorSession
+from combee_dspy.rollouts._garbage import rarely_collected
 
 __all__ = ["Threads"]
 
@@ -19,6 +21,8 @@ class _ThreadSession:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="combee")
+        self._until_closed = ExitStack()
+        self._until_closed.enter_context(rarely_collected())
 
     @property
     def workers(self) -> int:
@@ -34,7 +38,10 @@ class _ThreadSession:
         return task(*args)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        try:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            self._until_closed.close()
 
 
 class Threads(Executor):
