@@ -64,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Lower bounds, in seconds.
+    """Lower bounds, and what the method's own order takes, in seconds.
 
     Attributes:
         capacity: All service seconds over the slots.

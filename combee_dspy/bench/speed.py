@@ -77,7 +77,10 @@ class SpeedRun:
 
     @property
     def efficiency(self) -> float | None:
-        """The run's critical path on the service's slots over its seconds: what the client's own work costs."""
+        """The run's critical path on the service's slots over its seconds; what is left is the client's own work.
+
+        It may pass 1 by little: a service that takes calls in another order may finish earlier.
+        """
         return self.bound.path / self.seconds if self.bound is not None and self.seconds else None
 
     @property

@@ -291,7 +291,8 @@ class Evaluator:
                 started += tickets[-1].new
             hears = ready[number] if ready else None
             if hears is not None:
-                self._let_hear(tickets, hears, About(identity, purpose, iteration))
+                # A guess is told of when it is known what it was for.
+                self._let_hear(tickets, hears, About(identity, purpose, iteration) if certain else None)
         return started
 
     def settle_ahead(self) -> int:
@@ -332,12 +333,13 @@ class Evaluator:
         """
         self._announcer.tell(rollout, About(identity, purpose, iteration, cached, replicate, split))
 
-    def _let_hear(self, tickets: Pending, hears: Callable[[int, Rollout], None], about: About) -> None:
-        """Call back with each rollout as soon as it is there, and has been told of."""
+    def _let_hear(self, tickets: Pending, hears: Callable[[int, Rollout], None], about: About | None) -> None:
+        """Call back with each rollout as soon as it is there, and has been told of where it is known what it is."""
 
         def heard(position: int, rollout: Rollout) -> None:
             ticket = tickets[position]
-            self._announcer.once_early(ticket.said, rollout, replace(about, cached=not ticket.bought))
+            if about is not None:
+                self._announcer.once_early(ticket.said, rollout, replace(about, cached=not ticket.bought))
             hears(position, rollout)
 
         tell_ready(tickets, heard)
@@ -374,7 +376,7 @@ class Evaluator:
         )
         again = functools.partial(settings.run, ask)
         started = self.ahead.open(key) if lane is not None else self.ahead.take(key)
-        if started is not None and not started.future.cancelled():
+        if started is not None and not started.charged:
             # Even where it has failed by now: it was tried as often as it would be now.
             future, bought = started.future, False
         else:

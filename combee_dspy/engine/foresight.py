@@ -18,7 +18,8 @@ from combee_dspy.engine.scanning import Scanner
 from combee_dspy.engine.screening import ScreenPlan
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
-from combee_dspy.engine.streaming import Stream, StreamKey, Streams
+from combee_dspy.engine.streaming import HeldEvents, Stream, StreamKey, Streams
+from combee_dspy.events import Event
 from combee_dspy.records import Rollout
 from combee_dspy.strategies import PredictFn
 
@@ -59,9 +60,11 @@ class Foresight:
     - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.streaming.Stream`).
     - The first minibatch runs beside the seed's validation, from the moment that one
       validation rollout has shown that program and metric work.
-    - A child's validation begins beside its screen; the next minibatch runs on the likeliest parent, and is
-      read, beside the validation of this one's children. These are guesses: together they never risk more than
-      ``speculation`` of the run's rollouts, and what was bought for nothing is charged to the budget.
+    - A child's validation begins beside its screen, as a guess, and in full once the screen cannot refuse it
+      any more. The next minibatch runs on the likeliest parent, and is read, beside the validation of this
+      one's children, from the moment that a single child's screen is certain: a guess too. Guesses
+      together never risk more than ``speculation`` of the run's rollouts, reads counted with them, and rollouts
+      that were bought for nothing are charged to the budget.
     - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
       before this one's children were known.
 
@@ -136,12 +139,13 @@ class Foresight:
         self._coming = {self._key(one): one for one in coming}
         wanted = {(key[0], row) for key in self._coming for row in key[1]}
         self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
-        # A scan of a guess that was wrong: what it was to rescue waits on.
-        for stream in self._streams.drop(lambda one: one.guessed and one.key not in self._coming):
-            # As planned, not as far as it came: what a run buys next must not depend on time.
-            self.state.wasted_reads += math.isqrt(len(stream.key[1])) * len(stream.components)
-            for component in stream.components:
-                self._wait_on(stream, component)
+        for key in self._coming:
+            stream = self._streams.get(key)
+            if stream is not None and stream.guessed and self._offers_now(stream):
+                stream.confirm()
+                for component in stream.components:
+                    self.state.lost.pop(component, None)
+        self._drop(lambda stream: stream.guessed)
 
     def follow(self, coming: Sequence[Coming]) -> None:
         """Begin the next iteration, which has been drawn."""
@@ -221,7 +225,7 @@ class Foresight:
         for one in coming:
             key = self._key(one)
             # A scan waits for its whole minibatch: of one that is not run in full it would not read much earlier.
-            left -= len(key[1]) + math.isqrt(len(key[1]))
+            left -= len(key[1]) + _reads(key, one.components)
             opened = key not in self._streams and left >= 0 and self._settings.memoize
             hears.append(self._open(one, key, guessed=True) if opened else None)
         items = [(one.candidate, one.rows) for one in coming]
@@ -237,9 +241,12 @@ class Foresight:
             gone: Its children that were not validated, by content hash.
         """
         self.refused(gone)
-        for stream in self._streams.drop(lambda one: one.iteration <= iteration):
+        for stream in self._drop(lambda stream: stream.iteration <= iteration):
+            if stream.guessed:
+                continue
             for component in (name for name in stream.components if not stream.used(name)):
-                self._wait_on(stream, component)
+                waiting = self.state.lost.get(component, ())
+                self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
 
     def refused(self, gone: Sequence[str]) -> None:
         """Give up the validation of children that will not have one, by content hash."""
@@ -248,9 +255,11 @@ class Foresight:
 
     def close(self) -> None:
         """Give up everything that is left, and wait for what cannot be stopped."""
+        dropped = self._drop(lambda stream: True)
         self._streams.close()
         self._give_up(lambda entry, row: True)
         # Only their end is of interest: what they raise was for nobody.
+        wait([read for stream in dropped for read in stream.running])
         wait(self._evaluator.ahead.running())
         self._evaluator.settle_ahead()
 
@@ -268,20 +277,43 @@ class Foresight:
             items, purpose="parent", lane=_DRAWN, iteration=iteration, certain=True, ready=hears
         )
 
-    def _wait_on(self, stream: Stream, component: str) -> None:
-        waiting = self.state.lost.get(component, ())
-        self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
+    def _drop(self, unwanted: Callable[[Stream], bool]) -> list[Stream]:
+        """Drop streams; what was a guess until now is counted, as planned rather than as far as it came."""
+        dropped = self._streams.drop(unwanted)
+        # What a run buys next must not depend on time.
+        self.state.wasted_reads += sum(_reads(one.key, one.components) for one in dropped if one.guessed)
+        return dropped
+
+    def _offers_now(self, stream: Stream) -> bool:
+        """Whether a stream that was opened on a guess offers again what it would if it were opened now."""
+        for component in stream.components:
+            again = self.state.lost.get(component, ()) if self._settings.rescue else ()
+            if stream.rescued(component) != behind(len(stream.key[1]), stream.key[1], again):
+                return False
+        return True
 
     def _open(self, coming: Coming, key: StreamKey, *, guessed: bool = False) -> Hears | None:
         """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet."""
         if coming.components is None or not self._teaches(coming.operators):
             return None
         schedule = self._settings.diversity.temperature
+        if guessed and schedule is not None:
+            # It follows from how this iteration ends.
+            return None
         predict = self._predict(None if schedule is None else schedule.temperature(coming.iteration, self.state.stale))
         place = place_of(coming.number)
         readings = {}
+        held: HeldEvents | None = None
+
+        def keep(emit: Callable[[Event], None]) -> HeldEvents:
+            nonlocal held
+            held = held or HeldEvents(emit)
+            return held
+
+        # One group offers again what was lost, the first; of a guess it is taken only when the guess was right.
+        offered = {component for one in self._streams.guesses() for component in one.components} if guessed else set()
         for component in coming.components:
-            again = self.state.lost.get(component, ()) if self._settings.rescue else ()
+            again = self.state.lost.get(component, ()) if self._settings.rescue and component not in offered else ()
             rescued = behind(len(key[1]), key[1], again)
             scan = self._scanner.begin(
                 coming.candidate,
@@ -290,15 +322,17 @@ class Foresight:
                 iteration=coming.iteration,
                 place=place,
                 size=len(key[1]) + len(rescued),
+                through=keep if guessed else None,
             )
             if scan is not None:
-                self.state.lost.pop(component, None)
+                if not guessed:
+                    self.state.lost.pop(component, None)
                 readings[component] = (scan, rescued)
         if not readings:
             return None
         enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
         record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
-        stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, guessed=guessed)
+        stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, held=held)
         return self._streams.open(stream)
 
     def _over(self) -> bool:
@@ -322,14 +356,17 @@ class Foresight:
             return 0
         ahead = self._evaluator.ahead
         open_guesses = ahead.open_in(_SCREENED, _GUESSED)
+        open_reads = sum(_reads(one.key, one.components) for one in self._streams.guesses())
+        certain = ahead.open_in(_DRAWN)
         wasted = self.state.wasted + self.state.wasted_reads
         # What was begun early and is certain to be asked for is as good as bought.
-        rollouts = self.state.bought + ahead.open_in(_DRAWN)
-        room = speculation_room(self._settings.speculation, rollouts, wasted, open_guesses)
+        rollouts = self.state.bought + certain
+        room = speculation_room(self._settings.speculation, rollouts, wasted + open_reads, open_guesses)
         if self._limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.
-        return max(0, min(room, self._limit - self.state.bought - self.state.wasted - open_guesses - self._least))
+        spent = rollouts + self.state.wasted + open_guesses
+        return max(0, min(room, self._limit - spent - self._least))
 
     def _give_up(self, unwanted: Callable[[AheadEntry, str], bool]) -> None:
         gone = self._evaluator.ahead.give_up(unwanted, self.state.iteration)
@@ -343,6 +380,11 @@ def _score(future: Future[Rollout]) -> float | None:
     if not future.done() or future.cancelled() or future.exception() is not None:
         return None
     return future.result().score
+
+
+def _reads(key: StreamKey, components: Sequence[str] | None) -> int:
+    """Return how many shards a scan reads by the paper's plan, ⌊√n⌋ a component: what a guess of one is counted as."""
+    return math.isqrt(len(key[1])) * len(components or ())
 
 
 def place_of(number: int) -> str:

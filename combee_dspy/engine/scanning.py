@@ -110,7 +110,15 @@ class Scanner:
         return self._adapter.own_record(program, trajectory, component, chance)
 
     def begin(
-        self, candidate: Candidate, component: str, predict: PredictFn, *, iteration: int, place: str, size: int
+        self,
+        candidate: Candidate,
+        component: str,
+        predict: PredictFn,
+        *,
+        iteration: int,
+        place: str,
+        size: int,
+        through: Callable[[Callable[[Event], None]], Callable[[Event], None]] | None = None,
     ) -> Scan | None:
         """Begin a scan of reflections that do not exist yet; ``None`` where the aggregator cannot.
 
@@ -121,8 +129,11 @@ class Scanner:
             iteration: The iteration.
             place: What tells this scan apart from others in the iteration.
             size: Reflections to come, at most.
+            through: Wraps where its events go.
         """
         context = self._context(candidate, component, predict, iteration, place)
+        if through is not None:
+            context = replace(context, emit=through(context.emit))
         return begin(self._aggregator, size, context)
 
     def _learned(self, reflections: Sequence[Reflection], size: int, context: StrategyContext) -> Lessons:

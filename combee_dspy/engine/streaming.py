@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from combee_dspy.aggregators import Scan
+from combee_dspy.events import Event
 from combee_dspy.records import Lessons, Reflection, Rollout
 
-__all__ = ["Stream", "StreamKey", "Streams", "stream_key"]
+__all__ = ["HeldEvents", "Stream", "StreamKey", "Streams", "stream_key"]
 
 # A reader waits for its one call. What bounds the calls is the session, not this.
 _READERS = 128
@@ -39,6 +40,34 @@ class _Reading:
     used: bool = False
 
 
+class HeldEvents:
+    """Keeps what a scan tells until it is known that somebody asks for the scan. Thread-safe.
+
+    Args:
+        emit: Where it goes then.
+    """
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._kept: list[Event] | None = []
+
+    def __call__(self, event: Event) -> None:
+        """Keep an event, or pass it on."""
+        with self._lock:
+            if self._kept is not None:
+                self._kept.append(event)
+                return
+        self._emit(event)
+
+    def release(self) -> None:
+        """Pass on what was kept, and keep nothing more."""
+        with self._lock:
+            kept, self._kept = self._kept or [], None
+        for event in kept:
+            self._emit(event)
+
+
 class Stream:
     """One parent on one minibatch, read while its rollouts still run.
 
@@ -57,12 +86,11 @@ class Stream:
         record: Makes one rollout's record for a component; ``None`` where it says nothing.
         enough: The score from which a rollout has no mistake; ``None`` reads shards at once.
         readers: Where shards are read. Not owned.
-        guessed: Whether it is not certain that anybody will ask for it.
+        held: Keeps the events of a scan that nobody may ever ask for; ``None`` where it is certain to be asked for.
 
     Attributes:
         key: As given.
         iteration: As given.
-        guessed: As given.
     """
 
     def __init__(
@@ -74,11 +102,11 @@ class Stream:
         enough: float | None,
         readers: ThreadPoolExecutor,
         *,
-        guessed: bool = False,
+        held: HeldEvents | None = None,
     ) -> None:
         self.key = key
         self.iteration = iteration
-        self.guessed = guessed
+        self._held_events = held
         self._record = record
         self._enough = enough
         self._readers = readers
@@ -91,6 +119,23 @@ class Stream:
         for reading in self._readings.values():
             for number, reflection in enumerate(reading.rescued):
                 self._hold(reading, reading.scan.feed(size + number, reflection))
+
+    @property
+    def guessed(self) -> bool:
+        """Whether it is not certain that anybody will ask for it."""
+        return self._held_events is not None
+
+    def confirm(self) -> None:
+        """Note that it is asked for: what its scans had to tell is told now."""
+        if self._held_events is not None:
+            self._held_events.release()
+            self._held_events = None
+
+    @property
+    def running(self) -> list[Future[None]]:
+        """The reads that have not ended and were not stopped."""
+        with self._lock:
+            return [read for reading in self._readings.values() for read in reading.reads if not read.done()]
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -215,9 +260,12 @@ class Streams:
             stream.cancel()
         return dropped
 
+    def guesses(self) -> list[Stream]:
+        """Return the streams that nobody is sure to ask for."""
+        return [stream for stream in self._streams.values() if stream.guessed]
+
     def close(self) -> None:
-        """Cancel what is left and stop. May be called twice."""
-        self.drop(lambda stream: True)
+        """Stop; all streams must have been dropped. May be called twice."""
         self._queue.put(None)
         self.readers.shutdown(wait=False, cancel_futures=True)
 

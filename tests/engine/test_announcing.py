@@ -15,6 +15,8 @@ from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import CURRENT_SESSION, Place, Scheduler, Threads, _retrying, current_place
+from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
+from tests.engine.conftest import World, _task_answer
 
 PATIENCE = 30
 
@@ -228,3 +230,27 @@ def test_a_future_that_ends_without_a_result_is_not_told_of() -> None:
     tell_ready([Ticket(future, True, True, lambda: (future, True))], lambda position, rollout: heard.append(position))
     future.cancel()
     assert not heard
+
+
+def test_an_outage_that_a_guess_met_is_no_answer_to_whoever_asks_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _retrying.tenacity.Retrying
+    monkeypatch.setattr(_retrying.tenacity, "Retrying", lambda **kwargs: real(**{**kwargs, "sleep": lambda _: None}))
+    down = True
+
+    def task(request: ScriptedRequest) -> str:
+        if down:
+            raise ConnectionError("connection reset by peer")
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(task, model="scripted/proposer"))
+    with Bench(world) as bench, dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        guessed: list[Future[Rollout]] = []
+        submit = bench.session.submit
+        monkeypatch.setattr(bench.session, "submit", lambda *given: guessed.append(submit(*given)) or guessed[-1])
+        bench.evaluator.start_ahead(bench.items(2), purpose="parent", lane="guess", iteration=2)
+        wait(guessed, timeout=30)
+        assert bench.evaluator.ahead.give_up(lambda entry, row: True, 2) == 2
+        bench.evaluator.settle_ahead()
+        down = False
+        (done,) = bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=9)
+    assert [(rollout.score, rollout.error) for rollout in done.rollouts] == [(1.0, None), (1.0, None)]

@@ -20,6 +20,7 @@ from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts.scheduling import Recorded, ScheduleRecord
 from combee_dspy.testing._scripted_lm import ScriptedLM
 from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer
+from tests.engine.test_ahead import OnlyTheSeed
 
 
 def _late(answer: Any) -> Any:
@@ -80,9 +81,16 @@ def _run(workers: int, **kwargs: Any) -> tuple[dict[str, Any], Recorder]:
     }, hook
 
 
-def test_the_same_seed_gives_the_same_run_with_any_number_of_workers() -> None:
-    both = ["insert", "few-shot-swap"]
-    runs = {workers: _run(workers, reflection_minibatch_size=6, operators=both)[0] for workers in (1, 8, 64)}
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"operators": ["insert", "few-shot-swap"]},
+        # Every guess of one child is wrong.
+        {"candidate_selection_strategy": OnlyTheSeed(), "speculation": 0.4},
+    ],
+)
+def test_the_same_seed_gives_the_same_run_with_any_number_of_workers(given: dict[str, Any]) -> None:
+    runs = {workers: _run(workers, reflection_minibatch_size=6, **given)[0] for workers in (1, 8, 64)}
     assert len(runs[1]["candidates"]) > 1
     assert runs[1]["speculative"] > 0
     assert runs[8] == runs[1]
