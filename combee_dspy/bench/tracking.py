@@ -6,7 +6,9 @@ Three measurements on the simulated service. No language model is involved.
 shipper, at most 20 traces) and with everything off, in turn, in one process,
 at the service's own latencies, and compares wall-clock. CPU is read per part,
 from each part's own thread or calls: the difference of two whole runs would
-drown in the client's several ms a call. Some five minutes.
+drown in the client's several ms a call. Some thirteen minutes. ``--counted``
+adds a run against a service that answers at once: both cores are full then, and
+everything costs more.
 
 ``agree`` counts rollouts with errors, retries and cache hits four times: by
 the ledger, the journal, MLflow's table and the service. Some two minutes.
@@ -42,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m combee_dspy.bench.tracking", description=__doc__)
     commands = parser.add_subparsers(dest="command")
     cost = commands.add_parser("cost", help="CPU a rollout and wall-clock, with the books and without")
-    cost.add_argument("--rollouts", type=int, default=2_000, help="of each of the paired runs")
+    cost.add_argument("--rollouts", type=int, default=10_000, help="of each of the paired runs")
     cost.add_argument("--pairs", type=int, default=3)
-    cost.add_argument("--counted", type=int, default=10_000, help="of the run that CPU is read in")
+    cost.add_argument("--counted", type=int, default=0, help="of a run without latencies that CPU is read in instead")
     cost.add_argument("--time-scale", type=float, default=1.0)
     counted = commands.add_parser("agree", help="ledger, journal, table and service, counted against each other")
     counted.add_argument("--rollouts", type=int, default=10_000)

@@ -45,7 +45,7 @@ class Cost:
 
     Attributes:
         rollouts: Rollouts of each of the paired runs.
-        counted: Rollouts of the run that CPU was read in.
+        counted: Rollouts of the run without latencies that CPU was read in; 0 where it was read in the paired ones.
         cpu_ms: CPU milliseconds a rollout, by part: ``ledger``, ``journal``, ``events``, ``shipper``.
         total_cpu_ms: Their sum.
         collected_ms: What full garbage collections took that struck in a part, in the same unit. It is no part of
@@ -100,7 +100,7 @@ def measure(
     rollouts: int,
     pairs: int,
     *,
-    counted: int = 10_000,
+    counted: int = 0,
     time_scale: float = 1.0,
     slots: int = 64,
     say: Callable[[str], None] = lambda line: None,
@@ -108,15 +108,14 @@ def measure(
 ) -> Cost:
     """Measure what the books cost.
 
-    CPU is read from each part's own thread or calls, in one run of ``counted``
-    rollouts on a service that answers at once, so that it takes no longer than
-    it must: what a part computes does not depend on how long an answer takes.
-    Wall-clock is compared at the service's own latencies.
+    CPU is read from each part's own thread or calls: in the paired runs, at the service's own
+    latencies, at which wall-clock is compared too; or in one run of ``counted`` rollouts on a service that
+    answers at once. What a part computes is the same there, and costs more: all cores are full.
 
     Args:
         rollouts: Rollouts of each paired run, about.
         pairs: Runs with everything on, each beside one with everything off; the order alternates.
-        counted: Rollouts of the run that CPU is read in; 0 reads it in the paired runs alone.
+        counted: Rollouts of a run without latencies that CPU is read in instead; 0 reads it in the paired runs.
         time_scale: Wall seconds for one simulated second, in the paired runs.
         slots: Calls served at once; rollouts in flight.
         say: Hears how far it is, on one line.
