@@ -64,6 +64,15 @@ class _Step:
     def count(self, name: str, amount: float = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
 
+    def join(self, other: _Step) -> None:
+        """Take in rollouts that were told before this iteration began."""
+        for name, scores in other.scores.items():
+            self.scores.setdefault(name, []).extend(scores)
+        self.seconds += other.seconds
+        self.waits += other.waits
+        for name, amount in other.counts.items():
+            self.count(name, amount)
+
     def metrics(self) -> dict[str, float]:
         found = {name: sum(scores) / len(scores) for name, scores in self.scores.items()}
         for name, times in (("rollout", sorted(self.seconds)), ("queue", sorted(self.waits))):
@@ -96,12 +105,16 @@ class Summary:
         self.decisions: list[dict[str, Any]] = []
         self.step = 0
         self._open = _Step()
+        # What was begun early is told before its own iteration has begun.
+        self._early: dict[int, _Step] = {}
 
     def take(self, iteration: int) -> dict[str, float]:
         """Return the metrics of the iteration that closes, and begin the next."""
         metrics = self._open.metrics()
         self._open = _Step()
         self.step = iteration + 1
+        for early in [number for number in self._early if number <= self.step]:
+            self._open.join(self._early.pop(early))
         return metrics
 
     @singledispatchmethod
@@ -130,7 +143,8 @@ class Summary:
         Args:
             data: Its line in the journal, by the names of :class:`combee_dspy.tracking.Row`.
         """
-        step = self._open
+        iteration = data["iteration"]
+        step = self._open if iteration <= self.step else self._early.setdefault(iteration, _Step())
         if data["purpose"] == "heldout":
             # They come after the last iteration has closed, under names that it has not given a value.
             step.count("heldout/rollouts")

@@ -67,6 +67,32 @@ def test_each_iteration_has_its_own_figures(story: Story) -> None:
     assert steps[3]["tokens/task"] == 3150
 
 
+def test_what_was_begun_early_counts_in_its_own_iteration(make_rollout: Callable[..., Rollout]) -> None:
+    summary = Summary()
+
+    def hear(iteration: int, score: float) -> None:
+        summary.hear_rollout(
+            _line(
+                events.RolloutFinished(
+                    iteration=iteration,
+                    rollout_id=f"{iteration}-{score}",
+                    rollout=make_rollout(0, score=score),
+                    candidate_id="c",
+                    split="train",
+                    purpose="parent",
+                )
+            )
+        )
+
+    summary.take(0)
+    hear(1, 0.0)
+    hear(2, 1.0)
+    first, second = summary.take(1), summary.take(2)
+    assert (first["train/minibatch"], first["rollouts/run"]) == (0.0, 1)
+    assert (second["train/minibatch"], second["rollouts/run"]) == (1.0, 1)
+    assert not summary.take(3)
+
+
 def test_held_out_rollouts_count_by_themselves_and_the_end_has_the_sums(story: Story) -> None:
     _, steps = _steps(story)
     last = steps[3]

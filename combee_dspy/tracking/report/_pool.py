@@ -48,23 +48,22 @@ class Pool:
     refusals: dict[tuple[str, str], int] = field(default_factory=dict)
     _by_id: dict[str, _Candidate] = field(default_factory=dict)
     _parents: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    _minibatch: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _iteration: int = 0
+    _minibatch: dict[tuple[int, str], tuple[int, float]] = field(default_factory=dict)
     _characters: int = 0
 
     def rollout(self, iteration: int, candidate_id: str, purpose: str, score: float) -> None:
         """Count one score of a minibatch."""
-        if iteration != self._iteration:
-            self._iteration = iteration
-            self._minibatch.clear()
         if purpose == "parent":
-            count, total = self._minibatch.get(candidate_id, (0, 0.0))
-            self._minibatch[candidate_id] = (count + 1, total + score)
+            # The next iteration's may be told before this one's children: of older ones nothing is asked any more.
+            for place in [one for one in self._minibatch if one[0] < iteration - 1]:
+                del self._minibatch[place]
+            count, total = self._minibatch.get((iteration, candidate_id), (0, 0.0))
+            self._minibatch[iteration, candidate_id] = (count + 1, total + score)
         elif purpose == "child" and candidate_id in self._by_id:
             candidate = self._by_id[candidate_id]
             candidate.scores += 1
             candidate.total += score
-            count, total = self._minibatch.get(candidate.parent_id, (0, 0.0))
+            count, total = self._minibatch.get((iteration, candidate.parent_id), (0, 0.0))
             candidate.before = total / count if count else candidate.before
 
     def proposed(self, event: events.CandidateProposed) -> None:

@@ -79,24 +79,24 @@ class Telling:
     """
 
     _heaps: dict[Kind, list[tuple[float, int, TellingRollout]]] = field(default_factory=dict)
-    _before: dict[tuple[str, str], float] = field(default_factory=dict)
-    _parent_of: dict[str, str] = field(default_factory=dict)
+    _before: dict[tuple[int, str, str], float] = field(default_factory=dict)
+    _parent_of: dict[tuple[int, str], str] = field(default_factory=dict)
     _iteration: int = 0
     _serial: int = 0
     _error_classes: dict[str, int] = field(default_factory=dict)
 
     def child(self, iteration: int, candidate_id: str, parent_id: str) -> None:
         """Note whose child a candidate is."""
-        self._turn(iteration)
-        self._parent_of[candidate_id] = parent_id
+        self._forget(iteration)
+        self._parent_of[iteration, candidate_id] = parent_id
 
     def add(self, seen: Seen) -> None:
         """Take one rollout into account."""
-        self._turn(seen.iteration)
         if seen.purpose == "heldout":
             return
         if seen.purpose == "parent":
-            self._before[seen.candidate_id, seen.example_id] = seen.score
+            self._forget(seen.iteration)
+            self._before[seen.iteration, seen.candidate_id, seen.example_id] = seen.score
         if seen.error:
             kind = seen.error.partition(":")[0]
             # One error class may flood a run: every class is shown before any is shown twice.
@@ -105,19 +105,19 @@ class Telling:
         elif not seen.cached:
             self._offer("best", seen.score, seen, None)
             self._offer("worst", -seen.score, seen, None)
-        if seen.purpose == "child":
+        if seen.purpose in ("child", "screen"):
             self._compare(seen)
 
-    def _turn(self, iteration: int) -> None:
-        # A child meets its parent's rollouts in their own iteration alone.
-        if iteration != self._iteration:
+    def _forget(self, iteration: int) -> None:
+        # A child meets its parent's rollouts in their own iteration alone, and those of the next may be told before it.
+        if iteration > self._iteration:
             self._iteration = iteration
-            self._before.clear()
-            self._parent_of.clear()
+            self._before = {place: score for place, score in self._before.items() if place[0] >= iteration - 1}
+            self._parent_of = {place: parent for place, parent in self._parent_of.items() if place[0] >= iteration - 1}
 
     def _compare(self, seen: Seen) -> None:
-        parent = self._parent_of.get(seen.candidate_id, "")
-        before = self._before.get((parent, seen.example_id))
+        parent = self._parent_of.get((seen.iteration, seen.candidate_id), "")
+        before = self._before.get((seen.iteration, parent, seen.example_id))
         if before is None or before == seen.score:
             return
         self._offer("improved" if seen.score > before else "fell", abs(seen.score - before), seen, before)

@@ -211,6 +211,23 @@ def test_the_most_telling_rollouts_are_few_and_their_texts_are_read_only_then() 
     assert len(read) < 20
 
 
+@pytest.mark.parametrize("purpose", ["child", "screen"])
+def test_a_child_meets_its_parent_though_the_next_iteration_was_told_of_in_between(purpose: str) -> None:
+    kept = telling.Telling()
+
+    def seen(iteration: int, number: int, what: str, score: float, candidate: str) -> telling.Seen:
+        place = f"r{number}", candidate, "one example", "train"
+        return telling.Seen(iteration, *place, what, score, False, "", lambda: ("in", "out", "feedback"))
+
+    kept.add(seen(1, 0, "parent", 0.0, "seed"))
+    # Begun early, with another parent's score on the same example.
+    kept.add(seen(2, 1, "parent", 0.5, "seed"))
+    kept.child(1, "b", "seed")
+    kept.add(seen(1, 2, purpose, 1.0, "b"))
+    row = next(row for row in kept.rows() if row.kind == "improved")
+    assert (row.rollout_id, row.before, row.score) == ("r2", 0.0, 1.0)
+
+
 def test_every_error_class_is_shown_before_any_is_shown_twice() -> None:
     kept = telling.Telling()
     for number in range(50):
