@@ -211,6 +211,8 @@ class Core:
     def _next(self, now: float, free: int, slots: int) -> tuple[list[Job], float]:
         stall_at = self._touched + self._settings.patience if not self.flying else math.inf
         stalled = stall_at <= now
+        # Nothing changes by itself once it has stalled: asked again at a time that is over, a thread would never rest.
+        stall_at = math.inf if stalled else stall_at
         if self._replays:
             jobs = self._queue.take(free, slots, stalled=stalled)
             self._begin("replay")

@@ -346,6 +346,9 @@ def test_patience_does_not_shorten_what_a_rule_says_of_the_clock(by_hand, clock)
     clock.now += 29.0
     scheduler.look()
     assert not inner.held
+    # A thread that was asked to look again at a time that is over would never rest.
+    assert scheduler._dispatcher._core.take(clock.now).ring_at == clock.now + 1.0
+    scheduler.close()
 
 
 def test_a_batch_with_a_token_bound_leaves_what_does_not_fit_for_the_next(by_hand, clock):
