@@ -18,17 +18,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.rollouts import Threads, repeats_itself
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
 from combee_dspy.tracking import Hook
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.engine.conftest import Recorder
 
 
 def _compile(world: Any, *, metric: Any = None, student: Any = None, **kwargs: Any) -> dspy.Module:

@@ -11,19 +11,8 @@ import pytest
 from dspy.primitives.local_interpreter import LocalInterpreter
 
 from combee_dspy import Combee
-from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised, Event, RolloutFinished
-from combee_dspy.tracking import Hook
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from combee_dspy.events import CandidateProposed, CandidateRefused, ErrorRaised, RolloutFinished
+from tests.engine.conftest import Recorder
 
 
 class Flexible(dspy.Module):

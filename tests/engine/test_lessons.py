@@ -13,22 +13,11 @@ from hypothesis import strategies as st
 
 from combee_dspy import Combee
 from combee_dspy.engine.lessons import MAX_OFFERS, LessonLedger
-from combee_dspy.events import CandidateProposed, CandidateRejected, Event, IterationStarted
+from combee_dspy.events import CandidateProposed, CandidateRejected, IterationStarted
 from combee_dspy.records import Lesson, Lessons, NodeOutput
 from combee_dspy.reflections import normalised
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.engine.conftest import Recorder
 
 
 def _found(*texts: str, nodes: tuple[NodeOutput, ...] = ()) -> Lessons:

@@ -14,23 +14,11 @@ from combee_dspy import Budget, Combee
 from combee_dspy.engine.candidates import candidate_id
 from combee_dspy.engine.listener import Listener
 from combee_dspy.engine.state import RunState
-from combee_dspy.events import CandidateProposed, Event, RolloutFinished, RunStopping, ScheduleDecided
+from combee_dspy.events import CandidateProposed, RolloutFinished, RunStopping, ScheduleDecided
 from combee_dspy.testing._scripted_lm import ScriptedLM
-from combee_dspy.tracking import Hook
-from tests.engine.conftest import answer_in_kind
+from tests.engine.conftest import Recorder, answer_in_kind
 
 KEY = "sk-thisisnorealkey0123456789"
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _listener() -> tuple[Listener, Any]:

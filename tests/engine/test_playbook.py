@@ -21,7 +21,6 @@ from combee_dspy.events import (
     BatchPlanned,
     CandidateProposed,
     ErrorRaised,
-    Event,
     HeldoutEvaluated,
     IterationFinished,
     NodeFinished,
@@ -34,21 +33,10 @@ from combee_dspy.events import (
 from combee_dspy.exceptions import ArgumentError, InfrastructureError
 from combee_dspy.guards import Guards
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest, as_chat
-from combee_dspy.tracking import Hook
+from tests.engine.conftest import Recorder
 
 RULE = re.compile(r"Rule: the word for \w+ is \w+")
 BULLET = re.compile(r"\[([\w-]+)\] helpful=\d+ harmful=\d+ :: (.*)")
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def section(request: ScriptedRequest, name: str) -> str:

@@ -13,23 +13,12 @@ from dspy.utils.exceptions import LMServerError, LMUnexpectedError
 from combee_dspy import Combee
 from combee_dspy.engine.runs import predictor_runs
 from combee_dspy.engine.seed import seed_candidate
-from combee_dspy.events import ErrorRaised, Event, RolloutFinished
+from combee_dspy.events import ErrorRaised, RolloutFinished
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.operators import FewShotSwap, decode_demonstrations
 from combee_dspy.rollouts import _retrying as retrying_module
 from combee_dspy.rollouts import read_score, run_rollout
-from combee_dspy.tracking import Hook
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.engine.conftest import Recorder
 
 
 def _compile(world: Any, student: Any = None, *, metric: Any = None, **kwargs: Any) -> dspy.Module:

@@ -16,7 +16,6 @@ from combee_dspy.events import (
     CandidateProposed,
     CandidateRefused,
     DiversityMeasured,
-    Event,
     IterationStarted,
     Restarted,
     RunStarted,
@@ -24,21 +23,10 @@ from combee_dspy.events import (
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import Insert
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
+from tests.engine.conftest import Recorder
 
 IDEA = "Think about the animal for a long while before you answer."
 OTHER = "Say the word aloud, then write it down letter by letter."
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _one_idea(request: Any) -> str:
