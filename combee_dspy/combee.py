@@ -43,8 +43,8 @@ class Combee(Teleprompter):
     GEPA's search is kept (Pareto front, acceptance, merge, checkpoints); what one
     reflection call did over three rollouts is done by a parallel scan over many.
     Wherever a script says ``dspy.GEPA(…)``, ``Combee(…)`` works with the same
-    arguments. One default differs: the size of minibatches is planned
-    (``reflection_minibatch_size=None``).
+    arguments. Some defaults differ, first of all the size of minibatches, which is planned
+    (``reflection_minibatch_size=None``); the README lists them, and :meth:`parity` has GEPA's.
 
     An object may compile several programs, one after the other. It keeps no
     state of a run. Not for use by several threads at once.

@@ -20,21 +20,10 @@ from combee_dspy import Combee, load_candidate
 from combee_dspy.engine.candidates import candidate_id
 from combee_dspy.engine.lineage import FILE, Lineage, read_lines
 from combee_dspy.engine.pedigree import joined
-from combee_dspy.events import CandidateProposed, Event, ValidationFinished
+from combee_dspy.events import CandidateProposed, ValidationFinished
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_json
-from combee_dspy.tracking import Hook
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.engine.conftest import Recorder
 
 
 def _fickle() -> ScriptedLM:

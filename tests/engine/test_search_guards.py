@@ -12,28 +12,17 @@ import pytest
 
 from combee_dspy import Combee
 from combee_dspy.engine.candidates import fields_key
-from combee_dspy.events import CandidateAccepted, CandidateRefused, CandidateRejected, Event, ValidationFinished
+from combee_dspy.events import CandidateAccepted, CandidateRefused, CandidateRejected, ValidationFinished
 from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.records import Demonstration, Edit
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
+from tests.engine.conftest import Recorder
 
 OWN = "Give the code word. Never explain it. Write it as <word>."
 SAMPLE = "a rather long story about one grey ox that walked all the way from the hill down to the sea"
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _student() -> dspy.Module:

@@ -10,24 +10,13 @@ import pytest
 
 from combee_dspy import Combee
 from combee_dspy.evaluation import Calibration, CostCeiling, Judge
-from combee_dspy.events import CalibrationFinished, CandidateProposed, Event, RolloutFinished, ScheduleDecided
+from combee_dspy.events import CalibrationFinished, CandidateProposed, RolloutFinished, ScheduleDecided
 from combee_dspy.exceptions import ArgumentValueError, CalibrationFailedError
 from combee_dspy.rollouts import scorer_fingerprint
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
+from tests.engine.conftest import Recorder
 
 CRITERIA = "The code word of the animal."
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 def _learn(request: Any) -> str:

@@ -17,7 +17,6 @@ from combee_dspy.events import (
     CandidateProposed,
     CandidateRefused,
     CandidateScreened,
-    Event,
     IterationStarted,
     OperatorsWeighted,
     RetentionMeasured,
@@ -30,18 +29,7 @@ from combee_dspy.operators import Operator
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+from tests.engine.conftest import Recorder
 
 
 class Until:

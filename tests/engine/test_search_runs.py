@@ -19,7 +19,6 @@ from combee_dspy.events import (
     CandidateRefused,
     CandidateScreened,
     CandidateSelected,
-    Event,
     OperatorsWeighted,
     RetentionMeasured,
     RolloutFinished,
@@ -29,20 +28,9 @@ from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
 from combee_dspy.records import Edit
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
-from combee_dspy.tracking import Hook
+from tests.engine.conftest import Recorder
 
 OWN = "Give the code word. Never explain it."
-
-
-class Recorder(Hook):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
 
 
 class Writes(Operator):
