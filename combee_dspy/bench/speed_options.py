@@ -11,15 +11,20 @@ import dspy
 from combee_dspy.bench.speed_methods import METHODS, lacking
 from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms import ReasoningLaw, SimulatedConfig
+from combee_dspy.lms import CapacityModel, ReasoningLaw, SimulatedConfig
 
-__all__ = ["LABEL", "Program", "SpeedOptions", "check_options", "data_source", "load_rows"]
+__all__ = ["LABEL", "Attention", "Program", "SpeedOptions", "check_options", "data_source", "load_rows"]
 
 LABEL = "simulated service, no language model"
 """What is said wherever figures of the simulated service are shown."""
 
 Program = Literal["chain-of-thought", "predict"]
 """A first program of one step: one that reasons before it answers, and one that answers at once."""
+
+Attention = Literal["items", "reading"]
+"""What the simulated model's attention counts: the items of a prompt, or their tokens."""
+
+_CAPACITIES: Mapping[Attention, CapacityModel] = {"items": CapacityModel(), "reading": CapacityModel.reading()}
 
 # Benchmarks that make as many rows as they are asked for. Others are cut.
 _MADE_TO_SIZE = ("formula-mini",)
@@ -48,6 +53,9 @@ class SpeedOptions:
             in the measured comparison whose latencies the service has.
         reasoning_spread: Standard deviation of the log of these tokens. 0, so that latency is the law of that
             comparison and nothing else spreads it; answers whose lengths differ widen every barrier.
+        attention: Which law says what the simulated model takes in of a crowded prompt (see
+            :class:`combee_dspy.lms.CapacityModel`): 12 items, or with ``"reading"`` items of about 5,000 tokens.
+            The two agree on raw records; on lists of lessons, which are short, the second takes in more.
         base_accuracy: Share of questions that the simulated model answers rightly untaught: 67.5 %,
             what the untaught model of the ACE paper scores on Formula (arXiv 2510.04618, DeepSeek-V3.1).
         taught_accuracy: Share of questions that it answers rightly when it has been taught what they need: 85.5 %,
@@ -72,6 +80,7 @@ class SpeedOptions:
     program: Program = "chain-of-thought"
     reasoning_tokens: float = 300.0
     reasoning_spread: float = 0.0
+    attention: Attention = "items"
     base_accuracy: float = 0.675
     taught_accuracy: float = 0.855
     benchmark: str = "formula-mini"
@@ -100,9 +109,11 @@ class SpeedOptions:
         if not self.simulated:
             return None
         config = self.service()
-        latency, items = config.latency, config.capacity.attended_items
+        latency, capacity = config.latency, config.capacity
         said = f"({latency.ttft:g} s + output tokens / {latency.tokens_per_second:g}) × lognormal({latency.sigma:g})"
-        said = f"latency {said}; at most {items} items attended in a call"
+        tokens = capacity.attended_tokens
+        most = f"at most {capacity.attended_items} items" if tokens is None else f"items of about {tokens:,} tokens"
+        said = f"latency {said}; {most} attended in a call"
         said = f"{said}; right untaught {self.base_accuracy:.1%}, taught {self.taught_accuracy:.1%}"
         law = config.reasoning
         if law is None:
@@ -121,6 +132,7 @@ class SpeedOptions:
             seed=seed,
             slots=self.slots,
             time_scale=self.time_scale if timed else 0.0,
+            capacity=_CAPACITIES[self.attention],
             log_calls=timed,
             reasoning=ReasoningLaw(self.reasoning_tokens, self.reasoning_spread)
             if self.program == "chain-of-thought"
@@ -149,6 +161,9 @@ def check_options(options: SpeedOptions) -> None:  # noqa: C901 - one refusal af
     if options.program not in get_args(Program):
         remedy = f"Give one of {', '.join(get_args(Program))}."
         raise ArgumentValueError("program", options.program, "is no program", remedy)
+    if options.attention not in get_args(Attention):
+        remedy = f"Give one of {', '.join(get_args(Attention))}."
+        raise ArgumentValueError("attention", options.attention, "is no law of attention", remedy)
     if not 0 <= options.base_accuracy <= 1:
         raise ArgumentValueError("base_accuracy", options.base_accuracy, "is not in [0, 1]", "It is a share.")
     if not options.base_accuracy <= options.taught_accuracy <= 1:

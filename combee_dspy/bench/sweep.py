@@ -12,8 +12,9 @@ The held-out score is that of the last instruction.
 
 On the simulated service the planted lessons are known: ``kept`` counts those in
 the last instruction, out of those that the epoch's failures could teach. It is
-run under both of the service's laws. No aggregator reads these laws. On any
-other endpoint ``kept`` is not known, and the rest is the same.
+run under two of the service's laws, and on request under a third. No
+aggregator reads these laws. On any other endpoint ``kept`` is not known, and
+the rest is the same.
 """
 
 from __future__ import annotations
@@ -45,8 +46,13 @@ from combee_dspy.streams import derive, derive_seed
 
 __all__ = ["LAWS", "SweepOptions", "SweepRow", "run_sweep", "summary", "table"]
 
-LAWS: Mapping[str, CapacityModel] = {"attention": CapacityModel.attention(), "writing": CapacityModel.writing()}
-"""The simulated service's two laws: at most 12 items attended a call; at most 12 lessons written a call."""
+LAWS: Mapping[str, CapacityModel] = {
+    "attention": CapacityModel.attention(),
+    "writing": CapacityModel.writing(),
+    "reading": CapacityModel.reading(),
+}
+"""The simulated service's laws: at most 12 items attended a call; at most 12 lessons written a call; and, only where
+it is asked for, items of about 5,000 tokens attended a call, which is as many raw records but many more short lines."""
 
 AGGREGATORS = ("single-call", "top-k", "summarize", "parallel-scan", "union")
 
@@ -60,7 +66,7 @@ class SweepOptions:
     Attributes:
         aggregators: Names, each with its constructor's defaults.
         sizes: Examples a minibatch.
-        laws: Names out of :data:`LAWS`; ignored on another endpoint.
+        laws: Names out of :data:`LAWS`; ignored on another endpoint. ``reading`` is not among them by default.
         seeds: Each draws its own rows, order and answers.
         examples: Training examples, which make one epoch.
         heldout: Held-out examples, read once at the end of each run.

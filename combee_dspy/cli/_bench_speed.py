@@ -99,6 +99,10 @@ def speed(  # noqa: PLR0913 - one parameter an option
     reasoning_spread: Annotated[
         float, typer.Option(help="Standard deviation of the log of these tokens; 0: always as many.")
     ] = 0.0,
+    attention: Annotated[
+        str,
+        typer.Option(help="What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens."),
+    ] = "items",
     endpoint: Annotated[
         str | None, _of_endpoint("Address of an OpenAI-compatible service, instead of simulated.")
     ] = None,
@@ -126,6 +130,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
         heldout=heldout,
         # Checked with all other options.
         program=program,  # type: ignore[arg-type]
+        attention=attention,  # type: ignore[arg-type]
         reasoning_tokens=reasoning_tokens,
         reasoning_spread=reasoning_spread,
         base_accuracy=base_accuracy,
@@ -209,6 +214,7 @@ def _command(options: SpeedOptions) -> str:
         "taught_accuracy",
         "reasoning_tokens",
         "reasoning_spread",
+        "attention",
     ):
         parts += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     given = {

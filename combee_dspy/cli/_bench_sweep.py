@@ -23,7 +23,8 @@ HELP = f"""Batch size × aggregator: what one epoch teaches when every update is
     combee bench sweep --model openai/… --api-base https://… --seeds 0-2
 
 Without --model a service on this machine answers, which is no language model, and
-the planted lessons that are left can be counted. It is run under both of its laws.
+the planted lessons that are left can be counted. It is run under two of its laws,
+and with --laws reading under a third, which counts tokens rather than items.
 No aggregator reads these laws.
 
 {EXIT_CODES}"""
@@ -35,7 +36,9 @@ def sweep(  # noqa: PLR0913 - one parameter an option
         str, typer.Option(help="Aggregators, by comma.")
     ] = "single-call,top-k,summarize,parallel-scan,union",
     sizes: Annotated[str, typer.Option(help="Examples a minibatch, by comma.")] = "3,10,40,120,240",
-    laws: Annotated[str, typer.Option(help="Laws of the simulated service, by comma.")] = "attention,writing",
+    laws: Annotated[
+        str, typer.Option(help="Laws of the simulated service, by comma; reading is a third, which counts tokens.")
+    ] = "attention,writing",
     seeds: Annotated[str, typer.Option(help="A seed, or first-last.")] = "0-9",
     examples: Annotated[int, typer.Option(min=1, help="Training examples: one epoch.")] = 240,
     heldout: Annotated[int, typer.Option(min=1, help="Held-out examples.")] = 60,

@@ -22,7 +22,7 @@ from combee_dspy.bench import speed_options as options_module
 from combee_dspy.bench.speed_methods import DEFAULT_METHODS, Pinned, lacking, picked_size
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from combee_dspy.lms import CapacityModel, SimulatedConfig, SimulatedService, SimulatedTask
 from combee_dspy.records import BatchDecision, PowerLawFit
 
 TINY = SpeedOptions(
@@ -177,6 +177,16 @@ def test_the_law_says_what_the_model_does_untaught() -> None:
     assert set(run.before) == {1.0}
 
 
+def test_attention_is_said_and_reaches_the_service() -> None:
+    items, reading = TINY, replace(TINY, attention="reading")
+    assert items.service().capacity == SimulatedConfig().capacity
+    assert "at most 12 items attended in a call" in (items.law or "")
+    assert reading.service(3, timed=False).capacity == CapacityModel.reading()
+    assert "items of about 5,000 tokens attended in a call" in (reading.law or "")
+    record = json.loads(json.dumps(speed_record(reading, [], [], "combee bench speed")))
+    assert (record["options"]["attention"], record["service"]) == ("reading", reading.law)
+
+
 def test_every_default_method_is_one_and_can_be_made() -> None:
     assert DEFAULT_METHODS[0] == "gepa"
     options_module.check_options(replace(TINY, methods=DEFAULT_METHODS))
@@ -218,6 +228,7 @@ def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
         (replace(TINY, repeats=2, peer_repeats=3), "peer_repeats"),
         (replace(TINY, peer_repeats=0), "peer_repeats"),
         (replace(TINY, program="magic"), "chain-of-thought, predict"),
+        (replace(TINY, attention="magic"), "items, reading"),
         (replace(TINY, base_accuracy=1.5), "base_accuracy"),
         (replace(TINY, reasoning_tokens=0), r"reasoning\.tokens"),
         (replace(TINY, seeds=(1, 1)), "seeds"),

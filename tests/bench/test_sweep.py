@@ -35,6 +35,16 @@ def test_the_table_says_where_ours_loses() -> None:
     )
 
 
+def test_the_law_that_counts_tokens_is_swept_when_asked_for() -> None:
+    both = {**SMALL, "laws": ("attention", "reading"), "seeds": (0,)}
+    attention, reading = run_sweep(SweepOptions(aggregators=("single-call",), **both))
+    assert (attention.law, reading.law) == ("attention", "reading")
+    # Records of a program that does not reason are short: 5,000 tokens hold more than 12 of them.
+    assert attention.kept is not None and reading.kept is not None
+    assert attention.kept < reading.kept
+    assert "reading" not in SweepOptions().laws
+
+
 @pytest.mark.parametrize(("options", "name"), [({"laws": ("gravity",)}, "laws"), ({"sizes": (0,)}, "sizes")])
 def test_what_cannot_be_swept_is_refused_before_it_starts(options: dict, name: str) -> None:
     with pytest.raises(ArgumentValueError, match=name):

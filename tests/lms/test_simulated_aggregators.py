@@ -104,6 +104,18 @@ def test_each_call_reads_and_writes_no_more_than_the_laws_allow() -> None:
         assert max(map(len, written)) <= 12, aggregator
 
 
+def test_a_call_that_counts_tokens_reads_more_lessons_than_records() -> None:
+    config = SimulatedConfig(time_scale=0.0, capacity=CapacityModel.reading(500))
+    lines = [item.line for item in QUESTIONS[:24]]
+    records = [f"{item.text} {'It was answered at length. ' * 10}" for item in QUESTIONS[:24]]
+    asked = dspy.Predict("notes: list[str] -> lessons: list[str]")
+    with SimulatedService(config, TASK) as service, dspy.context(lm=service.lm()):
+        assert asked(notes=lines).lessons == lines
+        # A record is about 85 tokens: the sixth crosses the limit.
+        *read, last = asked(notes=records).lessons
+    assert (len(read), last) == (6, PLATITUDE)
+
+
 def test_a_join_by_code_escapes_the_laws_and_a_last_call_does_not() -> None:
     kept = {
         aggregator.name: len(keys(learn(aggregator, 60, BOTH)[0]))

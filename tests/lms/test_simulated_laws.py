@@ -52,6 +52,69 @@ def test_attention_is_uniform_over_places() -> None:
     assert all(abs(counts[item] - 750) < 119 for item in range(48))
 
 
+TOKENS = st.lists(st.integers(0, 900), max_size=40)
+
+
+@given(TOKENS, st.integers(1, 9_000), st.integers(0, 99))
+def test_reading_stops_with_the_item_that_crosses_its_limit(tokens: list[int], limit: int, seed: int) -> None:
+    law = CapacityModel.reading(limit)
+    kept = law.attend(range(len(tokens)), seed, "call", tokens=tokens)
+    assert list(kept) == sorted(set(kept))
+    assert len(kept) >= min(1, len(tokens))
+    taken = [tokens[item] for item in kept]
+    # Some item was the last one read, and before it there was room.
+    assert not taken or sum(taken) - max(taken) < limit
+    left_out = len(kept) < len(tokens)
+    assert not left_out or sum(taken) >= limit
+    assert law.crowded(len(tokens), seed, "call", tokens=tokens) == left_out
+
+
+@given(TOKENS, st.integers(1, 9_000), st.integers(0, 9_000), st.integers(0, 99))
+def test_a_higher_limit_reads_the_same_and_more(tokens: list[int], limit: int, more: int, seed: int) -> None:
+    less, greater = (
+        set(CapacityModel.reading(most).attend(range(len(tokens)), seed, "call", tokens=tokens))
+        for most in (limit, limit + more)
+    )
+    assert less <= greater
+
+
+@given(TOKENS, st.integers(1, 20), st.integers(1, 9_000), st.integers(0, 99))
+def test_both_limits_of_attention_hold_together(tokens: list[int], items: int, limit: int, seed: int) -> None:
+    both, places = CapacityModel(attended_items=items, attended_tokens=limit), range(len(tokens))
+    kept = both.attend(places, seed, "call", tokens=tokens)
+    assert kept == both.attend(places, seed, "call", tokens=tokens)
+    taken = [tokens[item] for item in kept]
+    assert min(1, len(tokens)) <= len(kept) <= items
+    assert not taken or sum(taken) - max(taken) < limit
+    if sum(taken) < limit:
+        # There was room for more tokens: nothing but the number of items cut.
+        assert len(kept) == min(items, len(tokens))
+    assert both.crowded(len(tokens), seed, "call", tokens=tokens) == (len(kept) < len(tokens))
+
+
+def test_many_short_lines_are_read_in_full_and_few_long_records_are_not() -> None:
+    law = CapacityModel.reading()
+    assert law.attend(range(150), 0, "call", tokens=[30] * 150) == tuple(range(150))
+    assert not law.crowded(150, 0, "call", tokens=[30] * 150)
+    assert len(law.attend(range(40), 0, "call", tokens=[400] * 40)) == 13
+    assert law.crowded(40, 0, "call", tokens=[400] * 40)
+
+
+def test_reading_is_uniform_over_places_and_differs_from_call_to_call() -> None:
+    counts: Counter[int] = Counter()
+    for call in range(3000):
+        counts.update(CapacityModel.reading(1_200).attend(range(12), 0, call, tokens=[400] * 12))
+    # 3,000 draws at 1/4: five standard deviations are about 119.
+    assert all(abs(counts[item] - 750) < 119 for item in range(12))
+
+
+def test_reading_without_the_tokens_of_each_item_is_refused() -> None:
+    with pytest.raises(ArgumentValueError, match="tokens"):
+        CapacityModel.reading().attend(range(3), 0, "call", tokens=[1, 2])
+    with pytest.raises(ArgumentValueError, match="tokens"):
+        CapacityModel.reading().crowded(3)
+
+
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 20), st.integers(0, 99))
 def test_writing_counts_the_old_lessons_first(old: int, new: int, limit: int, seed: int) -> None:
     olds, news = range(old), range(100, 100 + new)
@@ -93,6 +156,7 @@ def test_no_rates_no_failures() -> None:
         lambda: LatencyLaw(tokens_per_second=0),
         lambda: LatencyLaw(sigma=math.nan),
         lambda: CapacityModel(attended_items=0),
+        lambda: CapacityModel(attended_tokens=0),
         lambda: CapacityModel(lesson_miss_rate=1.5),
         lambda: FailureRates(slow=-0.1),
         lambda: FailureRates(slow=0.6, malformed=0.6),

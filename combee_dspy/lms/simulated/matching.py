@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
-__all__ = ["Hit", "QuestionIndex", "Scan", "words_of"]
+__all__ = ["Hit", "QuestionIndex", "Scan", "stretches_of", "words_of"]
 
 Words = tuple[str, ...]
 
@@ -35,10 +36,26 @@ def words_of(text: str) -> Words:
     not. Escapes as JSON or Python's ``repr`` write them (``\n``, ``\"``,
     ``\u20ac``) read like what they stand for, however often they are nested.
     """
+    return tuple(_WORD.findall(_plain(text)))
+
+
+def stretches_of(text: str, places: Iterable[int]) -> list[str]:
+    """Cut a text at some of its words: each piece reaches up to the next one, the last one to the end.
+
+    Args:
+        text: The text. Pieces are in lower case, and escapes in them are what they stand for.
+        places: Indexes of words as :func:`words_of` counts them, in order.
+    """
+    plain = _plain(text)
+    starts = [match.start() for match in _WORD.finditer(plain)]
+    return [plain[start:end] for start, end in pairwise([*(starts[place] for place in places), len(plain)])]
+
+
+def _plain(text: str) -> str:
     if "\\" in text:
         text = _ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1] or match[2], 16)), text)
         text = _ESCAPED_SPACE.sub(" ", text)
-    return tuple(_WORD.findall(text.lower()))
+    return text.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,8 +12,8 @@ from combee_dspy.lms.simulated.curating import PLATITUDE, PLAYBOOK_FIELDS, Curat
 from combee_dspy.lms.simulated.editing import EDITING_FIELDS, Editor
 from combee_dspy.lms.simulated.filling import REASONING, REASONING_FIELDS, filler, lesson_value, render
 from combee_dspy.lms.simulated.knowledge import SimulatedQuestion
-from combee_dspy.lms.simulated.matching import QuestionIndex, Scan
-from combee_dspy.lms.simulated.requests import ChatRequest
+from combee_dspy.lms.simulated.matching import QuestionIndex, stretches_of
+from combee_dspy.lms.simulated.requests import ChatRequest, text_tokens
 from combee_dspy.lms.simulated.shapes import RequestShape, Style, final_user_message, without_requirements
 
 __all__ = ["PLATITUDE", "Writer"]
@@ -32,7 +32,8 @@ class Writer:
 
     The items of the prompt are its known questions and its lesson lines, in
     order of appearance, except those inside the current instruction. The
-    capacity law says which are attended; each attended item gives its lesson,
+    capacity law says which are attended, by their number or by their tokens
+    as the service counts a prompt's; each attended item gives its lesson,
     once. A field whose name contains "instruction" is a rewrite: it starts
     with the current instruction's first paragraph that is not a lesson, and
     the current lessons are written before the new ones. Whatever the law cut
@@ -77,11 +78,11 @@ class Writer:
         asked, playbook = without_playbook(without_requirements(user))
         current, rest = _split(asked, shape.style)
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
-        items = list(chain.from_iterable(self._items(self._index.scan(text)) for text in (*earlier, rest)))
-        attended = self._capacity.attend(items, self._seed, *place)
+        items, tokens = self._items([*earlier, rest])
+        attended = self._capacity.attend(items, self._seed, *place, tokens=tokens)
         old = tuple(dict.fromkeys(key for _, key in self._index.scan(current).keys))
         limit, most = _limit(user), {name: int(number) for name, number in _MOST.findall(user)}
-        overloaded = self._capacity.crowded(len(items))
+        overloaded = self._capacity.crowded(len(items), self._seed, *place, tokens=tokens)
         if shape.style is Style.FENCED:
             return f"```\n{self._rewrite(current, old, attended, overloaded, limit, place)}\n```"
         if shape.style is Style.TAGGED:
@@ -122,9 +123,18 @@ class Writer:
         lessons = {key: self._lessons[key] for key in attended}
         return self._curator.operations(user, playbook, lessons, PLATITUDE if overloaded else None, place)
 
-    def _items(self, scan: Scan) -> Iterator[str]:
-        found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
-        return (key for _, key in sorted(chain(found, scan.keys), key=lambda item: item[0]))
+    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
+        """Return the keys of the items, and their tokens where the law asks for them."""
+        keys: list[str] = []
+        tokens: list[int] = []
+        for text in texts:
+            scan = self._index.scan(text)
+            found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
+            items = sorted(chain(found, scan.keys), key=lambda item: item[0])
+            keys += (key for _, key in items)
+            if self._capacity.attended_tokens is not None:
+                tokens += map(text_tokens, stretches_of(text, (place for place, _ in items)))
+        return keys, tokens
 
     def _rewrite(
         self,
