@@ -61,8 +61,7 @@ class Sharded(Aggregator):
 
     def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
         """Plan a scan of reflections that are there, each of which fits its share of a call."""
-        problem = "plans from the size alone, so there is nothing that it would plan from reflections"
-        raise NotImplementedError(f"{type(self).__name__} {problem}")
+        raise NotImplementedError(f"{type(self).__name__}._course left the plan to _course_over, which is missing")
 
     def _begin_over(
         self, reflections: Sequence[Reflection], context: StrategyContext
