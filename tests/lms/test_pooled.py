@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import gc
 import http.server
@@ -380,7 +381,9 @@ def test_a_stream_comes_whole(service):
 
 @both
 def test_a_proxy_of_the_environment_is_asked_for_the_whole_address(service, monkeypatch, ask):
-    monkeypatch.setenv("http_proxy", service.base.replace("http://", "http://me:secret@").removesuffix("/v1"))
+    monkeypatch.setenv(
+        "http_proxy", service.base.replace("http://", "http://me:gr%C3%BCn%E2%82%AC@").removesuffix("/v1")
+    )
     monkeypatch.setenv("no_proxy", "")
     lm = pooled("m", api_base="http://nowhere.invalid/v1", cache=False, num_retries=0)
     # The second over a connection that is kept: it has to show its credential again.
@@ -388,7 +391,8 @@ def test_a_proxy_of_the_environment_is_asked_for_the_whole_address(service, monk
         ask(lm, "hello")
     path, headers, _ = service.asked[-1]
     assert path == "http://nowhere.invalid/v1/chat/completions"
-    assert headers["Proxy-Authorization"].startswith("Basic ")
+    kind, _, credential = headers["Proxy-Authorization"].partition(" ")
+    assert (kind, base64.b64decode(credential).decode()) == ("Basic", "me:grün€")
     assert headers["Host"] == "nowhere.invalid"
 
 

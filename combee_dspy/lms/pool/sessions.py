@@ -102,6 +102,8 @@ class Sessions:
 
 def _through(proxy: SplitResult, request: WireRequest) -> dict[str, Any]:
     """Return what sends a request through a proxy, and add to it what the proxy asks for."""
+    # aiohttp would find user and password in the proxy's URL, but fails on those outside Latin-1, and encodes an é as
+    # Latin-1 where threads send UTF-8.
     known = authorization(proxy)
     if urlsplit(request.url).scheme == "http":
         request.headers = [*request.headers, *known.items()]
