@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,21 +61,37 @@ SHAPES: tuple[Shape, ...] = (
 )
 """Every shape that is known."""
 
+_HINTS = tuple(hint for shape in SHAPES for hint in shape.hints)
 
-def mask(text: str, secrets: Iterable[str] = ()) -> str:
+
+def mask(text: str, secrets: Collection[str] = ()) -> str:
     """Return a text without the given secrets and without whatever is shaped as a key.
 
     Pure, and cheap for a text that holds neither. A secret of fewer than 8
     characters is left alone: it is a placeholder such as ``none``, and
     removing it would garble the text.
     """
-    # Longest first: a key may contain another.
-    for secret in sorted((one for one in secrets if len(one) >= _SHORTEST and one in text), key=len, reverse=True):
-        text = text.replace(secret, MASK)
+    # Plain loops: nearly no text holds anything, and generators would cost as much again as all the looking.
+    for secret in secrets:
+        if secret in text:
+            text = _without(text, secrets)
+            break
     lowered = text.lower()
+    for hint in _HINTS:
+        if hint in lowered:
+            break
+    else:
+        return text
     for shape in SHAPES:
         if any(hint in lowered for hint in shape.hints):
             text = shape.pattern.sub(shape.kept, text)
+    return text
+
+
+def _without(text: str, secrets: Collection[str]) -> str:
+    # Longest first: a key may contain another.
+    for secret in sorted((one for one in secrets if len(one) >= _SHORTEST and one in text), key=len, reverse=True):
+        text = text.replace(secret, MASK)
     return text
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from combee_dspy.lms.redact import MASK, SECRET_NAME, SHAPES, mask, secret_variables, secrets_of
+from combee_dspy.lms.redact import MASK, SECRET_NAME, mask, secret_variables, secrets_of
 
 __all__ = ["Redactor", "known_secrets", "lm_secrets"]
 
@@ -45,23 +45,10 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = frozenset(secrets) | known_secrets()
-        self._signs = tuple(hint for shape in SHAPES for hint in shape.hints)
 
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
-        return mask(text, self._secrets) if self._is_suspect(text) else text
-
-    def _is_suspect(self, text: str) -> bool:
-        """Whether there is anything to look at closely: in nearly no text there is."""
-        # Plain loops: a generator would cost as much again as all the looking.
-        for secret in self._secrets:
-            if secret in text:
-                return True
-        lowered = text.lower()
-        for sign in self._signs:  # noqa: SIM110 - see above
-            if sign in lowered:
-                return True
-        return False
+        return mask(text, self._secrets)
 
     def data(self, value: Any) -> Any:
         """Return plain data without secrets: by the name of a key, and in every string."""
