@@ -67,21 +67,29 @@ class Dispatcher:
 
     def send(self) -> None:
         """Hand on what may go now. One thread at a time does; the others leave it a mark."""
-        while True:
-            with self.lock:
-                self._again = self._sending
-                if self._sending:
-                    return
-                self._sending = True
+        raised: BaseException | None = None
+        while self._begin_sending():
             try:
                 while self._send_some():
                     pass
-            finally:
-                with self.lock:
-                    self._sending = False
-                    again = self._again
-            if not again:
-                return
+            except BaseException as error:  # noqa: BLE001 - raised below: the mark of another thread comes first
+                raised = raised or error
+            if not self._end_sending():
+                break
+        if raised is not None:
+            raise raised
+
+    def _begin_sending(self) -> bool:
+        with self.lock:
+            self._again = self._sending
+            self._sending = True
+            return not self._again
+
+    def _end_sending(self) -> bool:
+        """Return whether another thread has left a mark meanwhile."""
+        with self.lock:
+            self._sending = False
+            return self._again
 
     def _send_some(self) -> bool:
         with self.lock:

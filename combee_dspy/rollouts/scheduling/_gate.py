@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -69,7 +70,7 @@ class GuardedLimit:
 
 
 class GuardedRule:
-    """A flush rule that cannot stop a run: once it has raised, tasks go at once.
+    """A flush rule that cannot stop a run: once it has raised, tasks go at once. Thread-safe.
 
     Args:
         rule: The rule.
@@ -81,17 +82,20 @@ class GuardedRule:
     def __init__(self, rule: FlushRule) -> None:
         self._rule = rule
         self._scores: deque[float] = deque(maxlen=_SCORES)
+        # Workers tell scores while another thread asks.
+        self._lock = threading.Lock()
         self.at_once = isinstance(rule, AtOnce)
 
     def scored(self, score: float) -> None:
         """Hear of a score."""
         if not self.at_once:
-            self._scores.append(score)
+            with self._lock:
+                self._scores.append(score)
 
     def decide(self, queued: int, oldest: float, free: int, target: int, *, stalled: bool) -> tuple[str | None, float]:
         """Return why to release, or ``None`` and the seconds after which to ask again (infinite for none)."""
-        view = FlushView(queued, oldest, free, target, self._variance())
         try:
+            view = FlushView(queued, oldest, free, target, self._variance())
             reason = ask(self._rule, view)
             due = self._rule.due(view) if reason is None else None
         except Exception:  # it may be anybody's; where it is asked, nobody could hear what it raises
@@ -103,7 +107,8 @@ class GuardedRule:
         return reason, float("inf") if due is None else due
 
     def _variance(self) -> float | None:
-        scores = self._scores
+        with self._lock:
+            scores = tuple(self._scores)
         if len(scores) < SCORES_NEEDED:
             return None
         mean = sum(scores) / len(scores)

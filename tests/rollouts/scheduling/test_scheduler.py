@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
@@ -29,6 +30,7 @@ from combee_dspy.rollouts.scheduling import (
     variance_below,
     waited,
 )
+from combee_dspy.rollouts.scheduling._gate import GuardedRule
 
 NO_SHARES = Scheduling(shares={})
 
@@ -389,6 +391,45 @@ def test_a_rule_that_raises_stops_no_run(by_hand, caplog):
         inner.run_all()
     assert log == list(range(5))
     assert len(caplog.records) == 1
+
+
+def test_scores_may_come_while_a_rule_is_asked():
+    rule = GuardedRule(variance_below(1.0))
+
+    class Interrupted(float):
+        """A score that is told in the middle of the sum over all of them."""
+
+        def __radd__(self, other):
+            worker = threading.Thread(target=rule.scored, args=(0.5,))
+            worker.start()
+            worker.join(10)
+            return float(self) + other
+
+    for _ in range(8):
+        rule.scored(Interrupted(0.5))
+    reason, _ = rule.decide(1, 0.0, 1, 1, stalled=False)
+    assert "variance" in reason
+    assert not rule.at_once
+
+
+def test_what_interrupts_the_thread_that_sends_holds_no_others_task_back(by_hand):
+    class Interrupted(type(by_hand(1))):
+        def submit(self, task, /, *args):
+            if args[0].args == ("first",):
+                # Another thread comes by while this one sends.
+                other = threading.Thread(target=put, args=(scheduler, "rollout", "second", log))
+                other.start()
+                other.join(10)
+                raise KeyboardInterrupt
+            return super().submit(task, *args)
+
+    inner, log = Interrupted(2), []
+    scheduler = Scheduler(inner)
+    with pytest.raises(KeyboardInterrupt):
+        put(scheduler, "rollout", "first", log)
+    inner.run_all()
+    assert log == ["second"]
+    scheduler.close()
 
 
 def test_drain_lets_speculation_wait(by_hand):
