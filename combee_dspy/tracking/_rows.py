@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -21,8 +21,9 @@ __all__ = ["Cells", "Inputs", "Row", "cells_of", "data_of", "parquet_of", "row_o
 CELL = 2_000
 """Characters of a cell. A longer text is cut, visibly."""
 
-# Between texts that are searched for keys in one go. No shape of a key goes past it: some end at white space, others
-# go past that and end at what is in no key. It is ASCII, because other text takes several times as long to search.
+# Between texts that are searched for keys in one go. `show` leaves no NUL in a text, so this occurs in none, and no
+# pattern of a key matches a NUL with white space on both sides. ASCII, because other text takes several times as long
+# to search.
 _BETWEEN = "\n\0\n"
 
 
@@ -212,23 +213,24 @@ def table_of(rows: Sequence[Row], why: Sequence[str]) -> dict[str, Any]:
 
 Cells = tuple[Any, ...]
 """A rollout as the table holds it: text, numbers and flags alone, so that keeping thousands costs the garbage
-collector nothing."""
+collector nothing.
+
+First the columns that are flat, then those that are nested, each in the order of :class:`Row` and without ``steps``:
+``rollout_id`` and ``run_id`` are the first two.
+"""
 
 
-def cells_of(row: Row | Mapping[str, Any]) -> Cells:
+def cells_of(line: Mapping[str, Any]) -> Cells:
     """Return a rollout's cells, nested values as JSON text: every reader of Parquet has strings.
 
     Args:
-        row: A row, or what :func:`data_of` wrote of it.
+        line: What :func:`data_of` wrote of it.
     """
-    if isinstance(row, Row):
-        flat, nested = _FLAT_OF_ROW(row), _NESTED_OF_ROW(row)
-    else:
-        try:
-            flat, nested = _FLAT_OF_LINE(row), _NESTED_OF_LINE(row)
-        except KeyError:
-            # Written before there was such a column.
-            flat, nested = tuple(map(row.get, _FLAT)), tuple(map(row.get, _NESTED))
+    try:
+        flat, nested = _FLAT_OF(line), _NESTED_OF(line)
+    except KeyError:
+        # Written before there was such a column.
+        flat, nested = tuple(map(line.get, _FLAT)), tuple(map(line.get, _NESTED))
     return *flat, *[None if value is None else orjson.dumps(value).decode() for value in nested]
 
 
@@ -256,8 +258,7 @@ _NAMES = tuple(field.name for field in fields(Row))
 _KINDS = {field.name: str(field.type).split(" ")[0] for field in fields(Row) if field.name != "steps"}
 _FLAT = tuple(name for name, kind in _KINDS.items() if kind in {"str", "int", "float", "bool"})
 _NESTED = tuple(name for name in _KINDS if name not in _FLAT)
-_FLAT_OF_LINE, _FLAT_OF_ROW = itemgetter(*_FLAT), attrgetter(*_FLAT)
-_NESTED_OF_LINE, _NESTED_OF_ROW = itemgetter(*_NESTED), attrgetter(*_NESTED)
+_FLAT_OF, _NESTED_OF = itemgetter(*_FLAT), itemgetter(*_NESTED)
 # What tells something comes first: a screen shows four to six columns of the table.
 _FIRST = ("score", "inputs", "prediction", "feedback", "error")
 _SHOWN = (*_FIRST, *(name for name in _NAMES if name not in {*_FIRST, "run_id", "usage", "steps"}))
@@ -315,15 +316,7 @@ def _sums(usage: Sequence[CallUsage] | None) -> dict[str, Any]:
     }
 
 
-_FIGURES = (
-    "calls",
-    "failed_calls",
-    "cached_calls",
-    "prompt_tokens",
-    "completion_tokens",
-    "dollars",
-    "gpu_seconds",
-)
+_FIGURES = tuple(_sums(()))
 
 
 def _inputs(example: Any) -> Any:

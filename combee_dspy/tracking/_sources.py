@@ -93,7 +93,7 @@ class JournalSource(Source):
         tables = [_table(())]
         for entry in entries_of(self.folder):
             if entry.kind == "rollout":
-                rows.append(cells_of(row_of(entry.data)))
+                rows.append(cells_of(entry.data))
                 if len(rows) >= _CHUNK:
                     tables.append(_table(rows))
                     rows = []

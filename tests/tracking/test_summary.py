@@ -211,8 +211,8 @@ def test_parquet_reads_back_as_written(make_rollout: Callable[..., Rollout]) -> 
     parquet = pytest.importorskip("pyarrow.parquet")
     import io
 
-    rows = [_as_row(_row(make_rollout, index, 0.25, "bad \ud800 text")) for index in range(3)]
-    content = parquet_of([cells_of(row) for row in rows])
+    lines = [_line(_row(make_rollout, index, 0.25, "bad \ud800 text")) for index in range(3)]
+    content = parquet_of([cells_of(line) for line in lines])
     assert content is not None
     back = parquet.read_table(io.BytesIO(content)).to_pylist()
     assert [line["rollout_id"] for line in back] == ["run.r0", "run.r1", "run.r2"]
