@@ -6,9 +6,8 @@ Three measurements on the simulated service. No language model is involved.
 shipper, at most 20 traces) and with everything off, in turn, in one process,
 at the service's own latencies, and compares wall-clock. CPU is read per part,
 from each part's own thread or calls: the difference of two whole runs would
-drown in the client's several ms a call. Some thirteen minutes. ``--counted``
-adds a run against a service that answers at once: both cores are full then, and
-everything costs more.
+drown in the client's several ms a call. Some thirteen minutes. At ``--time-scale
+0`` the service answers at once: all cores are full then, and everything costs more.
 
 ``agree`` counts rollouts with errors, retries and cache hits four times: by
 the ledger, the journal, MLflow's table and the service. Some two minutes.
@@ -46,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cost = commands.add_parser("cost", help="CPU a rollout and wall-clock, with the books and without")
     cost.add_argument("--rollouts", type=int, default=10_000, help="of each of the paired runs")
     cost.add_argument("--pairs", type=int, default=3)
-    cost.add_argument("--counted", type=int, default=0, help="of a run without latencies that CPU is read in instead")
-    cost.add_argument("--time-scale", type=float, default=1.0)
+    cost.add_argument("--time-scale", type=float, default=1.0, help="wall seconds for a simulated one")
     counted = commands.add_parser("agree", help="ledger, journal, table and service, counted against each other")
     counted.add_argument("--rollouts", type=int, default=10_000)
     counted.add_argument("--threads", type=int, default=64)
@@ -66,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cost(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    found = measure(
-        options.rollouts, options.pairs, counted=options.counted, time_scale=options.time_scale, say=_saying()
-    )
+    found = measure(options.rollouts, options.pairs, time_scale=options.time_scale, say=_saying())
     return asdict(found), found.holds
 
 

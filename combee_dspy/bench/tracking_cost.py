@@ -20,23 +20,15 @@ from combee_dspy.exceptions import ServiceError
 from combee_dspy.lms.simulated import SimulatedConfig, SimulatedService
 from combee_dspy.tracking import EventBus, MLflowTracker
 
-__all__ = ["Cost", "CostAim", "measure"]
+__all__ = ["Cost", "measure"]
 
 _WARM = 128
 _WARM_LABEL = "warm"
-
-
-@dataclass(frozen=True, slots=True)
-class CostAim:
-    """What tracking may cost.
-
-    Attributes:
-        cpu_ms: CPU milliseconds a rollout, all parts together.
-        overhead: Wall-clock, relative to the run without it.
-    """
-
-    cpu_ms: float = 0.15
-    overhead: float = 0.02
+# Calls served at once, and rollouts in flight.
+_SLOTS = 64
+# What tracking may cost: CPU milliseconds a rollout, all parts together, and wall-clock relative to the run without it.
+_CPU_MS = 0.15
+_OVERHEAD = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +37,6 @@ class Cost:
 
     Attributes:
         rollouts: Rollouts of each of the paired runs.
-        counted: Rollouts of the run without latencies that CPU was read in; 0 where it was read in the paired ones.
         cpu_ms: CPU milliseconds a rollout, by part: ``ledger``, ``journal``, ``events``, ``shipper``.
         total_cpu_ms: Their sum.
         collected_ms: What full garbage collections took that struck in a part, in the same unit. It is no part of
@@ -60,7 +51,6 @@ class Cost:
     """
 
     rollouts: int
-    counted: int
     cpu_ms: dict[str, float]
     total_cpu_ms: float
     collected_ms: dict[str, float]
@@ -100,44 +90,29 @@ def measure(
     rollouts: int,
     pairs: int,
     *,
-    counted: int = 0,
     time_scale: float = 1.0,
-    slots: int = 64,
     say: Callable[[str], None] = lambda line: None,
-    aim: CostAim | None = None,
 ) -> Cost:
     """Measure what the books cost.
 
-    CPU is read from each part's own thread or calls: in the paired runs, at the service's own
-    latencies, at which wall-clock is compared too; or in one run of ``counted`` rollouts on a service that
-    answers at once. What a part computes is the same there, and costs more: all cores are full.
+    CPU is read from each part's own thread or calls, in the same runs whose wall-clock is compared.
 
     Args:
         rollouts: Rollouts of each paired run, about.
         pairs: Runs with everything on, each beside one with everything off; the order alternates.
-        counted: Rollouts of a run without latencies that CPU is read in instead; 0 reads it in the paired runs.
-        time_scale: Wall seconds for one simulated second, in the paired runs.
-        slots: Calls served at once; rollouts in flight.
+        time_scale: Wall seconds for one simulated second. At 0 the service answers at once: what a part computes
+            is the same, and costs more, because all cores are full.
         say: Hears how far it is, on one line.
-        aim: What it may cost.
 
     Raises:
         ServiceError: The store did not take everything in time.
     """
-    aim = aim if aim is not None else CostAim()
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
     with tempfile.TemporaryDirectory() as temporary:
-        bench = _Bench(Path(temporary), slots, say)
-        cpu: dict[str, float] = {}
-        collected: dict[str, float] = {}
-        close = []
-        if counted:
-            with SimulatedService(SimulatedConfig(slots=slots, time_scale=0.0)) as service:
-                bench.warm(service)
-                _, cpu, collected, _ = bench.on(service, Shape.of(counted, slots), "counted")
-        on, off, parts, strikes = [], [], [], []
-        shape = Shape.of(rollouts, slots)
-        with SimulatedService(SimulatedConfig(slots=slots, time_scale=time_scale)) as service:
+        bench = _Bench(Path(temporary), say)
+        on, off, parts, strikes, close = [], [], [], [], []
+        shape = Shape.of(rollouts, _SLOTS)
+        with SimulatedService(SimulatedConfig(slots=_SLOTS, time_scale=time_scale)) as service:
             bench.warm(service)
             for pair in range(pairs):
                 for books in (True, False) if pair % 2 else (False, True):
@@ -150,13 +125,12 @@ def measure(
                     parts.append(each)
                     strikes.append(struck)
                     close.append(seconds)
-    cpu = cpu or {name: statistics.median(part[name] for part in parts) for name in parts[0]}
-    collected = collected or {name: statistics.fmean(part[name] for part in strikes) for name in parts[0]}
+    cpu = {name: statistics.median(part[name] for part in parts) for name in parts[0]}
+    collected = {name: statistics.fmean(part[name] for part in strikes) for name in parts[0]}
     total = sum(cpu.values())
     overhead = statistics.median(one / other - 1 for one, other in zip(on, off, strict=True))
     return Cost(
         rollouts=shape.rollouts,
-        counted=Shape.of(counted, slots).rollouts if counted else 0,
         cpu_ms=cpu,
         total_cpu_ms=total,
         collected_ms=collected,
@@ -165,21 +139,20 @@ def measure(
         wall_off=tuple(off),
         overhead=overhead,
         close_seconds=tuple(close),
-        holds=total <= aim.cpu_ms and overhead < aim.overhead,
+        holds=total <= _CPU_MS and overhead < _OVERHEAD,
     )
 
 
 class _Bench:
-    def __init__(self, folder: Path, slots: int, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._folder = folder
-        self._slots = slots
         self._say = say
         self._store = f"sqlite:///{folder}/mlflow.db"
         self._runs = 0
 
     def warm(self, service: SimulatedService) -> None:
         """Set up the store and the client: neither is what is measured."""
-        self.on(service, Shape.of(_WARM, self._slots), _WARM_LABEL)
+        self.on(service, Shape.of(_WARM, _SLOTS), _WARM_LABEL)
 
     def off(self, service: SimulatedService, shape: Shape, label: str) -> float:
         """Return the seconds of a run with everything off."""
