@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,9 @@ __all__ = ["CacheStats", "EvaluationCache"]
 logger = logging.getLogger("combee_dspy")
 
 _TELLING = 16
+
+_BOUGHT: ContextVar[tuple[str, object] | None] = ContextVar("combee_rollout_bought", default=None)
+"""Digest and generation of the rollout that this code carries out: a session takes it to its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class _Entry:
     future: Future[Rollout]
     key: RolloutKey
     traced: bool
+    # What was bought before an invalidation must not be taken for what was bought after it.
+    generation: object = field(default_factory=object)
 
 
 class EvaluationCache:
@@ -208,7 +214,8 @@ class EvaluationCache:
             key: What its result depends on.
             example: The example.
             program: Returns the program; called where its predictors must stand in a trace.
-            buy: Starts the rollout, which is to end in :meth:`keep`. Called under the cache's lock: it must not wait.
+            buy: Starts the rollout, which is to end in :meth:`keep`, in a copy of this context. Called under the
+                cache's lock: it must not wait.
             traced: Whether the trace is wanted.
 
         Returns:
@@ -221,6 +228,7 @@ class EvaluationCache:
             if entry is not None and (entry.traced or not traced) and _usable(entry.future):
                 self._stats = replace(self._stats, reused=self._stats.reused + 1)
                 return entry.future, False
+            generation = object() if entry is None else entry.generation
             found = self._read(digest, key, example, program)
             if found is not None:
                 future: Future[Rollout] = Future()
@@ -228,14 +236,17 @@ class EvaluationCache:
                 self._stats = replace(self._stats, reused=self._stats.reused + 1)
             else:
                 # Entered first, so that a rollout that ends within buy() finds its own entry.
-                self._entries[digest] = _Entry(Future(), key, traced)
+                self._entries[digest] = _Entry(Future(), key, traced, generation)
+                token = _BOUGHT.set((digest, generation))
                 try:
                     future = buy()
                 except BaseException:
                     del self._entries[digest]
                     raise
+                finally:
+                    _BOUGHT.reset(token)
                 self._stats = replace(self._stats, bought=self._stats.bought + 1)
-            self._entries[digest] = _Entry(future, key, traced)
+            self._entries[digest] = _Entry(future, key, traced, generation)
             return future, found is None
 
     def find(self, key: RolloutKey, example: dspy.Example, program: Callable[[], dspy.Module]) -> Rollout | None:
@@ -272,25 +283,42 @@ class EvaluationCache:
                 return
             future: Future[Rollout] = Future()
             future.set_result(rollout)
-            self._entries[key.digest] = _Entry(future, key, traced=True)
+            entry = self._entries[key.digest] = _Entry(future, key, traced=True)
             self._stats = replace(self._stats, bought=self._stats.bought + 1)
-        self.keep(key, rollout, program)
+        self._keep(key, rollout, program, entry.generation)
 
     def keep(self, key: RolloutKey, rollout: Rollout, program: dspy.Module) -> None:
         """Write a rollout to the file, if there is one. Called by whoever carries it out, its trace complete.
+
+        What was invalidated meanwhile is not written, though it was bought again since.
 
         Args:
             key: What its result depends on.
             rollout: The rollout.
             program: The program that was run. A rollout that holds a key of one of its LMs is not written.
         """
-        if self._file is None or rollout.failed_in == "service" or key.digest not in self._entries:
+        bought = _BOUGHT.get()
+        if bought is not None and bought[0] == key.digest:
+            self._keep(key, rollout, program, bought[1])
+        elif (entry := self._entries.get(key.digest)) is not None:
+            self._keep(key, rollout, program, entry.generation)
+
+    def _keep(self, key: RolloutKey, rollout: Rollout, program: dspy.Module, generation: object) -> None:
+        def stands() -> bool:
+            entry = self._entries.get(key.digest)
+            return entry is not None and entry.generation is generation
+
+        def write(file: CacheFile, text: str) -> bool:
+            with self._lock:
+                # An invalidation comes before this or after it, and then finds it in the file.
+                if stands():
+                    file.write_rollout(key.digest, key.program, key.row, key.replicate, text)
+                return stands()
+
+        if self._file is None or rollout.failed_in == "service" or not stands():
             return
-        where = (key.digest, key.program, key.row, key.replicate)
         secrets = tuple(secret for lm in lms_of(program) for secret in secrets_of(lm))
-        self._write(
-            lambda: write_rollout(rollout, program), lambda file, text: file.write_rollout(*where, text), secrets
-        )
+        self._write(lambda: write_rollout(rollout, program), write, secrets)
 
     def answer(self, key: str, draw: int) -> dspy.Prediction | None:
         """Return the answer to the ``draw``-th request of a key (from 0), ``None`` where the file has none."""
@@ -304,7 +332,12 @@ class EvaluationCache:
     def keep_answer(self, key: str, draw: int, answer: dspy.Prediction, secrets: tuple[str, ...] = ()) -> None:
         """Write the answer to the ``draw``-th request of a key (from 0) to the file, if there is one."""
         if self._file is not None:
-            self._write(lambda: write_prediction(answer), lambda file, text: file.write_call(key, draw, text), secrets)
+
+            def write(file: CacheFile, text: str) -> bool:
+                file.write_call(key, draw, text)
+                return True
+
+            self._write(lambda: write_prediction(answer), write, secrets)
 
     def _read(
         self, digest: str, key: RolloutKey, example: dspy.Example, program: Callable[[], dspy.Module]
@@ -315,19 +348,18 @@ class EvaluationCache:
         )
 
     def _write(
-        self, make: Callable[[], str], write: Callable[[CacheFile, str], None], secrets: tuple[str, ...]
+        self, make: Callable[[], str], write: Callable[[CacheFile, str], bool], secrets: tuple[str, ...]
     ) -> None:
         def kept(file: CacheFile) -> bool:
             text = make()
             if mask(text, _telling({*secrets, *secret_variables()})) != text:
                 raise NotStorableError("it holds what looks like a key of a service")
-            write(file, text)
-            return True
+            return write(file, text)
 
-        done = self._guarded("kept", kept)
+        done: bool | None = self._guarded("kept", kept)
         with self._lock:
             stats = self._stats
-            self._stats = replace(stats, kept=stats.kept + 1) if done else replace(stats, refused=stats.refused + 1)
+            self._stats = replace(stats, kept=stats.kept + (done is True), refused=stats.refused + (done is None))
 
     def _guarded(self, what: str, action: Callable[[CacheFile], Any]) -> Any:
         """Use the file, if there is one; what goes wrong with it costs a rollout, not the run."""

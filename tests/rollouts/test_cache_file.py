@@ -7,12 +7,18 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import dspy
 import pytest
 
 from combee_dspy import EvaluationCache
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.hashing import row_hash
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import Threads
+from combee_dspy.rollouts._fingerprint import RolloutKey, program_fingerprint
 from combee_dspy.rollouts._store import CacheFile
 
 WRITER = """
@@ -73,3 +79,36 @@ def test_copies_share_and_pickles_open_the_same_file(tmp_path: Path) -> None:
     cache.close()
     cache.close()
     assert repr(cache).startswith("EvaluationCache('")
+
+
+def test_what_was_on_its_way_when_it_was_invalidated_does_not_take_its_replacements_place(tmp_path: Path) -> None:
+    example = dspy.Example(question="1", answer="2").with_inputs("question")
+    program = dspy.Predict("question -> answer")
+    key = RolloutKey(program_fingerprint(program), "setting", row_hash(example))
+    session = Threads().start(2)
+    cache = EvaluationCache(tmp_path / "cache.sqlite")
+    go = {0.0: threading.Event(), 1.0: threading.Event()}
+
+    def carry_out(score: float) -> Rollout:
+        assert go[score].wait(60)
+        rollout = Rollout(row_hash(example), example, dspy.Prediction(answer="2"), (), score)
+        cache.keep(key, rollout, program)
+        return rollout
+
+    def ask(score: float) -> tuple[object, bool]:
+        return cache.obtain(key, example, lambda: program, lambda: session.submit(carry_out, score), traced=False)
+
+    old, _ = ask(0.0)
+    assert cache.invalidate("the service answered from a broken model") == 1
+    new, bought = ask(1.0)
+    assert bought
+    for score, future in ((0.0, old), (1.0, new)):
+        go[score].set()
+        assert future.result(60).score == score  # type: ignore[attr-defined]
+    session.close()
+    assert (cache.stats.kept, cache.stats.refused) == (1, 0)
+    cache.close()
+    with EvaluationCache(tmp_path / "cache.sqlite") as again:
+        found = again.find(key, example, lambda: program)
+    assert found is not None
+    assert found.score == 1.0
