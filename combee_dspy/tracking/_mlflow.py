@@ -16,7 +16,7 @@ from combee_dspy.tracking._fold import TOLD_EVERY, Target
 from combee_dspy.tracking._journal import Journal, new_folder
 from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._shipper import Shipper, ShipperThread
-from combee_dspy.tracking._store import Place, connect, load_place, save_place
+from combee_dspy.tracking._store import Place, connect, load_place, save_place, taken_up
 from combee_dspy.tracking._summary import MAX_TAG
 from combee_dspy.tracking._text import cut
 from combee_dspy.tracking._writer import prompt_name
@@ -151,11 +151,12 @@ class MLflowTracker(Tracker):
         Raises:
             ArgumentValueError: MLflow is not installed, or the store or the journal cannot be used.
         """
-        known = None if journal is None else (load_place(journal.folder) or {}).get("run_id")
+        saved = {} if journal is None else load_place(journal.folder) or {}
+        known = saved.get("run_id")
         place = connect(
             self.experiment, self.tracking_uri, self.run_name, nested=self.nested, known=known, parent=self.parent
         )
-        return MLflowHook(self, place, journal)
+        return MLflowHook(self, taken_up(place, saved), journal)
 
 
 def target_of(place: Place, options: dict[str, Any]) -> Target:

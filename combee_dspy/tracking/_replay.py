@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from combee_dspy.exceptions import ArgumentValueError, ServiceError
 from combee_dspy.tracking._journal import find_journal
 from combee_dspy.tracking._mlflow import target_of
 from combee_dspy.tracking._shipper import Shipper, sole_shipper
-from combee_dspy.tracking._store import Place, connect, load_place, save_place
+from combee_dspy.tracking._store import Place, connect, load_place, save_place, taken_up
 
 __all__ = ["Replayed", "replay"]
 
@@ -77,12 +77,4 @@ def _place(known: Mapping[str, Any], tracking_uri: str | None, experiment: str) 
         raise ArgumentValueError("tracking_uri", uri, "lacks user and password", remedy)
     run_id = known.get("run_id")
     found = connect(experiment, uri, None, known=None if run_id is None else str(run_id), join=False)
-    if found.run_id != run_id:
-        return found
-    return replace(
-        found,
-        joined=bool(known.get("joined")),
-        params=frozenset(known.get("params") or ()),
-        described=bool(known.get("described")),
-        named=bool(known.get("named")),
-    )
+    return taken_up(found, known)

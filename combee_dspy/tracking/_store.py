@@ -10,14 +10,24 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._redact import Redactor
 
-__all__ = ["PLACE", "Place", "client_of", "connect", "load_place", "read_json", "save_place", "write_json"]
+__all__ = [
+    "PLACE",
+    "Place",
+    "client_of",
+    "connect",
+    "load_place",
+    "read_json",
+    "save_place",
+    "taken_up",
+    "write_json",
+]
 
 PLACE = "mlflow.json"
 """Where a journal says which MLflow run it goes to."""
@@ -71,6 +81,8 @@ def connect(
 ) -> Place:
     """Find or make the run, and prove that the store takes writes.
 
+    Of a run that is known, :func:`taken_up` adds what was noted when it was first opened.
+
     The store is ``tracking_uri``; else the one the user has set for MLflow
     (``mlflow.set_tracking_uri`` or ``MLFLOW_TRACKING_URI``); else SQLite in
     ``combee_runs/mlflow.db`` under the working directory, with artifacts
@@ -107,7 +119,9 @@ def connect(
         with _quiet():
             active = mlflow.active_run() if join and parent is None else None
             if active is not None and (uri is None or uri == mlflow.get_tracking_uri()):
-                return _join(mlflow, active.info.run_id, run_name, nested)
+                uri, run_id = mlflow.get_tracking_uri(), active.info.run_id
+                found = _again(mlflow, uri, run_id) if run_id == known else None
+                return found or _join(mlflow, run_id, run_name, nested)
             artifacts = None
             if uri is None and mlflow.is_tracking_uri_set():
                 uri = mlflow.get_tracking_uri()
@@ -249,6 +263,24 @@ def save_place(folder: Path, place: Place, options: Mapping[str, Any]) -> None:
 def load_place(folder: Path) -> dict[str, Any] | None:
     """Return what :func:`save_place` noted; ``None`` where it noted nothing that can be read."""
     return read_json(folder / PLACE)
+
+
+def taken_up(found: Place, saved: Mapping[str, Any]) -> Place:
+    """Return a place with what was noted of it when it was first opened; as it is where that was another run.
+
+    Args:
+        found: What :func:`connect` found or made.
+        saved: From :func:`load_place`.
+    """
+    if found.run_id != saved.get("run_id"):
+        return found
+    return replace(
+        found,
+        joined=bool(saved.get("joined")),
+        params=frozenset(saved.get("params") or ()),
+        described=bool(saved.get("described")),
+        named=bool(saved.get("named")),
+    )
 
 
 def write_json(file: Path, data: Mapping[str, Any]) -> None:

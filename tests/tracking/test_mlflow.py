@@ -17,7 +17,7 @@ import pytest
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.registry import Spec
-from combee_dspy.tracking import EventBus, MLflowTracker, prompt_name
+from combee_dspy.tracking import EventBus, Journal, MLflowTracker, prompt_name
 from combee_dspy.tracking._mlflow import MLflowHook
 from combee_dspy.tracking._store import Place
 
@@ -234,6 +234,34 @@ def test_an_active_run_is_joined_and_left_running(
     assert nested.data.tags["mlflow.parentRunId"] == run.info.run_id
     assert nested.info.status == "FINISHED"
     assert client.get_experiment_by_name("elsewhere") is None
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_resumed_run_leaves_the_one_that_it_joined_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, store: Store, story: Story, client: Any, tmp_path: Path, active: bool
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store[0])
+
+    def compile_(heard: list[events.Event]) -> MLflowHook:
+        journal = Journal(tmp_path / "journal")
+        hook = MLflowTracker(registry=False, traces=0).open(journal)
+        with EventBus([hook], journal=journal) as bus:
+            for event in heard:
+                bus.emit(event)
+        return hook
+
+    run = mlflow.start_run(run_name="mine", description="my own words")
+    compile_(story()[:12])
+    if not active:
+        mlflow.end_run("KILLED")
+    for _ in range(2):
+        assert compile_([story()[0], *story()[12:]]).run_id == run.info.run_id
+    if active:
+        mlflow.end_run("KILLED")
+    found = client.get_run(run.info.run_id)
+    assert (found.info.run_name, found.info.status) == ("mine", "KILLED")
+    assert found.data.tags["mlflow.note.content"] == "my own words"
+    assert found.data.metrics["val/best"] == 0.7
 
 
 def test_a_nested_run_is_made_where_it_is_asked_for(
