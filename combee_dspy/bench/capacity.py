@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from combee_dspy.bench.capacity_rows import CapacityOptions, CapacityRow, Phase, table
 from combee_dspy.lms.simulated import LatencyLaw, ServiceStats, SimulatedConfig, SimulatedService
-from combee_dspy.rollouts import AdaptiveLimit, InfrastructureFaultError, Threads, patient, run_rollout
+from combee_dspy.rollouts import (
+    AdaptiveLimit,
+    InfrastructureFaultError,
+    Threads,
+    patient,
+    rarely_collected,
+    run_rollout,
+)
 from combee_dspy.rollouts.scheduling import Scheduler
 
 if TYPE_CHECKING:
@@ -152,13 +160,10 @@ class _Run:
                     return False
             return rollout.failed_in is None
 
-        session = Scheduler(Threads().start(self._options.ceiling), limit=limit)
-        try:
+        with rarely_collected(), closing(Scheduler(Threads().start(self._options.ceiling), limit=limit)) as session:
             with dspy.context(lm=self._lm(), disable_history=True):
                 futures = [session.submit(task, number) for number in numbers]
             wait(futures)
-        finally:
-            session.close()
         return sum(not future.result() for future in futures)
 
     def _lm(self) -> dspy.LM:

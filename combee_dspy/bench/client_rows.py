@@ -24,7 +24,7 @@ from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.exceptions import ServiceError
 from combee_dspy.lms import metadata_once, pooled
 from combee_dspy.lms.pool import PooledEngine, PooledOptions
-from combee_dspy.rollouts import Asyncio, Executor, Threads, patient
+from combee_dspy.rollouts import Asyncio, Executor, Threads, patient, rarely_collected
 
 __all__ = ["ROWS", "Measured", "WrongAnswersError", "main"]
 
@@ -122,6 +122,7 @@ def _combee(api_base: str, workers: int, kind: str, executor: Executor) -> Itera
         session = executor.start(workers)
         stack.callback(session.close)
         stack.enter_context(metadata_once())
+        stack.enter_context(rarely_collected())
         stack.enter_context(dspy.context(lm=patient(_lm(api_base, kind))))
         stack.enter_context(LedgerRecorder(ledger).installed())
         evaluator = Evaluator(

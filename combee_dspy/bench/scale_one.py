@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 __all__ = ["peak_mib", "run_one"]
@@ -55,7 +56,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     from combee_dspy.operators import Insert, OperatorInput
     from combee_dspy.records import Refusal
     from combee_dspy.retention import INSTRUCTION, measure_retention, plant, planted_record
-    from combee_dspy.rollouts import Threads
+    from combee_dspy.rollouts import Threads, rarely_collected
     from combee_dspy.strategies import StrategyContext
 
     aggregator: Any = registry.resolve("aggregator", job["aggregator"])
@@ -65,8 +66,7 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
     events: list[Event] = []
     lm = dspy.LM("openai/simulated", api_base=job["api_base"], api_key="simulated", cache=False)
     base = peak_mib()
-    session = Threads().start(int(job["slots"]))
-    try:
+    with rarely_collected(), closing(Threads().start(int(job["slots"]))) as session:
         counted = _Counted(LMPort(session, {"proposer": lm}, dspy.JSONAdapter()).predict)
         context = StrategyContext("code", INSTRUCTION, counted, events.append, seed=seed)
         since, spent = time.monotonic(), time.process_time()
@@ -79,8 +79,6 @@ def run_one(job: dict[str, Any]) -> dict[str, Any]:
             instruction=INSTRUCTION, demonstrations=(), signature=None, lessons=lessons, runs=(), perfect_score=1.0
         )
         edit = Insert().apply(given, context)
-    finally:
-        session.close()
     return {
         "planned": next(list(event.levels) for event in events if isinstance(event, ScanStarted)),
         "batches": scan,

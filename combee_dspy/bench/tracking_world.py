@@ -16,7 +16,7 @@ from combee_dspy.costs import Ledger, LedgerRecorder, Totals
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.events import Event, IterationFinished, IterationStarted, RunFinished, RunStarted
 from combee_dspy.lms.simulated import FailureRates, SimulatedConfig, SimulatedService
-from combee_dspy.rollouts import Threads
+from combee_dspy.rollouts import Threads, rarely_collected
 from combee_dspy.tracking import EventBus, Hook, Journal, MLflowHook, MLflowTracker
 
 __all__ = ["Books", "BusTime", "Shape", "TimedJournal", "failing_service", "judged", "run_shape"]
@@ -161,6 +161,7 @@ def run_shape(  # noqa: PLR0913 - which of the books to keep, each on its own
     hook = tracker.open(journal) if tracker is not None else None
     ledger = Ledger()
     with ExitStack() as stack:
+        stack.enter_context(rarely_collected())
         if books:
             stack.enter_context(LedgerRecorder(ledger).installed())
         carrier = bus((*(() if hook is None else (hook,)), *hooks), journal=journal)

@@ -17,7 +17,7 @@ from combee_dspy.engine.replaying import Decisions, read_schedule
 from combee_dspy.engine.settings import Models, Settings
 from combee_dspy.lms import LMPort, metadata_once, probe
 from combee_dspy.lms.redact import scrub
-from combee_dspy.rollouts import EvaluationCache, Scheduler
+from combee_dspy.rollouts import EvaluationCache, Scheduler, rarely_collected
 from combee_dspy.rollouts.scheduling import SeatSession
 from combee_dspy.stopping import require_gpu_seconds, require_prices
 from combee_dspy.tracking import JOURNAL_FOLDER, EventBus, Journal, Progress, lm_secrets
@@ -73,6 +73,7 @@ def started(settings: Settings, models: Models) -> Iterator[Services]:
     with ExitStack() as stack:
         stack.enter_context(LedgerRecorder(ledger, heard).installed())
         stack.enter_context(metadata_once())
+        stack.enter_context(rarely_collected())
         require_prices(settings.budget, models.by_use(), ledger.prices)
         require_gpu_seconds(settings.budget, bool(settings.gpus))
         cache = _opened(settings, stack)

@@ -9,13 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.rollouts._base import CURRENT_SESSION, Executor, ExecutorSession
-from combee_dspy.rollouts._garbage import rarely_collected
 
 __all__ = ["Asyncio", "awaits"]
 
@@ -58,8 +56,6 @@ class _LoopSession:
         self._loop.set_default_executor(self._threads)
         self._thread = threading.Thread(target=self._run, name="combee-loop", daemon=True)
         self._thread.start()
-        self._until_closed = ExitStack()
-        self._until_closed.enter_context(rarely_collected())
 
     @property
     def workers(self) -> int:
@@ -87,11 +83,8 @@ class _LoopSession:
             job.future.set_running_or_notify_cancel()
         if first:
             self._loop.call_soon_threadsafe(self._ending.set)
-        try:
-            self._thread.join()
-            self._threads.shutdown(wait=True)
-        finally:
-            self._until_closed.close()
+        self._thread.join()
+        self._threads.shutdown(wait=True)
 
     def _begin_next(self) -> None:
         """Give a free place to the next job that is not cancelled, or give it back. Called under the lock."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.rollouts._base import CURRENT_SESSION, Executor, ExecutorSession
-from combee_dspy.rollouts._garbage import rarely_collected
 
 __all__ = ["Threads"]
 
@@ -21,8 +19,6 @@ class _ThreadSession:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="combee")
-        self._until_closed = ExitStack()
-        self._until_closed.enter_context(rarely_collected())
 
     @property
     def workers(self) -> int:
@@ -38,10 +34,7 @@ class _ThreadSession:
         return task(*args)
 
     def close(self) -> None:
-        try:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-        finally:
-            self._until_closed.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Threads(Executor):
