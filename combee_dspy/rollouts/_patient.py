@@ -227,9 +227,7 @@ def patient_rules(
         may_pass: Whether trying again may help.
         started: When the first attempt began, monotonic seconds; now by default.
     """
-    patience = Patience(attempts)
-    if started is not None:
-        patience.started = started
+    patience = Patience(attempts) if started is None else Patience(attempts, started=started)
     after_fault = tenacity.wait_random_exponential(multiplier=0.2, max=10)
     over = False
 

@@ -35,12 +35,13 @@ def try_rollout(run: Callable[..., Rollout], *args: Any) -> Rollout:
     try:
         return run(*args)
     except InfrastructureFaultError as fault:
-        # Most rollouts end here: what counts attempts is made for those that do not, and hears of this one first.
-        ended = iter((fault,))
+        # Most rollouts need no more than this attempt. Where one does, what counts attempts is made only now: the
+        # first time that it asks, it gets this attempt's fault instead of another attempt.
+        first = [fault]
 
     def again() -> Rollout:
-        for first in ended:
-            raise first
+        if first:
+            raise first.pop()
         return run(*args)
 
     try:
@@ -66,11 +67,12 @@ async def atry_rollout(run: Callable[..., Awaitable[Rollout]], *args: Any) -> Ro
     try:
         return await run(*args)
     except InfrastructureFaultError as fault:
-        ended = iter((fault,))
+        # See try_rollout.
+        first = [fault]
 
     async def again() -> Rollout:
-        for first in ended:
-            raise first
+        if first:
+            raise first.pop()
         return await run(*args)
 
     try:
