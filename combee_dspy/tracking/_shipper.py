@@ -33,8 +33,10 @@ class Shipper:
     """Reads a journal from its beginning and does the writes of the lines that were not acknowledged.
 
     After the writes of a line are done, the line is acknowledged in a file.
-    What was begun and not acknowledged is done again, and is then the same
-    (see :class:`~combee_dspy.tracking._writer.Writer`). Used by one thread.
+    What was not acknowledged is done again, and is then the same (see
+    :class:`~combee_dspy.tracking._writer.Writer`). An acknowledgement may be
+    lost, on a full disk for example, so any line that was there before this
+    object may have been told. Used by one thread.
 
     Args:
         folder: The journal's.
@@ -54,11 +56,13 @@ class Shipper:
             acknowledged = {}
         self._done = (str(acknowledged.get("file", "")), int(acknowledged.get("line", 0)))
         self._writer = Writer(place, experiment, acknowledged.get("links"))
-        # The first line's writes may have been done by whoever was killed before saying so.
-        self._again = True
+        # Bytes that were there before: nobody else has told of what comes after them.
+        self._old = {file.name: file.stat().st_size for file in files_of(folder)}
+        self._failed = False
         self._tails: dict[str, Tail] = {}
         self._waiting: Iterator[Entry] | None = None
-        self._pending: list[tuple[Write, tuple[str, int] | None]] = []
+        # Each with the line to acknowledge after it, and whether it may have been done before.
+        self._pending: list[tuple[Write, tuple[str, int] | None, bool]] = []
         self.ended = False
         self.left_out = 0
         self.moved = 0
@@ -91,7 +95,7 @@ class Shipper:
             return False
         if not self.ended:
             self.ended = True
-            self._pending += [(write, None) for write in self._fold.finish()]
+            self._pending += [(write, None, True) for write in self._fold.finish()]
         return self._flush()
 
     def _take(self, entry: Entry) -> None:
@@ -99,8 +103,9 @@ class Shipper:
         writes = self._fold.feed(entry)
         self.ended = entry.kind == "end" and (self._own is None or entry.file == self._own.name)
         if writes and place > self._done:
-            self._pending += [(write, None) for write in writes[:-1]]
-            self._pending.append((writes[-1], place))
+            old = entry.offset < self._old.get(entry.file, 0)
+            self._pending += [(write, None, old) for write in writes[:-1]]
+            self._pending.append((writes[-1], place, old))
 
     def _lines(self) -> Iterator[Entry]:
         for file in files_of(self.folder):
@@ -113,12 +118,12 @@ class Shipper:
         from mlflow.exceptions import MlflowException
 
         while self._pending:
-            write, place = self._pending[0]
+            write, place, old = self._pending[0]
             try:
-                self._writer.do(write, self._again)
+                self._writer.do(write, old or self._failed)
             except (MlflowException, OSError) as error:
                 if not refused_for_good(error):
-                    self._again = True
+                    self._failed = True
                     _logger.debug("MLflow does not take %s: %s", summary_of(write), _said(error))
                     return False
                 self.left_out += 1
@@ -127,8 +132,8 @@ class Shipper:
             self._pending.pop(0)
             if place is not None:
                 self._acknowledge(place)
-                # What comes now belongs to a line that nobody has begun.
-                self._again = False
+                # What comes now belongs to a line that has not been begun here.
+                self._failed = False
         return True
 
     def _acknowledge(self, place: tuple[str, int]) -> None:

@@ -284,9 +284,12 @@ def taken_up(found: Place, saved: Mapping[str, Any]) -> Place:
 
 
 def write_json(file: Path, data: Mapping[str, Any]) -> None:
-    """Write a small file in one step that is never half done."""
+    """Write a small file in one step that is never half done, after a power failure neither."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
-    partial.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(json.dumps(data, ensure_ascii=False))
+        stream.flush()
+        os.fsync(stream.fileno())
     partial.replace(file)
 
 

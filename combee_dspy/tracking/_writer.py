@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Writer:
         self._experiment = experiment
         self.links: dict[str, Any] = dict(links or {})
         self._tracing: Any = None
+        self._steps: dict[str, set[int]] = {}
 
     @singledispatchmethod
     def do(self, write: Write, again: bool) -> None:
@@ -64,18 +65,29 @@ class Writer:
     def _(self, write: Batch, again: bool) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        known = self._known({name for name, *_ in write.points}) if again else {}
+        names = {name for name, *_ in write.points}
+        known = {name: self._taken(name) for name in names} if again else {}
         points = [Metric(*point) for point in write.points if point[3] not in known.get(point[0], ())]
         params = [Param(name, value) for name, value in write.params.items()]
         tags = [RunTag(name, value) for name, value in write.tags.items()]
         client, run_id = self.place.client, self.place.run_id
+        for name in names:
+            # Until MLflow has answered, nobody knows what it took.
+            self._steps.pop(name, None)
         for start in range(0, max(len(points), len(params), len(tags)), _BATCH):
             part = slice(start, start + _BATCH)
             client.log_batch(run_id, metrics=points[part], params=params[part], tags=tags[part])
+        if again:
+            for point in points:
+                known[point.key].add(point.step)
+            self._steps.update(known)
 
-    def _known(self, names: Iterable[str]) -> dict[str, set[int]]:
-        history = self.place.client.get_metric_history
-        return {name: {int(point.step) for point in history(self.place.run_id, name)} for name in names}
+    def _taken(self, name: str) -> set[int]:
+        """Return the steps that a metric has: asked once, for a whole journal may be told again."""
+        if name not in self._steps:
+            history = self.place.client.get_metric_history(self.place.run_id, name)
+            self._steps[name] = {int(point.step) for point in history}
+        return self._steps[name]
 
     @do.register
     def _(self, write: Text, again: bool) -> None:

@@ -13,6 +13,7 @@ import pytest
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking import EventBus, Journal, entries_of
+from combee_dspy.tracking import _shipper as _shipper_module
 from combee_dspy.tracking._fold import TOLD_EVERY, Fold, Target
 from combee_dspy.tracking._mlflow import MLflowHook, MLflowTracker
 from combee_dspy.tracking._replay import replay
@@ -188,6 +189,30 @@ def test_killed_anywhere_and_with_a_server_that_fails_anywhere_it_arrives_once(
     ids = _rollouts(server)
     assert len(ids) == len(set(ids)) == 30
     assert all(name.startswith(journal.run_id) for name in ids)
+
+
+@pytest.mark.parametrize("told", [12, 20, None])
+def test_where_acknowledgements_were_lost_it_arrives_once_all_the_same(
+    tmp_path: Path, story: Story, truth: Server, monkeypatch: pytest.MonkeyPatch, told: int | None
+) -> None:
+    server = Server()
+    journal = Journal(tmp_path / "run")
+    shipper = _shipper(tmp_path / "run", server, journal.file)
+
+    def full(file: Path, data: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_shipper_module, "write_json", full)
+        for event in story()[:told]:
+            journal.record(event)
+        assert shipper.step()
+    # Killed; the disk has room again.
+    for event in story()[len(story()) if told is None else told :]:
+        journal.record(event)
+    journal.close()
+    assert _shipper(tmp_path / "run", server).finish()
+    _check(server, truth)
 
 
 def test_a_killed_run_is_complete_as_far_as_it_got_and_goes_on_when_resumed(tmp_path: Path, story: Story) -> None:
