@@ -75,7 +75,7 @@ class MLflowTracker(Tracker):
         spool: Where journals of runs without a ``log_dir`` lie.
         parent: Id of an MLflow run in the same store; each run is nested in it, in whatever thread it begins.
         every: Seconds between two tellings of a run that goes on: iterations that end sooner share one. 0 tells
-            of each by itself, at some 25 ms of CPU.
+            of each by itself, at some 25 ms of CPU. A run that is taken up again keeps what it began with.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -188,6 +188,10 @@ class MLflowHook(Hook):
         self._own = self.journal if journal is None else None
         self.wants = _ENDS if journal is not None else None
         options = {name: getattr(tracker, name) for name in ("experiment", "registry", "traces", "every")}
+        saved = load_place(self.journal.folder) or {}
+        if saved.get("run_id") == place.run_id:
+            # The parts that are there were cut by this; cut otherwise, others would hold the same rollouts again.
+            options["every"] = target_of(place, saved.get("options") or {}).every
         save_place(self.journal.folder, place, options)
         target = target_of(place, options)
         shipper = Shipper(self.journal.folder, place, target, tracker.experiment, self.journal.file)

@@ -18,7 +18,7 @@ from combee_dspy.tracking._fold import TOLD_EVERY, Fold, Target
 from combee_dspy.tracking._mlflow import MLflowHook, MLflowTracker
 from combee_dspy.tracking._replay import replay
 from combee_dspy.tracking._shipper import Shipper, ShipperThread, sole_shipper
-from combee_dspy.tracking._store import Place
+from combee_dspy.tracking._store import Place, save_place
 from combee_dspy.tracking._writes import Batch
 
 mlflow = pytest.importorskip("mlflow")
@@ -235,6 +235,28 @@ def test_a_killed_run_is_complete_as_far_as_it_got_and_goes_on_when_resumed(tmp_
     assert {step for _, step, _ in server.points} == {0, 1, 2}
     ids = _rollouts(server)
     assert len(ids) == len(set(ids)) == killed_count(events_of_run[:middle]) + killed_count(resumed)
+
+
+@pytest.mark.parametrize("options", [{"every": 0.0}, {}], ids=["noted", "older than the option"])
+def test_a_run_that_is_resumed_with_another_interval_has_each_rollout_once(
+    tmp_path: Path, story: Story, options: dict[str, Any]
+) -> None:
+    now, server = iter(range(1_000_000)), Server()
+    place = Place(server, "http://x", "run", "1")
+    last = max(index for index, one in enumerate(story()) if isinstance(one, events.IterationFinished)) + 1
+    killed = Journal(tmp_path, clock=lambda: next(now) * 0.1)
+    save_place(tmp_path, place, options)
+    for event in story()[:last]:
+        killed.record(event)
+    assert _shipper(tmp_path, server, killed.file).step()
+    resumed = Journal(tmp_path, clock=lambda: next(now) * 0.1)
+    hook = MLflowHook(MLflowTracker(traces=0, every=10.0), place, resumed)
+    with EventBus([hook], journal=resumed) as bus:
+        for event in [story()[0], *story()[last:]]:
+            bus.emit(event)
+    assert hook.shipper.complete
+    ids = _rollouts(server)
+    assert len(ids) == len(set(ids)) == 30
 
 
 def killed_count(heard: list[events.Event]) -> int:
