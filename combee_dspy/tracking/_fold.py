@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import singledispatchmethod
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from combee_dspy.tracking._rows import Cells, Row, cells_of, row_of, table_of
 from combee_dspy.tracking._summary import MAX_TAG, Summary, params_of
 from combee_dspy.tracking._text import cut
 from combee_dspy.tracking._writes import Batch, Datasets, Name, Part, Register, Report, Status, Text, Traces, Write
-from combee_dspy.tracking.report import Collector, Seen
+from combee_dspy.tracking.report import Collector, seen_in
 from combee_dspy.tracking.slug import PROMPT_NAME, shorten, to_slug
 
 __all__ = ["MAX_TEMPLATE", "TABLE", "TOLD_EVERY", "Fold", "Target"]
@@ -159,7 +158,7 @@ class Fold:
         self.rollouts += 1
         self._places[data["rollout_id"]] = (entry.file, entry.offset)
         self._summary.hear_rollout(data)
-        self._report.rollout(Seen._make((*_SEEN(data), lambda: _TEXTS(data))), self._at)
+        self._report.rollout(seen_in(data), self._at)
         return self._part() if len(self._rows) >= MAX_ROWS else []
 
     @singledispatchmethod
@@ -269,11 +268,6 @@ class Fold:
 
     def _note(self) -> dict[str, str]:
         return {} if self._target.described else {"mlflow.note.content": self._summary.description()}
-
-
-# The fields of Seen, but for its texts.
-_SEEN = itemgetter(*(name for name in Seen._fields if name != "texts"))
-_TEXTS = itemgetter("inputs", "prediction", "feedback")
 
 
 def _serial(row: Cells) -> str:

@@ -16,8 +16,8 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._codec import decode
 from combee_dspy.tracking._journal import entries_of, files_of, find_journal
 from combee_dspy.tracking._redact import Redactor
-from combee_dspy.tracking._rows import Cells, Row, cells_of, parquet_of, row_of
-from combee_dspy.tracking.report import Collector, ReportData, Seen, render
+from combee_dspy.tracking._rows import Cells, cells_of, parquet_of
+from combee_dspy.tracking.report import Collector, ReportData, render, seen_in
 from combee_dspy.tracking.report._data import CandidateRow
 
 __all__ = [
@@ -234,7 +234,7 @@ def data_of_journal(folder: Path, *, rollouts: bool = True) -> ReportData:
         when = float(at) if isinstance(at, (int, float)) else None
         if entry.kind == "rollout":
             if rollouts:
-                collector.rollout(_seen(row_of(entry.data)), when)
+                collector.rollout(seen_in(entry.data), when)
             continue
         data = entry.data.get("data")
         event = decode(entry.kind, data) if isinstance(data, Mapping) else None
@@ -267,21 +267,6 @@ def need_pyarrow() -> Any:
         remedy = "Install it with `pip install combee-dspy[mlflow]`."
         raise ArgumentValueError("run", "rollouts", f"cannot be read without pyarrow: {error}", remedy) from error
     return pa
-
-
-def _seen(row: Row) -> Seen:
-    return Seen(
-        iteration=row.iteration,
-        rollout_id=row.rollout_id,
-        candidate_id=row.candidate_id,
-        example_id=row.example_id,
-        split=row.split,
-        purpose=row.purpose,
-        score=row.score,
-        cached=row.cached,
-        error=row.error,
-        texts=lambda: (row.inputs, row.prediction, row.feedback),
-    )
 
 
 def _table(rows: Iterable[Cells]) -> Any:

@@ -152,7 +152,9 @@ class Summary:
                 step.count("heldout/errors")
             return
         if data["purpose"] in _PURPOSES:
-            step.scores.setdefault(_PURPOSES[data["purpose"]], []).append(data["score"])
+            # JSON has no number for a score that is none.
+            score = math.nan if data["score"] is None else data["score"]
+            step.scores.setdefault(_PURPOSES[data["purpose"]], []).append(score)
         step.count("rollouts/cached" if data["cached"] else "rollouts/run")
         if data["purpose"] == "speculative":
             step.count("rollouts/speculative")

@@ -12,6 +12,7 @@ import pytest
 
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import Rollout
 from combee_dspy.tracking import EventBus, Journal, entries_of
 from combee_dspy.tracking import _shipper as _shipper_module
 from combee_dspy.tracking._fold import TOLD_EVERY, Fold, Target
@@ -19,7 +20,7 @@ from combee_dspy.tracking._mlflow import MLflowHook, MLflowTracker
 from combee_dspy.tracking._replay import replay
 from combee_dspy.tracking._shipper import Shipper, ShipperThread, sole_shipper
 from combee_dspy.tracking._store import Place, save_place
-from combee_dspy.tracking._writes import Batch
+from combee_dspy.tracking._writes import Batch, Report
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -335,6 +336,30 @@ def test_short_iterations_share_what_mlflow_is_told_and_long_ones_do_not(tmp_pat
 
     assert told(0.001) == [[0], [1, 2]]
     assert told(1.0) == told(0.001, every=0.0) == [[0], [1], [2], [2]]
+
+
+def test_a_score_that_is_no_number_is_no_metric_and_stops_nothing(
+    tmp_path: Path, make_rollout: Callable[..., Rollout]
+) -> None:
+    rollouts = [
+        events.RolloutFinished(
+            iteration=1,
+            rollout=make_rollout(number, score=score),
+            rollout_id=f"r{number}",
+            candidate_id="c",
+            split="train",
+            purpose="parent",
+        )
+        for number, score in enumerate((float("nan"), 1.0))
+    ]
+    over = events.IterationFinished(iteration=1, accepted=False, rollouts=2, best_score=1.0, seconds=1.0)
+    journal = _journal(tmp_path, [*rollouts, over])
+    fold = Fold(journal.folder, Target())
+    writes = [write for entry in entries_of(journal.folder) for write in fold.feed(entry)]
+    points = {name: value for write in writes if isinstance(write, Batch) for name, value, *_ in write.points}
+    assert points["rollouts/bought"] == 2
+    assert "train/minibatch" not in points
+    assert any(isinstance(write, Report) for write in fold.finish())
 
 
 def test_two_shippers_of_one_journal_are_refused(tmp_path: Path, story: Story) -> None:

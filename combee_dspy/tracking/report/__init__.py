@@ -7,6 +7,6 @@ from combee_dspy.tracking.report._data import ReportData
 from combee_dspy.tracking.report._diff import diff, readable
 from combee_dspy.tracking.report._hook import ReportHook
 from combee_dspy.tracking.report._page import render
-from combee_dspy.tracking.report._telling import Seen
+from combee_dspy.tracking.report._telling import seen_in
 
-__all__ = ["Collector", "ReportData", "ReportHook", "Seen", "collect", "diff", "readable", "render"]
+__all__ = ["Collector", "ReportData", "ReportHook", "collect", "diff", "readable", "render", "seen_in"]

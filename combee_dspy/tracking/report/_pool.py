@@ -54,9 +54,6 @@ class Pool:
     def rollout(self, iteration: int, candidate_id: str, purpose: str, score: float) -> None:
         """Count one score of a minibatch."""
         if purpose == "parent":
-            # The next iteration's may be told before this one's children: of older ones nothing is asked any more.
-            for place in [one for one in self._minibatch if one[0] < iteration - 1]:
-                del self._minibatch[place]
             count, total = self._minibatch.get((iteration, candidate_id), (0, 0.0))
             self._minibatch[iteration, candidate_id] = (count + 1, total + score)
         elif purpose == "child" and candidate_id in self._by_id:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from combee_dspy.events import RolloutFinished
 from combee_dspy.tracking._text import show
 from combee_dspy.tracking.report._data import Kind, TellingRollout
 
-__all__ = ["SHOWN", "Seen", "Telling", "seen_of"]
+__all__ = ["SHOWN", "Seen", "Telling", "seen_in", "seen_of"]
 
 SHOWN = 4
 """Rollouts kept of each kind."""
@@ -69,12 +71,35 @@ def seen_of(event: RolloutFinished) -> Seen:
     )
 
 
+def seen_in(line: Mapping[str, Any]) -> Seen:
+    """Return what a rollout's line in a journal says, by the names of :class:`combee_dspy.tracking.Row`.
+
+    What the line lacks is ``None``.
+    """
+
+    def texts() -> tuple[str, str, str]:
+        return line.get("inputs") or "", line.get("prediction") or "", line.get("feedback") or ""
+
+    try:
+        values = _VALUES_OF(line)
+    except KeyError:
+        # Written before there was such a column.
+        values = tuple(map(line.get, _NAMES))
+    seen = Seen._make((*values, texts))
+    # JSON has no number for a score that is none.
+    return seen if seen.score is not None else seen._replace(score=math.nan)
+
+
+_NAMES = tuple(name for name in Seen._fields if name != "texts")
+_VALUES_OF = itemgetter(*_NAMES)
+
+
 @dataclass
 class Telling:
     """Keeps the most telling rollouts. Held-out rows are never shown: their text is nobody's business.
 
     Memory is bounded by ``SHOWN`` rollouts of each kind and the scores of the
-    parents' rollouts of one iteration. Ties keep the rollout that came first.
+    parents' rollouts of two iterations. Ties keep the rollout that came first.
     Not thread-safe.
     """
 

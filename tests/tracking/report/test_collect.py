@@ -228,6 +228,13 @@ def test_a_child_meets_its_parent_though_the_next_iteration_was_told_of_in_betwe
     assert (row.rollout_id, row.before, row.score) == ("r2", 0.0, 1.0)
 
 
+def test_a_line_that_lacks_columns_and_one_without_a_score_can_be_read() -> None:
+    seen = telling.seen_in({"iteration": 1, "rollout_id": "r1", "purpose": "parent", "score": None, "inputs": "in"})
+    assert (seen.iteration, seen.rollout_id, seen.error) == (1, "r1", None)
+    assert seen.score != seen.score
+    assert seen.texts() == ("in", "", "")
+
+
 def test_every_error_class_is_shown_before_any_is_shown_twice() -> None:
     kept = telling.Telling()
     for number in range(50):
