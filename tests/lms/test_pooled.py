@@ -7,8 +7,10 @@ import gc
 import http.server
 import json
 import logging
+import os
 import pickle
 import socket
+import struct
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +55,7 @@ class Service:
 
     def __init__(self):
         self.script, self.asked, self.connections = [], [], 0
-        self.barrier = self.hang_up = None
+        self.barrier = self.hang_up = self.reset = None
         self.now = self.most = 0
         lock = threading.Lock()
         service = self
@@ -86,6 +88,10 @@ class Service:
                 self.end_headers()
                 self.wfile.write(data)
                 if service.hang_up:
+                    self.close_connection = True
+                if service.reset:
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    os.close(self.connection.detach())
                     self.close_connection = True
 
             def log_message(self, *_):
@@ -309,6 +315,35 @@ def test_a_service_that_hangs_up_at_once_is_not_asked_for_ever(service):
     with pytest.raises(LMTransportError):
         lm_of(service)("hello")
     assert len(service.asked) == 1
+
+
+@both
+@pytest.mark.parametrize("how", ["hang_up", "reset"])
+def test_an_answer_that_is_cut_short_is_the_services_fault_and_harms_no_later_call(service, ask, how):
+    lm = lm_of(service)
+    assert ask(lm, "hello")
+    setattr(service, how, True)
+    service.script = [(200, {"content-length": "5000"}, answer())]
+    with pytest.raises(LMTransportError) as caught:
+        ask(lm, "hello")
+    assert is_retryable_lm_error(caught.value)
+    setattr(service, how, None)
+    assert ask(lm, "hello") == [answer()["choices"][0]["message"]["content"]]
+    assert len(service.asked) == 3
+
+
+@pytest.mark.parametrize(("script", "asked"), [((200, {"content-length": "5000"}, b"{"), 1), ((None, {}, b""), 2)])
+def test_a_request_is_sent_again_once_and_only_where_no_answer_has_begun(service, script, asked):
+    lm = lm_of(service)
+    service.barrier = threading.Barrier(3)
+    with ThreadPoolExecutor(3) as pool:
+        assert len(list(pool.map(lambda _: lm("hello"), range(3)))) == 3
+    service.barrier = None
+    service.reset = script[0] is not None
+    service.script = [script] * 9
+    with pytest.raises(LMTransportError):
+        lm("hello")
+    assert (service.connections, len(service.asked)) == (2 + asked, 3 + asked)
 
 
 def test_a_loops_connections_are_kept_and_end_with_it(service, recwarn):

@@ -26,7 +26,13 @@ CONNECT_SECONDS = 10.0
 """How long a service may take to accept a connection, as DSPy's own engine has it."""
 
 # A service that closed an idle connection shows it in one of these ways, before it has answered anything.
-_GONE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, http.client.CannotSendRequest)
+_GONE = (
+    http.client.RemoteDisconnected,
+    ConnectionResetError,
+    BrokenPipeError,
+    http.client.CannotSendRequest,
+    http.client.ResponseNotReady,
+)
 
 
 class Connections:
@@ -57,24 +63,28 @@ class Connections:
             TransportError: lm15's: no connection, or it broke.
         """
         with self._places:
-            while True:
-                kept = self._kept()
-                connection = kept or self._connect()
+            kept = self._kept()
+            connection = kept or self._connect()
+            try:
                 try:
-                    return self._exchange(connection, request)
-                except _GONE as error:
-                    connection.close()
+                    response = self._asked(connection, request)
+                except _GONE:
                     if kept is None:
-                        raise TransportError(f"the service closed the connection: {_told(error)}") from error
-                except TimeoutError as error:
+                        raise
+                    # Once, and over a new one: what else is kept may be as old, and each time may cost an answer.
                     connection.close()
-                    raise LM15TimeoutError(f"no answer within {self._timeout:g} s") from error
-                except (OSError, http.client.HTTPException) as error:
-                    connection.close()
-                    raise TransportError(_told(error)) from error
-                except BaseException:
-                    connection.close()
-                    raise
+                    connection = self._connect()
+                    response = self._asked(connection, request)
+                return self._read(connection, response)
+            except TimeoutError as error:
+                connection.close()
+                raise LM15TimeoutError(f"no answer within {self._timeout:g} s") from error
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                raise TransportError(_told(error)) from error
+            except BaseException:
+                connection.close()
+                raise
 
     def close(self) -> None:
         """Close the connections that are free. May be called at any time; later requests open new ones."""
@@ -85,7 +95,7 @@ class Connections:
         with self._lock:
             return self._free.pop() if self._free else None
 
-    def _exchange(self, connection: http.client.HTTPConnection, request: WireRequest) -> Answer:
+    def _asked(self, connection: http.client.HTTPConnection, request: WireRequest) -> http.client.HTTPResponse:
         where = urlsplit(request.url)
         target = f"{where.path or '/'}{'?' + where.query if where.query else ''}"
         headers = dict(request.headers)
@@ -93,10 +103,15 @@ class Connections:
             target = request.url
             headers.update(authorization(self._proxy))
         connection.request("POST", target, request.body, headers)
-        response = connection.getresponse()
+        return connection.getresponse()
+
+    def _read(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Answer:
         body = response.read(LONGEST + 1)
         if len(body) > LONGEST:
             raise TransportError(f"the answer is longer than {LONGEST:,} bytes")
+        if response.length:
+            # What was announced and did not come; read() says nothing of it.
+            raise TransportError("the answer was cut short")
         answer = Answer(response.status, response.reason, response.getheaders(), body)
         if response.will_close:
             connection.close()
