@@ -9,9 +9,11 @@ import json
 import logging
 import os
 import pickle
+import signal
 import socket
 import struct
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -344,6 +346,28 @@ def test_a_request_is_sent_again_once_and_only_where_no_answer_has_begun(service
     with pytest.raises(LMTransportError):
         lm("hello")
     assert (service.connections, len(service.asked)) == (2 + asked, 3 + asked)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_shares_neither_connections_nor_waits(service):
+    lm = lm_of(service, max_connections=1)
+    lm("kept")
+    service.barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(lm, "in flight")
+        while service.now == 0:
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            # Ends it, where the one place of the other process is waited for.
+            signal.alarm(20)
+            os._exit(0 if lm("of the child") else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert waits.result(20)
+    service.barrier = None
+    assert lm("kept still")
+    assert service.connections == 2
+    assert len(service.asked) == 4
 
 
 def test_a_loops_connections_are_kept_and_end_with_it(service, recwarn):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import os
 import ssl
 import threading
 import urllib.request
@@ -35,8 +36,17 @@ _GONE = (
 )
 
 
+class _Own:
+    """What belongs to one process: its free connections, and its locks."""
+
+    def __init__(self, most: int) -> None:
+        self.free: list[http.client.HTTPConnection] = []
+        self.places = threading.BoundedSemaphore(most)
+        self.lock = threading.Lock()
+
+
 class Connections:
-    """Connections to one service, the last used first. Thread-safe.
+    """Connections to one service, the last used first. Thread-safe; a process that is forked has its own.
 
     Args:
         url: Where requests go: scheme, host and port count.
@@ -48,12 +58,9 @@ class Connections:
         self._where = urlsplit(url)
         self._proxy = proxy_of(self._where)
         self._timeout = timeout
-        self._free: list[http.client.HTTPConnection] = []
-        self._places = threading.BoundedSemaphore(most)
-        self._lock = threading.Lock()
+        self._most = most
+        self._by_process: dict[int, _Own] = {}
         self._tls: ssl.SSLContext | None = None
-        # An LM that nobody holds any more takes its sockets with it.
-        weakref.finalize(self, _close_all, self._free)
 
     def stream(self, request: WireRequest) -> Answer:
         """Send a request and read its answer whole. The name is the dialect's.
@@ -62,8 +69,9 @@ class Connections:
             TimeoutError: lm15's: the service stayed silent.
             TransportError: lm15's: no connection, or it broke.
         """
-        with self._places:
-            kept = self._kept()
+        own = self._own()
+        with own.places:
+            kept = self._kept(own)
             connection = kept or self._connect()
             try:
                 try:
@@ -75,7 +83,7 @@ class Connections:
                     connection.close()
                     connection = self._connect()
                     response = self._asked(connection, request)
-                return self._read(connection, response)
+                return self._read(own, connection, response)
             except TimeoutError as error:
                 connection.close()
                 raise LM15TimeoutError(f"no answer within {self._timeout:g} s") from error
@@ -88,12 +96,29 @@ class Connections:
 
     def close(self) -> None:
         """Close the connections that are free. May be called at any time; later requests open new ones."""
-        with self._lock:
-            _close_all(self._free)
+        own = self._own()
+        with own.lock:
+            _close_all(own.free)
 
-    def _kept(self) -> http.client.HTTPConnection | None:
-        with self._lock:
-            return self._free.pop() if self._free else None
+    def _own(self) -> _Own:
+        process = os.getpid()
+        own = self._by_process.get(process)
+        if own is None:
+            # Over a connection that was open before a fork, two processes would read each other's answers, and a lock
+            # that another thread held then is never let go of.
+            before = list(self._by_process)
+            own = self._by_process.setdefault(process, _Own(self._most))
+            for forked_from in before:
+                if forked_from != process and (theirs := self._by_process.pop(forked_from, None)) is not None:
+                    # This process's copies: the service hears of it when the other closes its own.
+                    _close_all(theirs.free)
+            # An LM that nobody holds any more takes its sockets with it.
+            weakref.finalize(self, _close_all, own.free)
+        return own
+
+    def _kept(self, own: _Own) -> http.client.HTTPConnection | None:
+        with own.lock:
+            return own.free.pop() if own.free else None
 
     def _asked(self, connection: http.client.HTTPConnection, request: WireRequest) -> http.client.HTTPResponse:
         where = urlsplit(request.url)
@@ -105,7 +130,7 @@ class Connections:
         connection.request("POST", target, request.body, headers)
         return connection.getresponse()
 
-    def _read(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Answer:
+    def _read(self, own: _Own, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Answer:
         body = response.read(LONGEST + 1)
         if len(body) > LONGEST:
             raise TransportError(f"the answer is longer than {LONGEST:,} bytes")
@@ -116,8 +141,8 @@ class Connections:
         if response.will_close:
             connection.close()
         else:
-            with self._lock:
-                self._free.append(connection)
+            with own.lock:
+                own.free.append(connection)
         return answer
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -142,7 +167,7 @@ class Connections:
         return connection
 
     def _context(self) -> ssl.SSLContext:
-        with self._lock:
+        with self._own().lock:
             if self._tls is None:
                 self._tls = ssl.create_default_context()
             return self._tls

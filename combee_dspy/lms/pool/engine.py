@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import dspy
 from dspy.lm15 import AsyncOpenAIChatLM, LM15Error, OpenAIChatLM, Request, Response
@@ -23,17 +22,17 @@ C = TypeVar("C")
 class _Once(Generic[C]):
     """A client that is made with the first request, not with the engine: keys and addresses are read then."""
 
+    made: C | None = None
+
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make
-        self._lock = threading.Lock()
-        self.made: C | None = None
 
     def get(self) -> C:
-        if self.made is None:
-            with self._lock:
-                if self.made is None:
-                    self.made = self._make()
-        return self.made
+        made = self.made
+        if made is None:
+            # Of several that are made at once the first stands; a lock might be held for ever after a fork.
+            made = cast("C", vars(self).setdefault("made", self._make()))
+        return made
 
 
 @functools.cache
