@@ -64,15 +64,6 @@ class _Step:
     def count(self, name: str, amount: float = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
 
-    def join(self, other: _Step) -> None:
-        """Take in rollouts that were told before this iteration began."""
-        for name, scores in other.scores.items():
-            self.scores.setdefault(name, []).extend(scores)
-        self.seconds += other.seconds
-        self.waits += other.waits
-        for name, amount in other.counts.items():
-            self.count(name, amount)
-
     def metrics(self) -> dict[str, float]:
         found = {name: sum(scores) / len(scores) for name, scores in self.scores.items()}
         for name, times in (("rollout", sorted(self.seconds)), ("queue", sorted(self.waits))):
@@ -111,10 +102,9 @@ class Summary:
     def take(self, iteration: int) -> dict[str, float]:
         """Return the metrics of the iteration that closes, and begin the next."""
         metrics = self._open.metrics()
-        self._open = _Step()
+        # Whatever ends an iteration, a merge or an error too, it closes before the next begins: none is passed over.
         self.step = iteration + 1
-        for early in [number for number in self._early if number <= self.step]:
-            self._open.join(self._early.pop(early))
+        self._open = self._early.pop(self.step, _Step())
         return metrics
 
     @singledispatchmethod
@@ -143,14 +133,14 @@ class Summary:
         Args:
             data: Its line in the journal, by the names of :class:`combee_dspy.tracking.Row`.
         """
-        iteration = data["iteration"]
-        step = self._open if iteration <= self.step else self._early.setdefault(iteration, _Step())
         if data["purpose"] == "heldout":
             # They come after the last iteration has closed, under names that it has not given a value.
-            step.count("heldout/rollouts")
+            self._open.count("heldout/rollouts")
             if data["error_class"]:
-                step.count("heldout/errors")
+                self._open.count("heldout/errors")
             return
+        iteration = data["iteration"]
+        step = self._open if iteration <= self.step else self._early.setdefault(iteration, _Step())
         if data["purpose"] in _PURPOSES:
             # JSON has no number for a score that is none.
             score = math.nan if data["score"] is None else data["score"]
