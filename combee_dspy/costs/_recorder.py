@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, Token
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import dspy
 from dspy.utils.callback import BaseCallback
@@ -215,7 +215,8 @@ class _Listener(BaseCallback):
     def __init__(self, ledgers: tuple[Ledger, ...], heard: tuple[Callable[[Any], None], ...] = ()) -> None:
         self.ledgers = ledgers
         self.heard = heard
-        self._met: WeakSet[Any] = WeakSet()
+        # By identity: an LM need not be hashable, and one that equals another may have another key.
+        self._met: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._open: dict[str, _Open] = {}
         self._modules: dict[str, AbstractContextManager[None]] = {}
 
@@ -229,8 +230,8 @@ class _Listener(BaseCallback):
         call.hear(model, usage)
         counted: LMCall | None = None
         for ledger in self.ledgers:
-            started = ledger.begin(call.role, model)
-            counted = ledger.finish(call.close("", ledger, 0.0, None), started)
+            gpu = ledger.begin(call.role, model)
+            counted = ledger.finish(call.close("", ledger, 0.0, None), gpu)
         if call.meter is not None and counted is not None:
             call.meter.add(counted)
 
@@ -238,10 +239,6 @@ class _Listener(BaseCallback):
         """Open a call."""
         if call_id in self._open:  # listed twice: in the settings and on the LM
             return
-        if self.heard and instance not in self._met:
-            self._met.add(instance)
-            for heard in self.heard:
-                heard(instance)
         call = _Open(current_role(), str(getattr(instance, "model", type(instance).__name__)))
         tracker = dspy.settings.get("usage_tracker")
         if isinstance(tracker, _Tracker) and tracker.listener is self:
@@ -253,6 +250,10 @@ class _Listener(BaseCallback):
         if call.meter is not None and call.role == "task":
             call.meter.saw(inputs)
         call.books = [(ledger, ledger.begin(call.role, call.model), ledger.clock()) for ledger in self.ledgers]
+        if self.heard and self._met.get(id(instance)) is not instance:
+            self._met[id(instance)] = instance
+            for heard in self.heard:
+                heard(instance)
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and put it into the ledgers."""

@@ -17,7 +17,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ import orjson
 
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import CallUsage
 from combee_dspy.tracking._codec import encode
 from combee_dspy.tracking._provenance import provenance
 from combee_dspy.tracking._redact import Redactor
@@ -56,7 +57,8 @@ STEPS = 200
 
 
 def _as_data(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+    # Events are plain by now: records are left in a rollout's usage alone.
+    return asdict(value) if isinstance(value, CallUsage) else str(value)
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_as_data)
@@ -300,7 +302,7 @@ def read_at(folder: Path, file: str, offset: int) -> Mapping[str, Any] | None:
 def _line_of(data: Mapping[str, Any]) -> bytes:
     if data["kind"] == "rollout":
         try:
-            # Several times as fast. It writes null for NaN, which no figure of a rollout may be.
+            # Several times as fast. It writes null for NaN, which of a rollout's figures the score alone may be.
             return orjson.dumps(data, default=str)
         except TypeError:
             _logger.debug("a rollout holds what orjson does not write")
