@@ -58,6 +58,31 @@ def test_nothing_is_heard_outside_the_block(lm: dspy.LM, ledger: Ledger) -> None
     assert ledger.snapshot().total == Counts()
 
 
+def test_lms_that_equal_each_other_and_have_no_hash_are_each_heard_once(lm: dspy.LM, ledger: Ledger) -> None:
+    class Equal(type(lm)):  # type: ignore[misc]  # a class of the fixture's
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Equal)
+
+    first, second = (Equal.__new__(Equal) for _ in range(2))
+    for one in (first, second):
+        vars(one).update(vars(lm))
+    heard: list[Any] = []
+    with LedgerRecorder(ledger, heard.append).installed():
+        for one in (first, second, first):
+            one("n=1")
+    assert [id(one) for one in heard] == [id(first), id(second)]
+    assert ledger.snapshot().total.calls == 3
+
+
+def test_a_call_is_counted_though_who_hears_of_its_lm_fails(lm: dspy.LM, ledger: Ledger) -> None:
+    def fail(heard: Any) -> None:
+        raise ValueError("no")
+
+    with LedgerRecorder(ledger, fail).installed(), pytest.raises(LMError):
+        lm("fail n=1")
+    assert (ledger.snapshot().total.calls, ledger.snapshot().total.errors) == (1, 1)
+
+
 def test_dspy_parallel_inside_a_program_keeps_usage_and_role(lm: dspy.LM, ledger: Ledger) -> None:
     predict = dspy.Predict("question -> answer")
     pairs = [(predict, {"question": f"q{i}"}) for i in range(20)]
