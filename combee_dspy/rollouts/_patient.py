@@ -41,6 +41,8 @@ PATIENCE = 600.0
 """Seconds that one call, or one rollout, is kept waiting by a service that rejects it."""
 
 _LONGEST_PAUSE = 60.0
+# A service that is down for longer is not waited for: its faults are counted, not timed.
+_LONGEST_WAIT = 120.0
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
 _DEEPEST_CAUSE = 16
@@ -78,7 +80,7 @@ class Patience:
         if error.status in _OVERLOADED:
             tell_pressure(error.retry_after)
         self.faults += 1
-        return _seconds(error, self.faults)
+        return min(_seconds(error, self.faults), _LONGEST_WAIT)
 
     def rejected(self, error: LMRateLimitError) -> float:
         """Tell of a rejection, and return the seconds until the next attempt.

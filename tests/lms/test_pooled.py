@@ -240,9 +240,10 @@ def test_each_rejection_is_told_to_the_session_and_tried_again_a_few_times(servi
 
 
 @both
-def test_a_service_cannot_make_a_run_wait_for_days(service, ask):
-    service.script = [(429, {"retry-after": "864000"}, {})]
-    with pytest.raises(LMRateLimitError) as caught:
+@pytest.mark.parametrize(("status", "kind"), [(429, LMRateLimitError), (503, LMServerError), (529, LMServerError)])
+def test_a_service_cannot_make_a_run_wait_for_days(service, ask, status, kind):
+    service.script = [(status, {"retry-after": "864000"}, {})]
+    with pytest.raises(kind) as caught:
         ask(lm_of(service), "hello")
     assert caught.value.retry_after == 120.0
 

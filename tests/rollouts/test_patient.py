@@ -182,6 +182,12 @@ def test_pauses_are_retry_after_or_those_of_dspy(monkeypatch):
         patience.rejected(LMRateLimitError("busy", retry_after=_patient.PATIENCE + 1))
 
 
+@pytest.mark.parametrize("status", [500, 503, 529])
+def test_a_service_that_is_down_cannot_make_a_run_wait_for_days(status):
+    assert Patience(retries=3).after(LMServerError("down", status=status, retry_after=864000.0)) == 120.0
+    assert Patience(retries=3).after(LMServerError("down", status=status, retry_after=7.0)) == 7.0
+
+
 def test_patience_ends_and_the_rejection_is_raised(session, monkeypatch):
     monkeypatch.setattr(_patient, "PATIENCE", 0.0)
     engine = Engine(busy(99, on="first", retry_after=5.0))

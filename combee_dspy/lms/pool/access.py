@@ -131,8 +131,9 @@ class Access:
         error.args = tuple(mask(part, self.secrets) if isinstance(part, str) else part for part in error.args)
         if isinstance(error, RateLimitError):
             _tell_pressure(error.retry_after)
-            if error.retry_after is not None:
-                error.retry_after = min(error.retry_after, _LONGEST_WAIT)
+        # Whatever the error: a service that is down may ask for a day as well.
+        if error.retry_after is not None:
+            error.retry_after = min(error.retry_after, _LONGEST_WAIT)
 
 
 def _tell_pressure(retry_after: float | None) -> None:
