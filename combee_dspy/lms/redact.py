@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MASK", "SECRET_NAME", "SHAPES", "Shape", "mask", "scrub", "secret_variables", "secrets_of"]
+__all__ = ["MASK", "SECRET_NAME", "SHAPES", "Shape", "forms_of", "mask", "scrub", "secret_variables", "secrets_of"]
 
 MASK = "[redacted]"
 """What stands where a key stood."""
@@ -52,7 +53,15 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(("aiza",), re.compile(r"\bAIza[\w*-]{20,}")),
     Shape(("akia",), re.compile(r"\bAKIA[A-Z0-9]{12,}\b")),
-    Shape(("://",), re.compile(r"(://)[^/\s:@]+:[^/\s@]+@"), rf"\1{MASK}@"),
+    # What stands before the last @: a password may hold @ and slashes, and either part may be missing. A port with a
+    # path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
+    Shape(
+        ("://",),
+        re.compile(
+            r"(://)(?:[^\s/?#\"'<>:@]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+|[\w.~%!$&*+=-]{8,})@"
+        ),
+        rf"\1{MASK}@",
+    ),
     Shape(
         ("key",),
         re.compile(r"(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}", re.IGNORECASE),
@@ -65,7 +74,7 @@ _HINTS = tuple(hint for shape in SHAPES for hint in shape.hints)
 
 
 def mask(text: str, secrets: Collection[str] = ()) -> str:
-    """Return a text without the given secrets and without whatever is shaped as a key.
+    """Return a text without the given secrets, as they are, and without whatever is shaped as a key.
 
     Pure, and cheap for a text that holds neither. A secret of fewer than 8
     characters is left alone: it is a placeholder such as ``none``, and
@@ -95,6 +104,17 @@ def _without(text: str, secrets: Collection[str]) -> str:
     return text
 
 
+def forms_of(secrets: Iterable[str]) -> frozenset[str]:
+    """Return what secrets look like in a text, for :func:`mask`: without white space around them, and within JSON too.
+
+    A variable that was read from a file often ends with a newline, which no service shows.
+    """
+    bare = {one for secret in secrets if len(one := secret.strip()) >= _SHORTEST}
+    return frozenset(
+        form for one in bare for form in (one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1])
+    )
+
+
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without the keys in it.
 
@@ -104,9 +124,9 @@ def scrub(text: str, secrets: Iterable[str] = ()) -> str:
 
     Args:
         text: A message that may be shown or logged.
-        secrets: Values to remove, for example :func:`secrets_of` an LM; see :func:`mask`.
+        secrets: Values to remove, for example :func:`secrets_of` an LM; see :func:`mask` and :func:`forms_of`.
     """
-    return mask(text, {*secrets, *secret_variables()})
+    return mask(text, forms_of({*secrets, *secret_variables()}))
 
 
 def secret_variables(environ: Mapping[str, str] | None = None) -> frozenset[str]:

@@ -20,7 +20,7 @@ import dspy
 from combee_dspy.events import CacheInvalidated, Event
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.hashing import row_hash
-from combee_dspy.lms.redact import mask, secret_variables, secrets_of
+from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts._codec import NotStorableError
 from combee_dspy.rollouts._fingerprint import RolloutKey, program_fingerprint
@@ -352,7 +352,7 @@ class EvaluationCache:
     ) -> None:
         def kept(file: CacheFile) -> bool:
             text = make()
-            if mask(text, _telling({*secrets, *secret_variables()})) != text:
+            if mask(text, _telling(forms_of({*secrets, *secret_variables()}))) != text:
                 raise NotStorableError("it holds what looks like a key of a service")
             return write(file, text)
 
@@ -383,6 +383,6 @@ def _usable(future: Future[Rollout]) -> bool:
     return not future.cancelled() and future.exception() is None and future.result().failed_in != "service"
 
 
-def _telling(secrets: set[str]) -> set[str]:
+def _telling(secrets: frozenset[str]) -> set[str]:
     # A placeholder such as "simulated" is a word that any text may hold.
     return {one for one in secrets if len(one) >= _TELLING or any(letter.isdigit() for letter in one)}

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from combee_dspy.lms.redact import MASK, SECRET_NAME, mask, secret_variables, secrets_of
+from combee_dspy.lms.redact import MASK, SECRET_NAME, forms_of, mask, secret_variables, secrets_of
+from combee_dspy.tracking._text import beginning, shown
 
 __all__ = ["Redactor", "known_secrets", "lm_secrets"]
+
+
+# Between texts that are searched for keys in one go. `shown` leaves no NUL in a text, so this occurs in none, and no
+# pattern of a key matches a NUL with white space on both sides. ASCII, because other text takes several times as long
+# to search.
+_BETWEEN = "\n\0\n"
+
+# Characters beyond a cut that are searched at least. A key that is longer is told by its beginning.
+_REACH = 512
 
 
 def known_secrets(environ: Mapping[str, str] | None = None) -> frozenset[str]:
@@ -44,11 +54,37 @@ class Redactor:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = frozenset(secrets) | known_secrets()
+        self._secrets = forms_of({*secrets, *known_secrets()})
+        self._reach = max([_REACH, *map(len, self._secrets)])
 
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
         return mask(text, self._secrets)
+
+    def cells(self, values: Sequence[Any], limit: int) -> list[str]:
+        """Return data as :func:`~combee_dspy.tracking._text.show` does, without secrets, those at a cut included.
+
+        Args:
+            values: Any data.
+            limit: Characters of each at most.
+        """
+        wholes = [shown(value) for value in values]
+        if max(map(len, wholes), default=0) <= limit:
+            return self._each(wholes)
+        # What lies far beyond the cut is not searched: it may be a hundred times as much.
+        heads = [whole[: limit + self._reach] for whole in wholes]
+        return [self._cut(text, limit, len(whole)) for text, whole in zip(self._each(heads), wholes, strict=True)]
+
+    def _each(self, texts: list[str]) -> list[str]:
+        bare = self.text(_BETWEEN.join(texts)).split(_BETWEEN)
+        # Of another length where a secret holds what stands between them.
+        return bare if len(bare) == len(texts) else [self.text(text) for text in texts]
+
+    def _cut(self, text: str, limit: int, size: int) -> str:
+        if size > limit + self._reach:
+            # Its end may be the beginning of a secret, and is shown nowhere: much may have been removed before it.
+            return beginning(text[: -self._reach], limit, size)
+        return text if min(size, len(text)) <= limit else beginning(text, limit, size)
 
     def data(self, value: Any) -> Any:
         """Return plain data without secrets: by the name of a key, and in every string."""

@@ -14,17 +14,11 @@ import orjson
 from combee_dspy.events import RolloutFinished
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.tracking._redact import Redactor
-from combee_dspy.tracking._text import show
 
 __all__ = ["Cells", "Inputs", "Row", "cells_of", "data_of", "parquet_of", "row_of", "table_of"]
 
 CELL = 2_000
 """Characters of a cell. A longer text is cut, visibly."""
-
-# Between texts that are searched for keys in one go. `show` leaves no NUL in a text, so this occurs in none, and no
-# pattern of a key matches a NUL with white space on both sides. ASCII, because other text takes several times as long
-# to search.
-_BETWEEN = "\n\0\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +111,7 @@ class Inputs:
         if found is None:
             if len(self._shown) >= self._KEPT:
                 self._shown.clear()
-            found = self._redactor.text(show(_inputs(rollout.example), CELL))
+            (found,) = self._redactor.cells((_inputs(rollout.example),), CELL)
             self._shown[rollout.example_id] = found
         return found
 
@@ -148,13 +142,13 @@ def data_of(  # noqa: PLR0913 - what one line says, each by its name
         inputs: Remembers the inputs of examples; made with the same redactor.
     """
     rollout = event.rollout
-    texts = [show(rollout.error, CELL), show(rollout.feedback, CELL), show(rollout.prediction, CELL)]
+    texts: list[Any] = [rollout.error, rollout.feedback, rollout.prediction]
     if with_steps:
         steps = rollout.trace
         callers = rollout.callers if len(rollout.callers) == len(steps) else ("",) * len(steps)
         for caller, (_, given, returned) in zip(callers, steps, strict=True):
-            texts += [show(caller, CELL), show(given, CELL), show(returned, CELL)]
-    error, feedback, prediction, *rest = redactor.text(_BETWEEN.join(texts)).split(_BETWEEN)
+            texts += [caller, given, returned]
+    error, feedback, prediction, *rest = redactor.cells(texts, CELL)
     usage: Sequence[CallUsage] | None = () if event.cached else rollout.usage
     found: dict[str, Any] = {
         "kind": "rollout",

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["clean", "cut", "one_line", "show"]
+__all__ = ["beginning", "clean", "cut", "one_line", "show", "shown"]
 
 
 def clean(text: str) -> str:
@@ -24,11 +24,23 @@ def cut(text: str, limit: int) -> str:
         text: Any text.
         limit: Characters, at least 40.
     """
-    whole = clean(text)
-    if len(whole) <= limit:
-        return whole
-    mark = f"… [cut, {len(whole)} characters]"
-    return whole[: limit - len(mark)] + mark
+    return _within(clean(text), limit)
+
+
+def _within(text: str, limit: int) -> str:
+    return text if len(text) <= limit else beginning(text, limit, len(text))
+
+
+def beginning(text: str, limit: int, size: int) -> str:
+    """Return the beginning of a text in at most ``limit`` characters, and say that it is one.
+
+    Args:
+        text: The text, or as much of it as may be shown.
+        limit: Characters, at least 40.
+        size: Characters of the whole text.
+    """
+    mark = f"… [cut, {size} characters]"
+    return text[: limit - len(mark)] + mark
 
 
 def one_line(text: str, limit: int = 120) -> str:
@@ -47,11 +59,14 @@ def one_line(text: str, limit: int = 120) -> str:
 
 def show(value: Any, limit: int) -> str:
     """Return foreign data as JSON text of at most ``limit`` characters; text stays as it is."""
+    return _within(shown(value), limit)
+
+
+def shown(value: Any) -> str:
+    """Return all of :func:`show`."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return cut(value, limit)
-    return cut(_json(value), limit)
+    return clean(value if isinstance(value, str) else _json(value))
 
 
 def _json(value: Any) -> str:

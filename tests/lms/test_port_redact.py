@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import dspy
 import pytest
 
@@ -17,6 +19,11 @@ from combee_dspy.lms.redact import scrub, secrets_of
         ("x-api-key: zyxw9876", "zyxw9876"),
         ("GET /v1/models?key=AbCdEf12&alt=json", "AbCdEf12"),
         ("https://user:hunter2@host/v1", "hunter2"),
+        ("redis://:hunter2@host/0", "hunter2"),
+        ("https://abcdefghij0123456789@host/x.git", "abcdefghij"),
+        ("postgresql://user:p@ss@host/db", "ss@"),
+        ("postgresql://user:pa/ss@host/db", "ss"),
+        ("postgresql://user:pa'ss@host/db", "ss"),
         ("AIzaSyA1234567890abcdefghijklmnopqrstu", "AIzaSyA"),
         ("token hf_abcdefghijklmnop", "abcdefghijklmnop"),
     ],
@@ -33,6 +40,9 @@ def test_keys_are_recognised_by_their_shape(text: str, secret: str) -> None:
         "basic knowledge of risk-averse tasks",
         "The api_key client option must be set",
         "http://127.0.0.1:8000/v1 refused the connection",
+        "ssh://git@host/x and https://host/@somebody/post",
+        "http://localhost:8000/users?mail=ann@host",
+        '{"url":"https://host/x","mail":"ann@host"}',
         "maximum context length is 8192 tokens",
     ],
 )
@@ -50,6 +60,15 @@ def test_values_of_the_lm_and_of_the_environment(monkeypatch: pytest.MonkeyPatch
     assert set(secrets) == {"abcdefghij", "gatewayvalue"}
     text = scrub("abcdefghij gatewayvalue plainlookingvalue some-model-name", secrets)
     assert text == "[redacted] [redacted] [redacted] some-model-name"
+
+
+@pytest.mark.parametrize("secret", ["line one\nline two", 'quo"ted\\and more', "schlüssel-grün", "from-a-file-1\r\n"])
+def test_a_secret_is_known_as_text_as_json_and_without_white_space_around_it(
+    monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("ACME_SECRET", secret)
+    for shown in (secret.strip(), json.dumps(secret.strip()), json.dumps(secret.strip(), ensure_ascii=False)):
+        assert scrub(f"<{shown}>").replace('"', "") == "<[redacted]>"
 
 
 def test_placeholders_are_no_secrets() -> None:

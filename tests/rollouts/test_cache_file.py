@@ -112,3 +112,14 @@ def test_what_was_on_its_way_when_it_was_invalidated_does_not_take_its_replaceme
         found = again.find(key, example, lambda: program)
     assert found is not None
     assert found.score == 1.0
+
+
+def test_a_secret_of_several_lines_reaches_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_PRIVATE_KEY", "-----BEGIN-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\n-----END-----\n")
+    example = dspy.Example(question="1").with_inputs("question")
+    program = dspy.Predict("question -> answer")
+    key = RolloutKey(program_fingerprint(program), "setting", row_hash(example))
+    said = dspy.Prediction(answer="-----BEGIN-----\nMIIEvQIBADANBgkqhkiG9w0BAQEF\n-----END-----")
+    with EvaluationCache(tmp_path / "cache.sqlite") as cache:
+        cache.enter(key, Rollout(row_hash(example), example, said, (), 1.0), program)
+        assert (cache.stats.kept, cache.stats.refused) == (0, 1)

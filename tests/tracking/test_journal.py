@@ -136,6 +136,19 @@ def test_a_key_at_the_end_of_a_text_takes_nothing_of_the_next(
     assert (row.feedback, row.prediction) == (Redactor().text(end), rollout.prediction)
 
 
+def test_a_key_that_was_read_with_its_newline_neither_stays_nor_stops_the_journal(
+    tmp_path: Path, make_rollout: Callable[..., Rollout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "abcdefgh12345678\n")
+    rollout = replace(make_rollout(1, 0.5), error="RuntimeError: refused abcdefgh12345678")
+    finished = events.RolloutFinished(
+        rollout=rollout, rollout_id="1", candidate_id="c", split="train", purpose="parent"
+    )
+    _written(tmp_path, [finished])
+    (row,) = [row_of(entry.data) for entry in entries_of(tmp_path) if entry.kind == "rollout"]
+    assert row.error == "RuntimeError: refused [redacted]"
+
+
 def test_a_line_that_the_quick_writer_refuses_says_the_same(
     tmp_path: Path, make_rollout: Callable[..., Rollout]
 ) -> None:

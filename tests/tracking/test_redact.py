@@ -90,6 +90,29 @@ def test_known_values_are_removed_longest_first() -> None:
     assert Redactor({"abcdefgh", "abcdefghij"}).text("x abcdefghij y") == "x [redacted] y"
 
 
+@pytest.mark.parametrize("removed", [0, 12])
+@pytest.mark.parametrize("after", [0, 60, 5000])
+def test_a_cut_leaves_no_piece_of_a_secret(removed: int, after: int) -> None:
+    key, redactor = "0123456789abcdef0123456789abcdef", Redactor({"0123456789abcdef0123456789abcdef"})
+    # Across the cut, and across what is searched beyond it.
+    for start in (*range(440, 520), *range(960, 1020)):
+        text = (f"{key} " * removed).ljust(start, "y") + key + "z" * after
+        short, long = redactor.cells(["y", text], 500)
+        assert short == "y"
+        assert len(long) <= 500
+        assert "0123" not in long, start
+        assert long.endswith(f"… [cut, {len(text)} characters]") or len(long) == len(redactor.text(text))
+
+
+def test_cells_are_what_show_makes_where_there_is_no_secret() -> None:
+    values = ["a" * 3000, {"b": "ü" * 2500}, None, "c", ["d"] * 600]
+    assert Redactor().cells(values, 2000) == [show(value, 2000) for value in values]
+
+
+def test_a_secret_that_holds_what_stands_between_two_texts_joins_none() -> None:
+    assert Redactor({"abcd\n\0\nefgh"}).cells(["abcd", "efgh"], 100) == ["abcd", "efgh"]
+
+
 def test_data_is_cleaned_by_name_and_by_value() -> None:
     nested = [{"lm": "has sk-abcdefghijklmnop1234"}]
     data = {"api_key": "zzz", "nested": nested, "copies": 2, "max_tokens": 5, "lm": None}

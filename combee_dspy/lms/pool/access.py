@@ -13,7 +13,7 @@ from dspy.clients.engines.base import validate_request
 from dspy.lm15 import LM15Error, NotConfiguredError, RateLimitError, Request
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from combee_dspy.lms.redact import MASK, mask
+from combee_dspy.lms.redact import MASK, forms_of, mask
 
 __all__ = ["KEY_VARIABLE", "PREFIX", "Access", "PooledOptions", "WithHeaders"]
 
@@ -127,8 +127,9 @@ class Access:
 
     def refused(self, error: LM15Error) -> None:
         """Make an error fit for others: without credentials, and with a wait that ends. Tell of a 429."""
-        error.message = mask(error.message, self.secrets)
-        error.args = tuple(mask(part, self.secrets) if isinstance(part, str) else part for part in error.args)
+        secrets = forms_of(self.secrets)
+        error.message = mask(error.message, secrets)
+        error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
         if isinstance(error, RateLimitError):
             _tell_pressure(error.retry_after)
         # Whatever the error: a service that is down may ask for a day as well.
