@@ -131,7 +131,8 @@ class Fold:
         """Return what completes the run as far as it was heard. May be called again after further lines."""
         summary = self._summary
         # An iteration that was cut short has no metrics: taken up again, it would get a second value at its step.
-        writes = self._step(self._iteration) if summary.finished is not None else []
+        over = (self._iteration, *summary.unclosed) if summary.finished is not None else ()
+        writes = [write for iteration in over for write in self._step(iteration)]
         writes += self._tell()
         report = self._report.data()
         candidates = {"seed": dict(report.seed_texts), "candidates": [asdict(one) for one in report.candidates]}

@@ -64,6 +64,14 @@ class _Step:
     def count(self, name: str, amount: float = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
 
+    def join(self, other: _Step) -> None:
+        for name, scores in other.scores.items():
+            self.scores.setdefault(name, []).extend(scores)
+        self.seconds += other.seconds
+        self.waits += other.waits
+        for name, amount in other.counts.items():
+            self.count(name, amount)
+
     def metrics(self) -> dict[str, float]:
         found = {name: sum(scores) / len(scores) for name, scores in self.scores.items()}
         for name, times in (("rollout", sorted(self.seconds)), ("queue", sorted(self.waits))):
@@ -96,16 +104,21 @@ class Summary:
         self.decisions: list[dict[str, Any]] = []
         self.step = 0
         self._open = _Step()
-        # What was begun early is told before its own iteration has begun.
-        self._early: dict[int, _Step] = {}
+        # Rollouts of iterations that have not closed. What was begun early is told before its own has begun, and that
+        # one may never begin.
+        self._rollouts: dict[int, _Step] = {}
+
+    @property
+    def unclosed(self) -> tuple[int, ...]:
+        """Iterations of rollouts that :meth:`take` has not returned."""
+        return tuple(sorted(self._rollouts))
 
     def take(self, iteration: int) -> dict[str, float]:
         """Return the metrics of the iteration that closes, and begin the next."""
-        metrics = self._open.metrics()
-        # Whatever ends an iteration, a merge or an error too, it closes before the next begins: none is passed over.
-        self.step = iteration + 1
-        self._open = self._early.pop(self.step, _Step())
-        return metrics
+        closes, self._open = self._open, _Step()
+        closes.join(self._rollouts.pop(iteration, _Step()))
+        self.step = max(self.step, iteration + 1)
+        return closes.metrics()
 
     @singledispatchmethod
     def hear(self, event: events.Event) -> None:
@@ -140,7 +153,8 @@ class Summary:
                 self._open.count("heldout/errors")
             return
         iteration = data["iteration"]
-        step = self._open if iteration <= self.step else self._early.setdefault(iteration, _Step())
+        # What is told late counts in the next iteration that closes.
+        step = self._open if iteration < self.step else self._rollouts.setdefault(iteration, _Step())
         if data["purpose"] in _PURPOSES:
             # JSON has no number for a score that is none.
             score = math.nan if data["score"] is None else data["score"]

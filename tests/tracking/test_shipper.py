@@ -362,6 +362,30 @@ def test_a_score_that_is_no_number_is_no_metric_and_stops_nothing(
     assert any(isinstance(write, Report) for write in fold.finish())
 
 
+def test_what_was_begun_early_for_an_iteration_that_never_came_counts_at_its_own_step(
+    tmp_path: Path, story: Story, truth: Server, make_rollout: Callable[..., Rollout]
+) -> None:
+    told = story()
+    last = max(index for index, one in enumerate(told) if isinstance(one, events.IterationFinished))
+    # One is told before the last iteration closes, the others when the run stops.
+    for place, number in ((last, 1), (last + 2, 2), (last + 2, 3)):
+        early = events.RolloutFinished(
+            iteration=3,
+            rollout=make_rollout(number, 1.0),
+            rollout_id=f"early-{number}",
+            candidate_id="c",
+            split="train",
+            purpose="speculative",
+        )
+        told.insert(place, early)
+    server = Server()
+    _journal(tmp_path / "run", told)
+    assert _shipper(tmp_path / "run", server).finish()
+    third = {name: value for name, step, value in server.points if step == 3}
+    assert (third["rollouts/speculative"], third["rollouts/run"], third["latency/rollout_mean"]) == (3, 3, 0.5)
+    assert sorted(point for point in server.points if point[1] != 3) == sorted(truth.points)
+
+
 def test_two_shippers_of_one_journal_are_refused(tmp_path: Path, story: Story) -> None:
     pytest.importorskip("fcntl")
     _journal(tmp_path, story()[:3])
