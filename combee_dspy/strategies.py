@@ -104,6 +104,8 @@ class StrategyContext:
         place: What tells this use apart from others in the iteration.
         notes: What a proposer must know about the text besides the task, such as a token
             budget and protected rules; empty where there is nothing.
+        joined_later: Whether whoever gets the lessons of a scan reads all of them in one call of
+            its own: to merge the last lists in a call before that would be to write them twice.
     """
 
     component: str
@@ -114,6 +116,7 @@ class StrategyContext:
     seed: int = 0
     place: str = ""
     notes: str = ""
+    joined_later: bool = False
 
     def stream(self, *place: str | int) -> random.Random:
         """Return the random stream of one place in this strategy's work."""

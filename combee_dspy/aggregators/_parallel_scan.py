@@ -22,7 +22,8 @@ class ParallelScan(Sharded):
 
     The plan is :func:`combee_dspy.aggregators.plan_scan`; all calls of a level
     are in flight at once. See the module's functions for what happens when a
-    call fails: a shard's lessons can be lost, those already found cannot.
+    call fails: a shard's lessons can be lost, those already found cannot. The last merge
+    is left to an operator that reads all lessons in a call of its own, where only such operators read them.
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
@@ -72,8 +73,9 @@ class ParallelScan(Sharded):
     def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course:
         shards = shards_for(self, size, room, context, tokens, window=self.window)
         fan_in = min(self.fan_in, max(2, room // (self.max_lessons * LESSON_TOKENS)))
-        above = merge_levels(len(shards), fan_in)
-        planned = (len(shards), *(sum(len(node.sources) > 1 for node in nodes) for nodes in above))
+        above = list(merge_levels(len(shards), fan_in))
+        called = above[:-1] if context.joined_later else above
+        planned = (len(shards), *(sum(len(node.sources) > 1 for node in nodes) for nodes in called))
 
         def merge(told: ScanTeller, read: list[Held]) -> list[list[Held]]:
             return merged_tree(told, read, fan_in, room)

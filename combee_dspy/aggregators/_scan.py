@@ -21,6 +21,7 @@ def merged_tree(told: ScanTeller, read: list[Held], fan_in: int, room: int) -> l
 
     A merge that fails, returns nothing or would pass ``room`` is replaced by
     code: the node holds all its children's lessons, so nothing found is lost.
+    So is the last one where whoever gets the lessons joins them.
 
     Args:
         told: Emits the nodes of each level; its context is the way to the LM.
@@ -42,12 +43,13 @@ def _merge_level(
     told: ScanTeller, level: int, nodes: Sequence[PlanNode], lower: Sequence[Held], room: int
 ) -> list[Held]:
     context = told.context
+    left = context.joined_later and len(nodes) == 1
     children = [[lower[position].lessons for position in node.sources] for node in nodes]
     sources = [below(lower[position] for position in node.sources) for node in nodes]
     called = [
         position
         for position, lists in enumerate(children)
-        if _needs_call(told, (level, position), [[x.text for x in lessons] for lessons in lists], room)
+        if not left and _needs_call(told, (level, position), [[x.text for x in lessons] for lessons in lists], room)
     ]
     inputs: list[dict[str, Any]] = [
         {

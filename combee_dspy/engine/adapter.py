@@ -149,9 +149,12 @@ class CombeeAdapter(DspyBridge):
         self.purpose = "validation"
         if self.flex_components:
             return self._evaluate_flex([(candidate, batch)], "validation", capture_traces)[0]
+        early = self._foresight if self.run_state.iteration == 0 else None
+        if early is not None:
+            early.before_seed()
         begun = self._begin([(candidate, batch)], "validation")
-        if self._foresight is not None and self.run_state.iteration == 0:
-            self._foresight.beside_seed(begun)
+        if early is not None:
+            early.beside_seed(begun)
         return self._as_batch(self._finish(begun)[0], capture_traces)
 
     def batch_evaluate(

@@ -72,16 +72,19 @@ class Ahead:
         """Return how many rollouts of some lanes nobody has asked for yet."""
         return sum(entry.lane in lanes for entry in self._open.values())
 
-    def settle(self, identity: str, lane: str, into: str) -> None:
-        """Note that what was started for a candidate on a guess is going to be asked for.
+    def futures(self, *lanes: str) -> list[Future[Rollout]]:
+        """Return the rollouts of some lanes that nobody has asked for yet."""
+        return [entry.future for entry in self._open.values() if entry.lane in lanes]
+
+    def settle(self, wanted: Callable[[AheadEntry, str], bool], into: str) -> None:
+        """Note that what was started on a guess is going to be asked for.
 
         Args:
-            identity: The candidate's content hash.
-            lane: The guesses' lane.
-            into: The lane that they belong to now.
+            wanted: Whether an entry is; also told the example's row hash.
+            into: The lane that these belong to now.
         """
-        for entry in self._open.values():
-            if entry.candidate_id == identity and entry.lane == lane:
+        for key, entry in self._open.items():
+            if wanted(entry, key.row):
                 entry.lane = into
 
     def give_up(self, unwanted: Callable[[AheadEntry, str], bool], iteration: int) -> int:
@@ -122,7 +125,7 @@ def speculation_room(share: float, rollouts: int, wasted: int, outstanding: int)
 
     Args:
         share: The share, in [0, 1).
-        rollouts: Rollouts asked for so far.
+        rollouts: Rollouts that are asked for: so far, or by the plan's end.
         wasted: Rollouts that were bought for nothing so far.
         outstanding: Guesses that nobody has asked for yet.
     """

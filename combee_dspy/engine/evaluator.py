@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import dspy
 
@@ -35,7 +36,10 @@ from combee_dspy.rollouts import (
 )
 from combee_dspy.rollouts.scheduling import SPECULATIVE
 
-__all__ = ["Begun", "Evaluated", "Evaluator"]
+__all__ = ["Begun", "Evaluated", "Evaluator", "Standing"]
+
+Standing = Literal["guess", "likely", "certain"]
+"""How sure it is that somebody will ask for a rollout that is started early."""
 
 _PROGRAMS_KEPT = 8
 
@@ -100,6 +104,7 @@ class Evaluator:
         keep_traces: Row hashes whose traces memory keeps; others are scored
             and their traces dropped, so that memory does not grow with validation.
         cache: Shared with other runs; by default one of this evaluator's own, in memory. Not owned.
+        look: Raises what is to end the run; called now and then by whoever waits for rollouts.
 
     Attributes:
         emit: As given.
@@ -117,11 +122,13 @@ class Evaluator:
         memoize: bool,
         keep_traces: frozenset[str],
         cache: EvaluationCache | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._build = build
         self._metric = metric
         self._session = session
         self.emit = emit
+        self._look = look
         self._announcer = Announcer(emit)
         self._cache = (cache if cache is not None else EvaluationCache()) if memoize else None
         # A cache in memory that others share must hold every trace: they may reflect on other rows.
@@ -258,7 +265,7 @@ class Evaluator:
         purpose: str,
         lane: str,
         iteration: int = 0,
-        certain: bool = False,
+        standing: Standing = "guess",
         most: int | None = None,
         ready: Sequence[Callable[[int, Rollout], None] | None] = (),
     ) -> int:
@@ -271,15 +278,16 @@ class Evaluator:
             purpose: What they are likely to be for: decides their place in the queue.
             lane: Names what may be given up together (see :attr:`ahead`).
             iteration: The iteration that is likely to ask.
-            certain: Whether it is sure to be asked for unless the run ends: then it waits for its turn
-                like any other; a guess takes the slots that nobody else wants.
+            standing: ``"certain"`` is asked for unless the run ends, and waits for its turn like any other.
+                ``"likely"`` waits for its turn too; a ``"guess"`` takes the slots that nobody else wants.
+                What was started before on a guess moves to its new place.
             most: The most that may be started.
             ready: As for :meth:`begin`.
         """
         if self._cache is None:
             return 0
         self._prints.read_settings()
-        place = Place(_LANES.get(purpose, "rollout") if certain else SPECULATIVE, iteration=iteration)
+        place = Place(SPECULATIVE if standing == "guess" else _LANES.get(purpose, "rollout"), iteration=iteration)
         started = 0
         for number, (candidate, batch) in enumerate(items):
             identity = candidate_id(candidate)
@@ -292,7 +300,8 @@ class Evaluator:
             hears = ready[number] if ready else None
             if hears is not None:
                 # A guess is told of when it is known what it was for.
-                self._let_hear(tickets, hears, About(identity, purpose, iteration) if certain else None)
+                about = About(identity, purpose, iteration) if standing == "certain" else None
+                self._let_hear(tickets, hears, about)
         return started
 
     def settle_ahead(self) -> int:
@@ -381,6 +390,8 @@ class Evaluator:
             future, bought = started.future, False
         else:
             future, bought = ask()
+        if started is not None and place.lane != SPECULATIVE:
+            self._move(future, place)
         if lane is not None:
             said = self.ahead.said(key)
             early = key not in self._known and said is None
@@ -392,18 +403,34 @@ class Evaluator:
         if started is not None:
             # It was bought for this very call, early: the books do not tell the two apart.
             self._known.add(key)
-            move = getattr(self._session, "move", None)
-            if move is not None:
-                move(future, place)
             return Ticket(future, bought or started.bought, not started.charged, again, started.said)
         new = bought or key not in self._known
         self._known.add(key)
         return Ticket(future, bought, new, again)
 
+    def _move(self, future: Future[Rollout], place: Place) -> None:
+        """Give a rollout that waits another place in the queue, where the executor has one."""
+        move = getattr(self._session, "move", None)
+        if move is not None:
+            move(future, place)
+
+    def look(self) -> None:
+        """Raise what a listener raised to end the run, in a worker or elsewhere.
+
+        Raises:
+            BaseException: That.
+        """
+        self._announcer.raise_ending()
+        # An executor of somebody else's may tell nothing, and then nobody has ended a run there.
+        scheduler = getattr(self._session, "raise_ending", None)
+        if scheduler is not None:
+            scheduler()
+        self._look()
+
     def _gather(self, identity: str, tickets: Pending, purpose: str, iteration: int, replicate: int) -> Evaluated:
         rollouts = []
         for ticket in tickets:
-            rollout = result_of(ticket)
+            rollout = result_of(ticket, self.look)
             about = About(identity, purpose, iteration, not ticket.bought, replicate)
             self._announcer.once(ticket.said, rollout, about)
             self._announcer.raise_ending()

@@ -98,31 +98,29 @@ class Fanout:
             for operator in operators:
                 tagged = TaggedCandidate(candidate, operator, components)
                 made.append(ProposalTask(parent, tagged, task.minibatch_ids, task.minibatch))
-        self._foresight.expect(coming)
-        if self._stale is not None and coming:
-            self._draw_ahead(state, candidate_selector, batch_sampler, trainset)
+        following = self._draw_ahead(state, candidate_selector, batch_sampler, trainset) if coming else []
+        self._foresight.expect(coming, following)
         return made
 
-    def _draw_ahead(self, state: Any, candidate_selector: Any, batch_sampler: Any, trainset: Any) -> None:
+    def _draw_ahead(self, state: Any, candidate_selector: Any, batch_sampler: Any, trainset: Any) -> list[Coming]:
+        """Draw the next iteration's parents and minibatches, where staleness is allowed."""
         if self._stale is None or not self._foresight.affords_another():
-            return
+            return []
         iteration, before = state.i + 2, self._foresight.state.cursor
         with self._stale():
             tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)
         self._foresight.state.ahead = self._foresight.state.cursor - before
         self._foresight.state.drawn_ahead[iteration] = [(task.parent_idx, list(task.minibatch_ids)) for task in tasks]
-        self._foresight.follow(
-            [
-                Coming(
-                    iteration,
-                    number,
-                    task.parent_candidate,
-                    tuple(task.minibatch),
-                    self._selector.only(task.parent_candidate),
-                )
-                for number, task in enumerate(tasks)
-            ]
-        )
+        return [
+            Coming(
+                iteration,
+                number,
+                task.parent_candidate,
+                tuple(task.minibatch),
+                self._selector.only(task.parent_candidate),
+            )
+            for number, task in enumerate(tasks)
+        ]
 
 
 class SelectOnce:

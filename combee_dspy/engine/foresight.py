@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 import dspy
 
 from combee_dspy.engine.ahead import AheadEntry, speculation_room
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.evaluator import Begun, Evaluator
+from combee_dspy.engine.evaluator import Begun, Evaluator, Standing
 from combee_dspy.engine.lost import behind, joined_lost
 from combee_dspy.engine.scanning import Scanner
 from combee_dspy.engine.screening import ScreenPlan
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
 from combee_dspy.engine.streaming import HeldEvents, Stream, StreamKey, Streams
+from combee_dspy.engine.tickets import first_of
 from combee_dspy.events import Event
 from combee_dspy.records import Rollout
 from combee_dspy.strategies import PredictFn
@@ -31,6 +32,9 @@ Hears = Callable[[int, Rollout], None]
 _SCREENED = "validation of a child on its screen"
 _GUESSED = "rollouts of a likely parent"
 _DRAWN = "rollouts of the next iteration"
+
+# Updates that an epoch has at least where PowerLaw, at its defaults, picks the size.
+_FEW_UPDATES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +62,18 @@ class Foresight:
     """Begins early what a run is going to need, and what it is likely to need.
 
     - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.streaming.Stream`).
-    - The first minibatch runs beside the seed's validation, from the moment that one
-      validation rollout has shown that program and metric work.
-    - A child's validation begins beside its screen, as a guess, and in full once the screen cannot refuse it
-      any more. The next minibatch runs on the likeliest parent, and is read, beside the validation of this
-      one's children, from the moment that a single child's screen is certain: a guess too. Guesses
-      together never risk more than ``speculation`` of the run's rollouts, reads counted with them, and rollouts
-      that were bought for nothing are charged to the budget.
+    - The first minibatch runs before the seed's validation, which nobody reads until a child is compared with
+      it: as many rollouts as that validation has at once, and the rest when one of either has shown that
+      program and metric work.
+    - The next minibatch runs on a single child, and is read, from the moment that the child is there, as a guess:
+      beside its screen and its validation. Where that is too much for a guess, or where there are several
+      children, it begins on the likeliest when that is known. A child's validation begins beside its screen, as
+      far as guesses go, and in full once the screen cannot refuse it any more.
+    - Guesses together never risk more than ``speculation`` of the rollouts that the epoch under way will have
+      taken in the end, reads counted with them, and rollouts that were bought for nothing are charged to the budget.
     - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
-      before this one's children were known.
+      before this one's children were known. A single child whose screen is certain is then the likely parent of the
+      iteration after that, and its minibatch begins as a guess.
 
     Nothing here changes a result: rollouts are joined through the run's memo, lessons by
     position. Owned by the thread that runs gepa's loop.
@@ -79,6 +86,7 @@ class Foresight:
         streams: Keeps them.
         predict: Makes the way to the LM, at a temperature or at the LM's own.
         validation: The validation examples.
+        epoch: Training examples, N.
         limit: The budget in rollouts, if any.
         least: Rollouts of the smallest iteration.
         last: Training examples after which no iteration begins, if that is known.
@@ -97,6 +105,7 @@ class Foresight:
         predict: Callable[[float | None], PredictFn],
         *,
         validation: Sequence[dspy.Example],
+        epoch: int,
         limit: int | None,
         least: int,
         last: float | None = None,
@@ -108,6 +117,7 @@ class Foresight:
         self._streams = streams
         self._predict = predict
         self._validation = list(validation)
+        self._epoch = epoch
         self._limit = limit
         self._least = least
         self._last = last
@@ -117,40 +127,44 @@ class Foresight:
         others = {"acceptance_criterion", "selection_strategy", "val_evaluation_policy"} & settings.gepa_kwargs.keys()
         self._sure = not settings.anchors and not others
         self._coming: dict[StreamKey, Coming] = {}
-        self._first: Callable[[], Sequence[Coming]] | None = None
+        self._first: Callable[[int], Sequence[Coming]] | None = None
         self._next: Callable[[Candidate], Sequence[Coming]] | None = None
 
     def watch(
         self,
-        first: Callable[[], Sequence[Coming]] | None,
+        first: Callable[[int], Sequence[Coming]] | None,
         following: Callable[[Candidate], Sequence[Coming]] | None,
     ) -> None:
         """Say how to know what comes.
 
         Args:
-            first: Returns the first iteration's minibatches, before there is a state of gepa's; ``None``
-                where that is not known.
+            first: Returns the minibatches of the first iterations, as many as asked for, as they would be
+                with the seed as parent and the first one's size; ``None`` where that is not known.
             following: Returns what the next iteration would draw for a parent; ``None`` where that is not known.
         """
         self._first, self._next = first, following
 
-    def expect(self, coming: Sequence[Coming]) -> None:
-        """Note what this iteration is about to ask for, and give up what was begun for another guess."""
+    def expect(self, coming: Sequence[Coming], following: Sequence[Coming] = ()) -> None:
+        """Note what is about to be asked for, give up what was begun for another guess, and begin what follows.
+
+        Args:
+            coming: What this iteration asks for.
+            following: What the next one will, where that has been drawn.
+        """
         self._coming = {self._key(one): one for one in coming}
-        wanted = {(key[0], row) for key in self._coming for row in key[1]}
+        drawn = [*self._coming, *map(self._key, following)]
+        wanted = {(key[0], row) for key in drawn for row in key[1]}
         self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
-        for key in self._coming:
+        self._evaluator.ahead.settle(lambda entry, row: entry.lane == _GUESSED, _DRAWN)
+        for key in drawn:
             stream = self._streams.get(key)
             if stream is not None and stream.guessed and self._offers_now(stream):
                 stream.confirm()
                 for component in stream.components:
                     self.state.lost.pop(component, None)
         self._drop(lambda stream: stream.guessed)
-
-    def follow(self, coming: Sequence[Coming]) -> None:
-        """Begin the next iteration, which has been drawn."""
-        if not self._waits:
-            self._start(coming)
+        if following and not self._waits:
+            self._start(following)
 
     def affords_another(self) -> bool:
         """Return whether the budget can pay for an iteration beyond this one."""
@@ -167,18 +181,43 @@ class Foresight:
         for candidate, batch in items:
             key = (candidate_id(candidate), tuple(self._evaluator.row_hash(row) for row in batch))
             coming = self._coming.get(key)
-            found.append(None if coming is None or key in self._streams else self._open(coming, key))
+            found.append(None if coming is None else self._heard(coming, key))
         return found
 
+    def before_seed(self) -> None:
+        """Begin the first iteration, with no more rollouts than the seed's validation would have at once."""
+        if self._first is not None and not self._waits:
+            self.state.begun_early = self.state.clock()
+            self._start(self._first(1), most=len(self._validation))
+
     def beside_seed(self, begun: Begun) -> None:
-        """Begin the first iteration, once one of the seed's validation rollouts has gone well."""
-        first = self._first
-        if first is None or self._waits or not _one_went_well(begun):
+        """Begin the rest of the first iteration, once a rollout has gone well."""
+        if self._first is None or self._waits:
             return
-        self._start(first())
+        early = self._evaluator.ahead.futures(_DRAWN)
+        asked = (ticket.future for tickets in begun.pending for ticket in tickets)
+        if _one_went_well([*early, *asked], self._evaluator.look):
+            self._start(self._first(1))
+            if self._settings.staleness:
+                self._second()
+
+    def _second(self) -> None:
+        """Run the second minibatch on the seed, whose children it may not wait for; read it once it has been drawn.
+
+        Its size may change until then: its rollouts are needed all the same, its shards would be others.
+        """
+        coming = [one for one in self._first(2) if one.iteration > 1] if self._first is not None else []
+        size = sum(len(one.rows) for one in coming)
+        if self._limit is None or self._limit >= len(self._validation) + 2 * (self._least + size):
+            items = [(one.candidate, one.rows) for one in coming]
+            # After the seed's validation, without which the first children are not compared.
+            self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, iteration=2)
 
     def beside_screen(self, children: Sequence[Candidate]) -> None:
-        """Begin the validation of children that are being screened, as far as the share of guesses goes."""
+        """Begin what follows on the screens of children, as far as the share of guesses goes."""
+        if len(children) == 1 and self._sure and not self._settings.staleness:
+            # Reads follow on the minibatch, and nothing on the validation: where both are guesses, it goes first.
+            self._guess(children[0], whole=True)
         # Row by row over all children: each one's first rows are as likely to be needed.
         items = [(child, [row]) for row in self._validation for child in children]
         self._evaluator.start_ahead(
@@ -189,8 +228,8 @@ class Foresight:
         """Wait for verdicts, and begin a child's validation once nothing on its screen can refuse it any more.
 
         That is no guess: the screen's last rollouts are waited for only because their scores are
-        reported. Returns when every verdict is certain. Where there is one child, the next minibatch
-        begins on it then, as far as the share of guesses goes.
+        reported. Returns when every verdict is certain. Where there is one child, the minibatch that it is the likely
+        parent of begins then, as far as the share of guesses goes.
 
         Args:
             children: The children, in the order of ``begun``.
@@ -209,18 +248,32 @@ class Foresight:
                 scores = [_score(ticket.future) for ticket in begun.pending[number]]
                 if open_screens[number].surely_passes(scores):
                     del open_screens[number]
-                    self._evaluator.ahead.settle(candidate_id(children[number]), _SCREENED, _DRAWN)
+                    self._settle_validation(candidate_id(children[number]))
                     items = [(children[number], self._validation)]
                     self._evaluator.start_ahead(items, purpose="validation", lane=_DRAWN)
                     if len(children) == 1:
-                        self.beside_validation(children)
+                        # Without staleness everything waits for the minibatch rather than for the validation.
+                        self._guess(children[0], standing="guess" if self._settings.staleness else "likely")
 
     def beside_validation(self, children: Sequence[Candidate]) -> None:
-        """Run the next minibatch on the likeliest parent, beside its validation."""
-        if self._next is None or not children or self._settings.staleness or self._over():
+        """Run the next minibatch on the likeliest parent, the first, beside its validation."""
+        if children:
+            self._guess(children[0])
+
+    def _guess(self, parent: Candidate, *, whole: bool = False, standing: Standing = "guess") -> None:
+        """Run the next minibatch that is not drawn yet on its likely parent.
+
+        Args:
+            parent: The likely parent.
+            whole: Whether to leave it where guesses do not reach for all of it.
+            standing: ``"likely"`` goes before the validation of its parent.
+        """
+        if self._next is None or self._over():
             return
-        coming = self._next(children[0])
+        coming = self._next(parent)
         room = left = self._room()
+        if whole and sum(len(one.rows) + _reads(self._key(one), one.components) for one in coming) > room:
+            return
         hears: list[Hears | None] = []
         for one in coming:
             key = self._key(one)
@@ -229,8 +282,9 @@ class Foresight:
             opened = key not in self._streams and left >= 0 and self._settings.memoize
             hears.append(self._open(one, key, guessed=True) if opened else None)
         items = [(one.candidate, one.rows) for one in coming]
+        iteration = coming[0].iteration if coming else 0
         self._evaluator.start_ahead(
-            items, purpose="parent", lane=_GUESSED, iteration=self.state.iteration + 1, most=room, ready=hears
+            items, purpose="parent", lane=_GUESSED, iteration=iteration, standing=standing, most=room, ready=hears
         )
 
     def finish(self, iteration: int, gone: Sequence[str]) -> None:
@@ -253,28 +307,31 @@ class Foresight:
         identities = frozenset(gone)
         self._give_up(lambda entry, row: entry.purpose == "validation" and entry.candidate_id in identities)
 
-    def close(self) -> None:
-        """Give up everything that is left, and wait for what cannot be stopped."""
+    def close(self, *, failed: bool = False) -> None:
+        """Give up everything that is left, and wait for what cannot be stopped, so that it is in the books.
+
+        Args:
+            failed: Whether the run ends by an error. Then reads are left to the session, which cancels what waits
+                when it is closed: one may wait for a slot that another run holds.
+        """
         dropped = self._drop(lambda stream: True)
         self._streams.close()
         self._give_up(lambda entry, row: True)
         # Only their end is of interest: what they raise was for nobody.
-        wait([read for stream in dropped for read in stream.running])
+        if not failed:
+            wait([read for stream in dropped for read in stream.running])
         wait(self._evaluator.ahead.running())
         self._evaluator.settle_ahead()
 
-    def _start(self, coming: Sequence[Coming]) -> None:
+    def _start(self, coming: Sequence[Coming], most: int | None = None) -> None:
         if not self._settings.memoize:
             # Nothing could be joined, and a stream that nobody feeds would only stand in the way.
             return
-        hears = []
-        for one in coming:
-            key = self._key(one)
-            hears.append(None if key in self._streams else self._open(one, key))
+        hears = [self._heard(one, self._key(one)) for one in coming]
         items = [(one.candidate, one.rows) for one in coming]
         iteration = coming[0].iteration if coming else 0
         self._evaluator.start_ahead(
-            items, purpose="parent", lane=_DRAWN, iteration=iteration, certain=True, ready=hears
+            items, purpose="parent", lane=_DRAWN, iteration=iteration, standing="certain", most=most, ready=hears
         )
 
     def _drop(self, unwanted: Callable[[Stream], bool]) -> list[Stream]:
@@ -291,6 +348,11 @@ class Foresight:
             if stream.rescued(component) != behind(len(stream.key[1]), stream.key[1], again):
                 return False
         return True
+
+    def _heard(self, coming: Coming, key: StreamKey) -> Hears | None:
+        """Return what hears a minibatch's rollouts; what it has heard before changes nothing."""
+        stream = self._streams.get(key)
+        return self._open(coming, key) if stream is None else self._streams.hears(stream)
 
     def _open(self, coming: Coming, key: StreamKey, *, guessed: bool = False) -> Hears | None:
         """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet."""
@@ -361,12 +423,38 @@ class Foresight:
         wasted = self.state.wasted + self.state.wasted_reads
         # What was begun early and is certain to be asked for is as good as bought.
         rollouts = self.state.bought + certain
-        room = speculation_room(self._settings.speculation, rollouts, wasted + open_reads, open_guesses)
+        planned = self._planned(rollouts)
+        room = speculation_room(self._settings.speculation, planned, wasted + open_reads, open_guesses)
         if self._limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.
         spent = rollouts + self.state.wasted + open_guesses
         return max(0, min(room, self._limit - spent - self._least))
+
+    def _planned(self, rollouts: int) -> int:
+        """Return the rollouts that the epoch under way will have asked for when it is over, as far as one can tell.
+
+        Each of its iterations, the one under way among them, screens and validates one child. Few iterations are
+        the careful guess: batches as large as now, or a quarter of the epoch where that is more. A budget
+        may end it before.
+
+        Args:
+            rollouts: Asked for so far.
+        """
+        cursor = self.state.cursor
+        left = -cursor % self._epoch
+        if self._last is not None:
+            left = min(left, max(0, int(self._last) - cursor))
+        size = max(self._epoch // _FEW_UPDATES, 1, *(decision.size for decision in self.state.decisions[-1:]))
+        iterations = 1 + math.ceil(left / size)
+        planned = rollouts + left + iterations * (self._settings.screen + len(self._validation))
+        return planned if self._limit is None else min(planned, max(self._limit, rollouts))
+
+    def _settle_validation(self, identity: str) -> None:
+        """Note that a child's validation, begun as a guess, is certain."""
+        self._evaluator.ahead.settle(
+            lambda entry, row: entry.candidate_id == identity and entry.lane == _SCREENED, _DRAWN
+        )
 
     def _give_up(self, unwanted: Callable[[AheadEntry, str], bool]) -> None:
         gone = self._evaluator.ahead.give_up(unwanted, self.state.iteration)
@@ -392,13 +480,16 @@ def place_of(number: int) -> str:
     return f"group {number}"
 
 
-def _one_went_well(begun: Begun) -> bool:
+def _one_went_well(futures: Iterable[Future[Rollout]], look: Callable[[], None]) -> bool:
     """Wait for the first rollout that did not fail, whichever it is; return whether there is one."""
-    for future in as_completed({ticket.future for tickets in begun.pending for ticket in tickets}):
-        try:
-            rollout = future.result()
-        except Exception:  # noqa: BLE001 - the evaluator raises it, with all that it knows
-            return False
-        if rollout.error is None:
-            return True
+    waiting = set(futures)
+    while waiting:
+        for future in first_of(waiting, look):
+            waiting.discard(future)
+            try:
+                rollout = future.result()
+            except Exception:  # noqa: BLE001 - the evaluator raises it, with all that it knows
+                return False
+            if rollout.error is None:
+                return True
     return False

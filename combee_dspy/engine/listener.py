@@ -132,7 +132,7 @@ class Listener:
 
     def on_iteration_end(self, event: Mapping[str, Any]) -> None:
         """An iteration is over."""
-        self._state.finish_measurement(self._state.clock() - self._started)
+        self._state.finish_measurement(self._started)
         self._finished()
         self._foresight.finish(event["iteration"], self._state.end_iteration())
         scores = event["state"].program_full_scores_val_set

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.engine.sampling import EpochStream
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import BatchPlanned, Event
-from combee_dspy.records import BatchDecision
+from combee_dspy.records import BatchDecision, Measurement
 
 __all__ = ["ControlledSampler"]
 
@@ -25,6 +26,7 @@ class ControlledSampler:
 
     Args:
         controller: Plans the size.
+        guesser: Says what is to be expected of it.
         stream: The order of the examples.
         state: The run's state.
         view: Makes the controller's view from gepa's state.
@@ -35,6 +37,7 @@ class ControlledSampler:
     def __init__(
         self,
         controller: BatchController,
+        guesser: BatchController,
         stream: EpochStream,
         state: RunState,
         view: Callable[[Any], BatchView],
@@ -43,11 +46,13 @@ class ControlledSampler:
     ) -> None:
         self._anchors = tuple(anchors)
         self._controller = controller
+        self._guesser = guesser
         self._stream = stream
         self._state = state
         self._view = view
         self._emit = emit
         self._planned: dict[int, BatchDecision] = {}
+        self._guessed: dict[int, BatchDecision] = {}
         self._said: set[int] = set()
         self._forward = 0
 
@@ -74,6 +79,22 @@ class ControlledSampler:
         if position not in self._planned:
             self._planned = {position: self._controller.plan(replace(self._view(state), iteration=position + 1))}
         return self._planned[position]
+
+    def likely_size(self) -> int | None:
+        """Return the size that the next decision is likely to name; ``None`` where it hangs on delays not known yet.
+
+        What is begun on this is paid for, so it must not be a matter of time itself.
+        """
+        last, iteration = self._state.decisions[-1], len(self._state.decisions) + 1
+        if iteration not in self._guessed:
+            view = self._view(SimpleNamespace(i=iteration - 1, total_num_evals=self._state.bought))
+            # Any delay will do: only a size that no delay decides is taken.
+            measured = (*view.measurements, Measurement(last.size, 1.0))
+            self._guessed = {iteration: self._guesser.plan(replace(view, measurements=measured))}
+        decision = self._guessed[iteration]
+        if decision.fit is None:
+            return decision.size
+        return None if last.fit is None else last.size
 
     def peek(self, size: int, draws: int) -> list[list[int]]:
         """Return the positions of examples that the next draws would show.

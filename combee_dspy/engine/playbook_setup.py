@@ -91,6 +91,7 @@ def wired(  # noqa: PLR0913 - one wiring point
         memoize=settings.memoize,
         cache=services.cache,
         keep_traces=keep_traces,
+        look=services.bus.raise_ending,
     )
     learner = PlaybookLearner(
         program,

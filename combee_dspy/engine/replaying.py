@@ -18,12 +18,12 @@ __all__ = ["SCHEDULE", "Decisions", "decision_of", "read_schedule", "schedule_fi
 SCHEDULE = "schedule"
 """Stem of the files in a run's ``log_dir`` that hold its schedule, one per process."""
 
-_BATCH, _STOP = "batch", "stop"
+_BATCH, _GUESS, _STOP = "batch", "guess", "stop"
 _REMEDY = "Give the log_dir of an earlier run, or its schedule file."
 
 
 class Decisions:
-    """What a run decides by the clock, the service or the bill: how large a minibatch is, and when it ends.
+    """What a run decides by the clock, the service or the bill: how large a minibatch is or may be, and when it ends.
 
     Each decision is noted for the record. With a record, the decision is the one found there, and nobody is asked;
     where the record has none any more, the run decides by itself. Used by the thread that runs the loop.
@@ -37,13 +37,20 @@ class Decisions:
         self._note = note
         found = () if record is None else record.decisions
         # The last word counts: a run that was killed and resumed has decided some of it twice.
-        self._batches = {one.iteration: decision_of(one.values) for one in found if one.decision == _BATCH}
+        self._found = {
+            kind: {one.iteration: decision_of(one.values) for one in found if one.decision == kind}
+            for kind in (_BATCH, _GUESS)
+        }
         self._stop = next((one for one in reversed(found) if one.decision == _STOP), None)
         self._told = False
 
     def planned(self, controller: BatchController) -> BatchController:
         """Return a controller whose decisions are noted, and taken from the record where it has them."""
-        return _Planned(controller, self._batches, self._note)
+        return _Planned(controller, _BATCH, self._found[_BATCH], self._note)
+
+    def guessed(self, controller: BatchController) -> BatchController:
+        """Return the same for what is only expected of the controller: what is begun on that is paid for."""
+        return _Planned(controller, _GUESS, self._found[_GUESS], self._note)
 
     def stop(self, iteration: int, ask: Callable[[], str | None]) -> str | None:
         """Return why a rule that may depend on time or cost ends the run here, or ``None``.
@@ -69,16 +76,21 @@ class _Planned(BatchController):
     name: ClassVar[str] = "recorded"
 
     def __init__(
-        self, controller: BatchController, known: Mapping[int, BatchDecision], note: Callable[[Recorded], None]
+        self,
+        controller: BatchController,
+        decided: str,
+        known: Mapping[int, BatchDecision],
+        note: Callable[[Recorded], None],
     ) -> None:
         self.controller = controller
+        self.decided = decided
         self.known = known
         self.note = note
 
     def plan(self, view: BatchView) -> BatchDecision:
         """Return the recorded decision, else the controller's."""
         decision = self.known.get(view.iteration) or self.controller.plan(view)
-        self.note(Recorded(_BATCH, view.iteration, asdict(decision)))
+        self.note(Recorded(self.decided, view.iteration, asdict(decision)))
         return decision
 
 

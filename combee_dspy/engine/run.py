@@ -154,6 +154,7 @@ class _Run:
             self.judging.listening(services.bus.emit, services.ledger.snapshot),
             memoize=settings.memoize,
             cache=services.cache,
+            look=services.bus.raise_ending,
             keep_traces=splits.train_hashes | {row_hash(row) for row in settings.anchors},
         )
         self.adapter.attach(self.evaluator, self.judging)
@@ -172,6 +173,7 @@ class _Run:
             seed=settings.seed,
             perfect_score=settings.perfect_score,
             guarding=self.guarding,
+            operators=settings.operators,
         )
         streams = Streams()
         self.reflection = ScanReflection(
@@ -186,6 +188,7 @@ class _Run:
             streams,
             services.port.at,
             validation=splits.validation,
+            epoch=len(splits.train),
             limit=self.search_limit,
             least=least,
             last=None if epochs is None else epochs * len(splits.train),
@@ -240,8 +243,10 @@ class _Run:
         with role_scope("proposer"):
             try:
                 result = optimize(**self._arguments())
-            finally:
-                self.foresight.close()
+            except BaseException:
+                self.foresight.close(failed=True)
+                raise
+            self.foresight.close()
         # A stop of gepa's or the user's own may have come between the error and our next check.
         self.stopper.raise_failure()
         chosen = self._choose(result)
@@ -376,6 +381,7 @@ class _Run:
         views = ViewMaker(self.state, splits, self.services.ledger, settings.aggregator, self.search_limit)
         return ControlledSampler(
             self.services.decisions.planned(settings.controller),
+            self.services.decisions.guessed(settings.controller),
             EpochStream(len(splits.train), settings.seed),
             self.state,
             views.maker(
@@ -391,25 +397,29 @@ class _Run:
     def _watch(self, sampler: ControlledSampler, selector: SelectOnce) -> None:
         """Let the run begin early what comes first, and what is likely to come next."""
 
-        def first() -> list[Coming]:
-            # gepa has no state yet; what the controller reads of one is known all the same.
-            start = SimpleNamespace(i=0, total_num_evals=len(self.splits.validation))
-            drawn = sampler.peek(sampler.plan(start, 0).size, self.groups)
-            components = selector.only(self.seed)
-            return [
-                Coming(1, number, self.seed, tuple(self.train[place] for place in places), components)
-                for number, places in enumerate(drawn)
-            ]
-
-        def following(parent: Candidate) -> list[Coming]:
-            drawn = sampler.peek(self.state.decisions[-1].size, self.groups)
+        def coming(iteration: int, count: int, size: int, parent: Candidate) -> list[Coming]:
             components = selector.only(parent)
             return [
                 Coming(
-                    self.state.iteration + 1, number, parent, tuple(self.train[place] for place in places), components
+                    iteration + number // self.groups,
+                    number % self.groups,
+                    parent,
+                    tuple(self.train[place] for place in places),
+                    components,
                 )
-                for number, places in enumerate(drawn)
+                for number, places in enumerate(sampler.peek(size, self.groups * count))
             ]
+
+        def first(iterations: int) -> list[Coming]:
+            # gepa has no state yet; what the controller reads of one is known all the same.
+            start = SimpleNamespace(i=0, total_num_evals=len(self.splits.validation))
+            return coming(1, iterations, sampler.plan(start, 0).size, self.seed)
+
+        def following(parent: Candidate) -> list[Coming]:
+            size = sampler.likely_size()
+            # What has been drawn already is the next iteration's.
+            iteration = max([self.state.iteration, *self.state.drawn_ahead]) + 1
+            return [] if size is None else coming(iteration, 1, size, parent)
 
         resumes = self.settings.log_dir is not None and has_checkpoint(self.settings.log_dir)
         # gepa asks for the seed's validation before it has read its checkpoint.

@@ -17,7 +17,7 @@ from combee_dspy.engine.placing import within
 from combee_dspy.engine.runs import predictor_runs
 from combee_dspy.engine.streaming import Stream
 from combee_dspy.events import Event, ReflectionsMade
-from combee_dspy.operators import OperatorInput, decode_demonstrations, decode_fields
+from combee_dspy.operators import Operator, OperatorInput, decode_demonstrations, decode_fields
 from combee_dspy.records import Lessons, Reflection, Retained, Rollout
 from combee_dspy.reducer_core import begin, learn
 from combee_dspy.reflections import estimate_record_tokens
@@ -70,6 +70,7 @@ class Scanner:
         seed: The run's seed.
         perfect_score: The score of a success.
         guarding: What no edit may break; operators and proposers are told.
+        operators: Who reads the lessons.
     """
 
     def __init__(
@@ -81,7 +82,10 @@ class Scanner:
         seed: int,
         perfect_score: float,
         guarding: Guarding,
+        operators: Sequence[Operator] = (),
     ) -> None:
+        readers = [operator for operator in operators if operator.needs_lessons]
+        self._joined_later = bool(readers) and all(operator.joins_lessons for operator in readers)
         self._adapter = adapter
         self._aggregator = aggregator
         self._emit = emit
@@ -157,6 +161,7 @@ class Scanner:
             seed=self._seed,
             place=place,
             notes=self._guarding.notes(component, candidate),
+            joined_later=self._joined_later,
         )
 
     def scan(  # noqa: PLR0913 - one scan's whole material, named where it is started

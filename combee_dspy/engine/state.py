@@ -80,6 +80,7 @@ class RunState:
         bought: Those of them that were new to the run.
         wasted: Rollouts that were started on a guess and given up, in time or not.
         wasted_reads: Shards of scans that were begun on a guess and given up, ⌊√n⌋ a component, read or not.
+        begun_early: When the first minibatch was begun, before the seed's validation; ``None`` elsewhere.
         checked: Whether children of this iteration have run on their minibatch.
         drawn_ahead: What iterations to come were given early, by iteration: each minibatch's parent
             (gepa's index) and example ids.
@@ -120,6 +121,7 @@ class RunState:
     bought: int = 0
     wasted: int = 0
     wasted_reads: int = 0
+    begun_early: float | None = None
     checked: bool = False
     drawn_ahead: dict[int, list[tuple[int, list[Any]]]] = field(default_factory=dict)
     _minibatches: dict[int, list[int]] = field(default_factory=dict)
@@ -177,13 +179,20 @@ class RunState:
         """Note that an iteration's minibatch was drawn: in that iteration, or before."""
         self._minibatches.setdefault(iteration, []).append(size)
 
-    def finish_measurement(self, seconds: float) -> None:
+    def finish_measurement(self, started: float) -> None:
         """Note the iteration's delay, where its children were checked.
 
         The delay runs from the iteration's start to its end, validation included: that is what an
-        epoch is made of. With several minibatches in one iteration, each has its share of the delay,
-        since an epoch then takes that many iterations fewer.
+        epoch is made of. The first one's runs from when its minibatch began, before the seed's
+        validation: counted from gepa's first iteration, small batches would seem to take next to no
+        time. With several minibatches in one iteration, each has its share of the delay, since an
+        epoch then takes that many iterations fewer.
+
+        Args:
+            started: When gepa began the iteration, by this object's clock.
         """
+        begun, self.begun_early = self.begun_early, None
+        seconds = self.clock() - (started if begun is None else begun)
         sizes = self._minibatches.pop(self.iteration, [])
         if self.checked and sizes:
             self.measurements.append(Measurement(sizes[0], seconds / len(sizes)))

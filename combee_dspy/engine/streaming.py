@@ -235,8 +235,12 @@ class Streams:
         return key in self._streams
 
     def open(self, stream: Stream) -> Callable[[int, Rollout], None]:
-        """Take a stream in, and return what hears its rollouts, in any order and from any thread."""
+        """Take a stream in, and return what hears its rollouts."""
         self._streams[stream.key] = stream
+        return self.hears(stream)
+
+    def hears(self, stream: Stream) -> Callable[[int, Rollout], None]:
+        """Return what hears a stream's rollouts, in any order and from any thread."""
         if self._listener is None:
             # A daemon: a run that is interrupted must not wait for it.
             self._listener = threading.Thread(target=self._listen, name="combee-stream", daemon=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
 
 from combee_dspy.engine.announcing import Said
@@ -13,9 +13,11 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import InfrastructureFaultError
 
-__all__ = ["ATTEMPTS", "Pending", "Ticket", "check_service", "give_up", "result_of", "tell_ready"]
+__all__ = ["ATTEMPTS", "Pending", "Ticket", "check_service", "first_of", "give_up", "result_of", "tell_ready"]
 
 ATTEMPTS = 3
+
+_LOOKS = 1.0
 
 # Fewer unexplained failures than this in one call may be a matter of the examples.
 _WIDESPREAD = 3
@@ -43,8 +45,25 @@ class Ticket:
 Pending = Sequence[Ticket]
 
 
-def result_of(ticket: Ticket) -> Rollout:
+def first_of(futures: Collection[Future[Rollout]], look: Callable[[], None]) -> set[Future[Rollout]]:
+    """Wait for any of some rollouts, and return those that are there.
+
+    Args:
+        futures: The rollouts, at least one.
+        look: Called while nothing happens, every second or so; what it raises ends the wait. A rollout may take
+            minutes, and whoever ends a run shall not wait for it.
+    """
+    while not (done := wait(futures, timeout=_LOOKS, return_when=FIRST_COMPLETED).done):
+        look()
+    return done
+
+
+def result_of(ticket: Ticket, look: Callable[[], None]) -> Rollout:
     """Return the rollout, once it is there.
+
+    Args:
+        ticket: What was asked for.
+        look: As for :func:`first_of`.
 
     Raises:
         InfrastructureFaultError: This call was buying it, and the service failed.
@@ -52,6 +71,8 @@ def result_of(ticket: Ticket) -> Rollout:
     """
     while True:
         try:
+            if not ticket.future.done():
+                first_of([ticket.future], look)
             return ticket.future.result()
         except (CancelledError, InfrastructureFaultError):
             if ticket.bought:

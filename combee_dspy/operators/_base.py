@@ -73,6 +73,8 @@ class Operator(Strategy):
         edits_fields: Whether its edits may change field descriptions, likewise.
         near_parent: Whether its edits say what the parent says, in other words or in another
             order. Such a child is not compared with its own parent, and order counts as a difference.
+        joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan
+            can be left to it.
     """
 
     kind: ClassVar[str] = "operator"
@@ -80,6 +82,7 @@ class Operator(Strategy):
     edits_demonstrations: ClassVar[bool] = False
     edits_fields: ClassVar[bool] = False
     near_parent: ClassVar[bool] = False
+    joins_lessons: ClassVar[bool] = False
 
     @abstractmethod
     def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:

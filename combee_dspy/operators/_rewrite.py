@@ -42,7 +42,8 @@ class RewriteWithLessons(dspy.Signature):
 class Rewrite(Operator):
     """Has one call write the whole instruction anew from the current one and the lessons, as GEPA's proposer does.
 
-    GEPA shows its call the rollouts; here the lessons of a scan stand in for them.
+    GEPA shows its call the rollouts; here the lessons of a scan stand in for them. Where nothing else
+    reads them, ``parallel-scan`` leaves its last merge to this call, which would write all of it once more.
     ``insert`` adds lessons by code and costs no call. A rewrite can settle contradictions and
     joins what belongs together, for an answer as long as the instruction, which one call of limited
     attention may leave lessons out of. The answer is refused where it is empty, says what the
@@ -55,6 +56,7 @@ class Rewrite(Operator):
     """
 
     name: ClassVar[str] = "rewrite"
+    joins_lessons: ClassVar[bool] = True
 
     def __init__(self, max_tokens: int = 8_000) -> None:
         self.max_tokens = max_tokens

@@ -70,7 +70,9 @@ class EventBus:
         self._own: deque[Event] = deque()
         # Held while an event enters the queue, so that nothing can enter behind the end mark.
         self._entry = threading.Lock()
-        # What a hook raised to end the run, until an emitter has raised it in the run's own thread.
+        # What a hook raised to end the run, until it has been raised in the run's own thread, which made the bus:
+        # raised in another, it would be kept in a future that nobody may ask.
+        self._owner = threading.get_ident()
         self._ending: BaseException | None = None
         # Not the other lock: an emitter holds that one while it waits for the delivering thread.
         self._ends = threading.Lock()
@@ -84,7 +86,8 @@ class EventBus:
         """Say what happened. An event that comes after :meth:`close` is ignored.
 
         Raises:
-            BaseException: What a hook raised to end the run, once; no ``Exception``, which a hook is skipped for.
+            BaseException: What a hook raised to end the run, once, in the thread that made this object; no
+                ``Exception``, which a hook is skipped for.
         """
         if self._journal is not None:
             self._journal.record(event)
@@ -97,7 +100,8 @@ class EventBus:
             with self._entry:
                 if not self._closed:
                     self._queue.put(event)
-        self._raise_ending()
+        if threading.get_ident() == self._owner:
+            self.raise_ending()
 
     def close(self) -> None:
         """Deliver what is waiting, then close every hook exactly once. Idempotent.
@@ -118,9 +122,14 @@ class EventBus:
             self._journal.close()
         if self._thread is not None:
             self._thread.join()
-        self._raise_ending()
+        self.raise_ending()
 
-    def _raise_ending(self) -> None:
+    def raise_ending(self) -> None:
+        """Raise what a hook raised to end the run, once: for whoever waits long and says nothing meanwhile.
+
+        Raises:
+            BaseException: That.
+        """
         if self._ending is None:
             return
         with self._ends:

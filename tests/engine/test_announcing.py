@@ -147,7 +147,11 @@ def test_rollouts_stand_in_their_lanes_and_name_their_batch(world: Any) -> None:
             assert done.rollouts[0].schedule_id.startswith("batch-")
         bench.evaluator.start_ahead([({"self": "x"}, world.examples(1, start=9))], purpose="parent", lane="guess")
         bench.evaluator.start_ahead(
-            [({"self": "x"}, world.examples(1, start=10))], purpose="parent", lane="sure", iteration=7, certain=True
+            [({"self": "x"}, world.examples(1, start=10))],
+            purpose="parent",
+            lane="sure",
+            iteration=7,
+            standing="certain",
         )
         wait([entry.future for entry in bench.evaluator.ahead._open.values()])
     lanes = [(place.lane, place.iteration) for place in seen.values()]

@@ -383,5 +383,5 @@ def test_what_a_run_decided_is_recorded_in_its_own_folder(world: Any, tmp_path: 
     for folder in tmp_path.iterdir():
         (file,) = folder.glob("schedule-*.jsonl")
         record = ScheduleRecord.read(file)
-        assert {one.decision for one in record.decisions} == {"batch", "stop"}
+        assert {one.decision for one in record.decisions} == {"batch", "guess", "stop"}
         assert not record.released, "the order of dispatch is the pool's"

@@ -164,7 +164,7 @@ def test_beyond_its_record_a_run_decides_by_itself() -> None:
 def test_decisions_stand_beside_the_schedule(tmp_path: Path) -> None:
     _run(8, controller=ByTheClock(), log_dir=str(tmp_path))
     lines = [json.loads(line) for line in (tmp_path / "schedule-001.jsonl").read_text().splitlines()]
-    assert {line["decision"] for line in lines if "decision" in line} == {"batch", "stop"}
+    assert {line["decision"] for line in lines if "decision" in line} == {"batch", "guess", "stop"}
     lanes = {lane for line in lines for lane, _ in line.get("tasks", ())}
     assert {"reflection", "screening", "rollout", "validation"} <= lanes
     assert all(key for line in lines for _, key in line.get("tasks", ()))

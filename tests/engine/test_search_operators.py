@@ -262,6 +262,8 @@ def rescuing(world: Any, **kwargs: Any) -> tuple[dspy.Module, Recorder]:
         "max_metric_calls": 300,
         # One by one, so that rollouts are told of in the order of their minibatch.
         "num_threads": 1,
+        # A scan begun on a wrong guess is read again: these tests count reads.
+        "speculation": 0.0,
         **kwargs,
     }
     return run(world, forgetting, lambda request: as_chat({"answer": "unknown"}), **given)

@@ -240,7 +240,7 @@ class SeatSession:
         """
         if self._seat.cancelled:
             raise TaskCancelledError(self._seat.tenant)
-        self._raise_ending()
+        self.raise_ending()
         with self._changed:
             if self._closed:
                 raise RuntimeError("the session is closed")
@@ -262,7 +262,12 @@ class SeatSession:
             future.cancel()
         return future
 
-    def _raise_ending(self) -> None:
+    def raise_ending(self) -> None:
+        """Raise what a hook raised to end the run, once: for whoever waits long and submits nothing meanwhile.
+
+        Raises:
+            BaseException: That.
+        """
         ending, self._ending = self._ending, None
         if ending is not None:
             raise ending
@@ -319,4 +324,4 @@ class SeatSession:
             if self._record is not None:
                 self._record.close()
         self._pool.listen(self, hears=False)
-        self._raise_ending()
+        self.raise_ending()

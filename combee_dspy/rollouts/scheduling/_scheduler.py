@@ -193,6 +193,14 @@ class Scheduler:
             remedy = f"Lanes: {', '.join(self._settings.order)}."
             raise ArgumentValueError("lane", place.lane, "is no lane of this scheduler", remedy)
 
+    def raise_ending(self) -> None:
+        """Raise what a listener raised to end the run, once: for whoever waits long and submits nothing meanwhile.
+
+        Raises:
+            BaseException: That.
+        """
+        self._announcer.raise_ending()
+
     def pressed(self, retry_after: float | None) -> None:
         """Tell the limit that the service refused a call of a task in flight (see :func:`tell_pressure`).
 
