@@ -43,6 +43,21 @@ def test_no_reflections_need_no_call(context_of: Any, learner: Any) -> None:
     assert events == []
 
 
+@pytest.mark.parametrize("n", [1, 3, 25, 1_009])
+def test_the_last_merge_is_left_to_whoever_joins_the_lessons(
+    n: int, context_of: Any, learner: Any, reflections: Any
+) -> None:
+    context, predict, events = context_of(learner, joined_later=True)
+    merged, merges, _ = context_of(learner)
+    lessons = ParallelScan(**WIDE).aggregate(reflections(n), context)
+    assert facts(lessons) == set(range(n))
+    assert lessons.nodes[-1].sources == tuple(range(n))
+    assert [len(batch) for _, batch in predict.batches] == list(events[0].levels)
+    ParallelScan(**WIDE).aggregate(reflections(n), merged)
+    asked = [sum(len(batch) for _, batch in one.batches) for one in (predict, merges)]
+    assert asked[1] - asked[0] == (n >= 4)
+
+
 def test_lessons_name_the_reflections_they_came_from(context_of: Any, learner: Any, reflections: Any) -> None:
     def script(name: str, values: dict[str, Any]) -> dict[str, Any]:
         if name == "MergeLessons":

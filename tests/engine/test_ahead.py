@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import Future
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dspy
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from combee_dspy import Combee
 from combee_dspy.engine.ahead import Ahead, AheadEntry, speculation_room
+from combee_dspy.engine.foresight import Foresight
+from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
     CandidateProposed,
     IterationStarted,
@@ -23,6 +26,7 @@ from combee_dspy.events import (
     ValidationFinished,
 )
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts import RolloutKey
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
 from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer, answer_in_kind
@@ -218,6 +222,97 @@ def test_the_first_minibatch_does_not_wait_for_the_question_that_takes_longest()
     program, _ = _run(world, max_metric_calls=60, num_threads=8)
     assert program.combee_report.rollouts >= 24
     assert not missed, "nothing was begun beside the seed's validation"
+
+
+def _number(request: ScriptedRequest) -> int:
+    return int(re.findall(r"Number (\d+):", request.last)[-1])
+
+
+def _taught(request: ScriptedRequest) -> bool:
+    return "the word for" in request.system
+
+
+def test_the_first_minibatch_goes_before_the_seeds_validation() -> None:
+    asked: list[int] = []
+
+    def task(request: ScriptedRequest) -> str:
+        asked.append(_number(request))
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    _run(world, max_metric_calls=60, num_threads=1)
+    assert max(asked[:12]) < 36
+    assert min(asked[12:24]) >= 100
+
+
+def test_with_staleness_the_second_minibatch_does_not_wait_for_the_seeds_validation() -> None:
+    """The seed's last validation question is answered only after the second minibatch was begun."""
+    trained: set[int] = set()
+    second, missed = threading.Event(), []
+
+    def task(request: ScriptedRequest) -> str:
+        number = _number(request)
+        if number < 36:
+            trained.add(number)
+            if len(trained) > 12:
+                second.set()
+        if number == 111 and not second.wait(20):
+            missed.append(number)
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    _run(world, staleness=1, speculation=0.0, num_threads=8)
+    assert not missed, "the second minibatch waited for the seed's validation"
+
+
+def test_the_next_minibatch_does_not_wait_for_the_screen_of_its_parent() -> None:
+    """A child's screen is answered only after the next minibatch was asked of that child."""
+    drawn: set[int] = set()
+    following, missed = threading.Event(), []
+
+    def task(request: ScriptedRequest) -> str:
+        number = _number(request)
+        if number < 36 and not _taught(request):
+            drawn.add(number)
+        elif number < 36 and number not in drawn:
+            following.set()
+        elif number < 36 and not following.wait(20):
+            missed.append(number)
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    program, _ = _run(world, speculation=0.4, operators=["insert"], num_threads=32, max_metric_calls=100)
+    assert program.combee_report.iterations > 1
+    assert not missed, "the next minibatch waited for a screen"
+
+
+def _planned(rollouts: int, *, cursor: int, size: int, limit: int | None = None, last: float | None = None) -> int:
+    settings: Any = SimpleNamespace(screen=8, calibration=None, ceiling=None, gepa_kwargs={}, anchors=())
+    state, unused = RunState(cursor=cursor, decisions=[BatchDecision(size, "")]), cast("Any", None)
+    foresight = Foresight(
+        settings,
+        state,
+        unused,
+        unused,
+        unused,
+        unused,
+        validation=[dspy.Example()] * 60,
+        epoch=240,
+        limit=limit,
+        least=0,
+        last=last,
+    )
+    return foresight._planned(rollouts)
+
+
+def test_guesses_are_bounded_by_what_the_epoch_will_have_taken() -> None:
+    # The iteration under way and four more, each with a screen of 8 and a validation of 60.
+    assert _planned(116, cursor=48, size=48) == 116 + 192 + 5 * 68
+    assert _planned(71, cursor=3, size=3) == 71 + 237 + 5 * 68, "small batches, while sizes are measured, will grow"
+    assert _planned(308, cursor=240, size=240) == 308 + 68, "the epoch has been drawn"
+    assert _planned(116, cursor=288, size=48, last=480) == 116 + 192 + 5 * 68, "the second epoch"
+    assert _planned(116, cursor=48, size=48, last=96) == 116 + 48 + 2 * 68, "it ends before the epoch"
+    assert _planned(116, cursor=48, size=48, limit=300) == 300
 
 
 def test_the_next_minibatch_is_read_while_a_childs_validation_still_runs() -> None:

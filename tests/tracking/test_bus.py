@@ -246,6 +246,30 @@ def test_what_ends_a_run_passes_through_and_leaves_no_hook_open() -> None:
     assert [type(event).__name__ for event in heard] == ["IterationStarted", "ErrorRaised"]
 
 
+def test_what_ends_a_run_is_raised_in_the_thread_that_made_the_bus_alone() -> None:
+    raised: list[BaseException] = []
+
+    class Keeper(Hook):
+        def handle(self, event: Event) -> None:
+            raise Spent("enough")
+
+    def speak() -> None:
+        try:
+            for _ in range(3):
+                bus.emit(IterationStarted(iteration=1))
+        except Spent as ending:
+            raised.append(ending)
+
+    bus = EventBus([Keeper()])
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    speaker.join()
+    assert not raised
+    with pytest.raises(Spent, match="enough"):
+        bus.close()
+    bus.raise_ending()
+
+
 def test_a_hook_hears_what_it_wants_and_the_journal_all() -> None:
     picky, journal = Recorder(), Recorder()
     picky.wants = (IterationStarted,)
