@@ -1,4 +1,4 @@
-"""The shortest time in which a method's calls could have been served: what its efficiency is measured by. Pure.
+"""What serving a method's calls takes at least, and what it takes in the method's own order. Pure.
 
 Three lower bounds of the time that a list of calls took, each from the calls alone, and one plan:
 
@@ -13,11 +13,11 @@ before. The bound is the sum over stages of the greater of both figures above,
 each within the stage. Of a method that asks one batch at a time it is the sum
 over its barriers of the longest call of each.
 
-*Critical path.* What the calls take when each is served as soon as what it needs
-has been answered, its stage has begun and a slot is free, in the order in which they were asked for. A
-call that lasts long is known for it by nobody beforehand: where one starts among the last, the stages' bound
-leaves out that everything waits for it, and this does not. It is no lower bound of every order, but
-what this order costs on the service alone, without a moment of the client's own.
+*Schedule.* What the calls take when each is served as soon as what it needs has been answered, its
+stage has begun and a slot is free, in the order in which they were asked for: a list schedule on the slots
+(Graham 1969). A call that lasts long is known for it by nobody beforehand: where one starts among the last, the
+stages' bound leaves out that everything waits for it, and this does not. It is no lower bound of every order,
+but what this order costs on the service alone, without a moment of the client's own. Efficiency is measured by it.
 
 The first two together (:attr:`Bound.free`) are what is left where no barrier is
 needed; the third (:attr:`Bound.staged`) grants a method the barriers that it has.
@@ -71,14 +71,14 @@ class Bound:
         chain: The longest chain of calls that need each other.
         staged: The sum over stages of the greater of both, each within the stage.
         stages: Number of stages.
-        path: The method's own critical path: the calls in their order on the service's slots.
+        schedule: The method's own schedule: the calls in their order on the service's slots.
     """
 
     capacity: float
     chain: float
     staged: float
     stages: int
-    path: float
+    schedule: float
 
     @property
     def free(self) -> float:
@@ -104,7 +104,7 @@ def in_stages(calls: Sequence[Call]) -> list[Call]:
 
 
 def bound_of(calls: Sequence[Call], slots: int) -> Bound:
-    """Return the lower bounds of the time in which these calls can be served.
+    """Return the lower bounds of the time in which these calls can be served, and what their own order takes.
 
     Args:
         calls: The calls, with their stages.
@@ -129,40 +129,39 @@ def bound_of(calls: Sequence[Call], slots: int) -> Bound:
         chain=_chain(calls, range(len(calls))),
         staged=sum(max(pair) for pair in zip(busy, within, strict=True)),
         stages=len(stages),
-        path=sum(_path(calls, same, slots) for same in stages.values()),
+        schedule=sum(_scheduled(calls, same, slots) for same in stages.values()),
     )
 
 
-def _path(calls: Sequence[Call], among: Sequence[int], slots: int) -> float:
+def _scheduled(calls: Sequence[Call], among: Sequence[int], slots: int) -> float:
     """Return the seconds that some calls take, each served as soon as its order, its needs and a slot allow."""
-    known = set(among)
-    open_needs = {position: {one for one in calls[position].needs if one in known} for position in among}
-    needed_by: dict[int, list[int]] = {}
-    for position, needs in open_needs.items():
-        for one in needs:
-            needed_by.setdefault(one, []).append(position)
-    ready = [(calls[position].start, position) for position, needs in open_needs.items() if not needs]
-    heapq.heapify(ready)
+    sorter = TopologicalSorter(_needs(calls, among))
+    sorter.prepare()
+    ready: list[tuple[float, int]] = []
     running: list[tuple[float, int]] = []
     now = 0.0
-    while ready or running:
+    while sorter.is_active():
+        for position in sorter.get_ready():
+            heapq.heappush(ready, (calls[position].start, position))
         while ready and len(running) < slots:
             _, position = heapq.heappop(ready)
             heapq.heappush(running, (now + calls[position].seconds, position))
         now, ended = heapq.heappop(running)
-        for position in needed_by.get(ended, ()):
-            open_needs[position].discard(ended)
-            if not open_needs[position]:
-                heapq.heappush(ready, (calls[position].start, position))
+        sorter.done(ended)
     return now
 
 
 def _chain(calls: Sequence[Call], among: Sequence[int]) -> float:
     """Return the seconds of the longest chain that stays among some calls."""
-    known = set(among)
-    needs = {position: [one for one in calls[position].needs if one in known] for position in among}
+    needs = _needs(calls, among)
     longest: dict[int, float] = {}
     for position in TopologicalSorter(needs).static_order():
         before = max((longest[one] for one in needs[position]), default=0.0)
         longest[position] = before + calls[position].seconds
     return max(longest.values(), default=0.0)
+
+
+def _needs(calls: Sequence[Call], among: Sequence[int]) -> dict[int, list[int]]:
+    """Return what each of some calls needs among them."""
+    known = set(among)
+    return {position: [one for one in calls[position].needs if one in known] for position in among}

@@ -49,7 +49,7 @@ class SpeedRun:
         calls: Calls by what was asked: ``task``, ``reflect`` or ``other``.
         tokens: Prompt and completion tokens by what was asked.
         written: Completion tokens by what was asked.
-        speculative: Calls made before it was known whether they would be needed; ``None`` where not counted.
+        speculative: Rollouts begun on a guess, and reads of them, that were not needed; ``None`` where not counted.
         slot_use: Share of the slots' time that was in use; ``None`` where not known.
         bound: The run's own bounds, in seconds at full scale; ``None`` where not known.
         validation: Mean validation score of the result.
@@ -77,11 +77,11 @@ class SpeedRun:
 
     @property
     def efficiency(self) -> float | None:
-        """The run's critical path on the service's slots over its seconds; what is left is the client's own work.
+        """The run's own schedule on the service's slots over its seconds; what is left is the client's own work.
 
         It may pass 1 by little: a service that takes calls in another order may finish earlier.
         """
-        return self.bound.path / self.seconds if self.bound is not None and self.seconds else None
+        return self.bound.schedule / self.seconds if self.bound is not None and self.seconds else None
 
     @property
     def staged_efficiency(self) -> float | None:
@@ -207,8 +207,9 @@ def _run(
 
 
 def _speculative(report: object) -> int | None:
-    found = getattr(report, "speculative", None)
-    return None if found is None else int(found)
+    if not hasattr(report, "speculative"):
+        return None
+    return int(report.speculative) + int(getattr(report, "speculative_reads", 0))
 
 
 def _slot_use(counted: Counted, seconds: float | None, slots: int) -> float | None:

@@ -20,7 +20,7 @@ _BAR, _BOUND, _REFERENCE = "#3366aa", "#bb5533", "#507080"
 def speed_svg(results: Sequence[MethodResult], options: SpeedOptions) -> str:
     """Draw each method's seconds on a logarithmic axis, and its held-out difference to the first.
 
-    A tick in a bar is the method's own critical path. Beside a bar stand the seconds and how many times faster than the
+    A tick in a bar is the method's own schedule. Beside a bar stand the seconds and how many times faster than the
     first that is, where it may be said: where the interval on the right lies above the dashed margin.
 
     Args:
@@ -36,7 +36,7 @@ def speed_svg(results: Sequence[MethodResult], options: SpeedOptions) -> str:
     parts = [
         _text(_GAP, 24, "Seconds for one epoch, and what was learned", 15, "600"),
         _text(_GAP, 43, label, 11),
-        _text(_GAP + _NAMES, 68, f"{options.unit}, logarithmic; line: the method's own critical path", 11, "600"),
+        _text(_GAP + _NAMES, 68, f"{options.unit}, logarithmic; line: the method's own schedule", 11, "600"),
         _text(_start(), 68, f"held-out minus {results[0].method if results else ''}'s, 95 %", 11, "600"),
     ]
     highest = max((result.seconds for result in results), default=1.0)
@@ -68,7 +68,7 @@ def speed_svg(results: Sequence[MethodResult], options: SpeedOptions) -> str:
 
 def _least(result: MethodResult) -> float:
     bound = result.median.bound
-    return result.seconds if bound is None or bound.path <= 0 else min(result.seconds, bound.path)
+    return result.seconds if bound is None or bound.schedule <= 0 else min(result.seconds, bound.schedule)
 
 
 def _along(seconds: float, lowest: float, highest: float) -> float:
@@ -89,8 +89,8 @@ def _bar(result: MethodResult, y: float, lowest: float, highest: float) -> list[
         _text(left + length + 6, y + 15, said, 11),
     ]
     bound = result.median.bound
-    if bound is not None and bound.path > 0:
-        x = left + _along(bound.path, lowest, highest)
+    if bound is not None and bound.schedule > 0:
+        x = left + _along(bound.schedule, lowest, highest)
         parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 23}" stroke="{_BOUND}" stroke-width="2"/>')
     return parts
 

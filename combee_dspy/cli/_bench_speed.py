@@ -46,7 +46,7 @@ held-out to tell. Seeds other than the timed one are run without latencies.
 What this machine computes counts in the seconds too, and counts for more the
 smaller --time-scale is: 1 costs as much time as it simulates, and is exact.
 
-Efficiency is the method's own critical path over its seconds: what its calls take,
+Efficiency is the method's own schedule over its seconds: what its calls take,
 in its order, on the service's slots, each as soon as what it needs is there. The
 rows below it grant more: to know beforehand which calls last long, then no barrier
 either that its texts do not show.

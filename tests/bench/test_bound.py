@@ -38,17 +38,17 @@ def test_a_chain_counts_however_it_overlaps_with_others() -> None:
     assert found.staged == found.free == 9.0
 
 
-def test_a_long_call_that_starts_last_is_on_the_critical_path_though_no_bound_sees_it() -> None:
+def test_a_long_call_that_starts_last_is_in_the_schedule_though_no_bound_sees_it() -> None:
     found = bound_of(calls((0, 2), (0, 2), (0, 2), (0, 8)), slots=2)
     # The slots alone could serve the long one beside the three others.
     assert found.staged == 8.0
-    assert found.path == 2 + 8
+    assert found.schedule == 2 + 8
 
 
 def test_a_call_that_waits_for_what_it_needs_leaves_its_slot_to_others() -> None:
     found = bound_of(calls((0, 6), (6, 8), (6, 10), needs={1: (0,)}), slots=1)
-    assert found.path == 6 + 2 + 4
-    assert bound_of(calls((0, 6), (6, 8), (6, 10), needs={1: (0,)}), slots=2).path == 8.0
+    assert found.schedule == 6 + 2 + 4
+    assert bound_of(calls((0, 6), (6, 8), (6, 10), needs={1: (0,)}), slots=2).schedule == 8.0
 
 
 def test_time_in_which_nothing_is_asked_is_in_no_bound() -> None:
@@ -68,7 +68,7 @@ def test_stages_keep_the_order_of_the_calls() -> None:
 
 def test_no_calls_take_no_time() -> None:
     found = bound_of([], slots=4)
-    assert (found.capacity, found.chain, found.staged, found.stages, found.path) == (0.0, 0.0, 0.0, 0, 0.0)
+    assert (found.capacity, found.chain, found.staged, found.stages, found.schedule) == (0.0, 0.0, 0.0, 0, 0.0)
 
 
 @pytest.mark.parametrize("needs", [(1,), (7,), (-1,)])
@@ -107,7 +107,7 @@ def test_no_bound_exceeds_what_was_measured_and_barriers_only_add(case: tuple[li
     assert longest <= found.free <= found.staged + 1e-9
     assert found.staged <= took + 1e-9
     # A plan on the slots is possible, so it is no shorter than what no plan beats.
-    assert found.staged <= found.path + 1e-9
+    assert found.staged <= found.schedule + 1e-9
 
 
 @given(schedules())

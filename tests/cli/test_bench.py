@@ -36,7 +36,7 @@ def run(
         written={"task": 6_000, "reflect": 900},
         speculative=7 if method == "combee" else None,
         slot_use=0.25,
-        bound=Bound(capacity=10.0, chain=50.0, staged=80.0, stages=3, path=90.0),
+        bound=Bound(capacity=10.0, chain=50.0, staged=80.0, stages=3, schedule=90.0),
         validation=0.7,
         before=(0.0,) * 40,
         after=(after,) * 40,
@@ -81,9 +81,9 @@ def test_the_table_says_what_was_measured_and_that_it_is_simulated(
     assert table["times faster than gepa"] == ["reference", "8.0 ×"]
     assert table["planned sizes"] == ["3 12×3", "3 12×3"]
     assert table["task calls"] == ["1,200", "1,200"]
-    assert table["speculative calls"] == ["", "7"]
+    assert table["guesses for nothing"] == ["", "7"]
     assert table["slot use"] == ["25.0%", "25.0%"]
-    assert table["own critical path, simulated s"] == ["90", "90"]
+    assert table["own schedule, simulated s"] == ["90", "90"]
     assert table["efficiency"] == ["9.0%", "72.0%"]
     assert table["… if long calls were known"] == ["8.0%", "64.0%"]
     assert table["… without barriers"] == ["5.0%", "40.0%"]
