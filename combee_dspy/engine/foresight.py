@@ -206,10 +206,13 @@ class Foresight:
 
         Its size may change until then: its rollouts are needed all the same, its shards would be others.
         """
-        coming = [one for one in self._first(2) if one.iteration > 1] if self._first is not None else []
-        size = sum(len(one.rows) for one in coming)
-        if self._limit is None or self._limit >= len(self._validation) + 2 * (self._least + size):
-            items = [(one.candidate, one.rows) for one in coming]
+        coming = [] if self._first is None else self._first(2)
+        drawn = sum(len(one.rows) for one in coming if one.iteration == 1)
+        second = [one for one in coming if one.iteration > 1]
+        size = sum(len(one.rows) for one in second)
+        over = self._last is not None and drawn >= self._last
+        if not over and (self._limit is None or self._limit >= len(self._validation) + 2 * (self._least + size)):
+            items = [(one.candidate, one.rows) for one in second]
             # After the seed's validation, without which the first children are not compared.
             self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, iteration=2)
 

@@ -28,6 +28,7 @@ from combee_dspy.events import (
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts import RolloutKey
+from combee_dspy.stopping import Budget
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
 from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer, answer_in_kind
 
@@ -263,6 +264,15 @@ def test_with_staleness_the_second_minibatch_does_not_wait_for_the_seeds_validat
     world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
     _run(world, staleness=1, speculation=0.0, num_threads=8)
     assert not missed, "the second minibatch waited for the seed's validation"
+
+
+def test_a_run_of_one_iteration_begins_no_second_one(world: Any) -> None:
+    program, hook = _run(
+        world, staleness=1, budget=Budget(epochs=1), reflection_minibatch_size=36, max_metric_calls=500, num_threads=8
+    )
+    assert program.combee_report.iterations == 1
+    assert program.combee_report.speculative == 0
+    assert not [one for one in hook.of(RolloutFinished) if one.purpose == "speculative"]
 
 
 def test_the_next_minibatch_does_not_wait_for_the_screen_of_its_parent() -> None:
