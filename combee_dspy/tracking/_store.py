@@ -90,6 +90,10 @@ def connect(
     other store is asked for; if an earlier compile has joined it already, a
     run nested in it is made.
 
+    A run that is known is taken up again whatever run is active, and that one
+    is left as it is: the journal's beginning lies in the first, and told to
+    another, it would be recorded twice.
+
     Args:
         experiment: The experiment's name.
         tracking_uri: The store, if one is asked for.
@@ -120,7 +124,7 @@ def connect(
             active = mlflow.active_run() if join and parent is None else None
             if active is not None and (uri is None or uri == mlflow.get_tracking_uri()):
                 uri, run_id = mlflow.get_tracking_uri(), active.info.run_id
-                found = _again(mlflow, uri, run_id) if run_id == known else None
+                found = None if known is None else _again(mlflow, uri, known)
                 return found or _join(mlflow, run_id, run_name, nested)
             artifacts = None
             if uri is None and mlflow.is_tracking_uri_set():

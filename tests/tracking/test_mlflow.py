@@ -236,32 +236,42 @@ def test_an_active_run_is_joined_and_left_running(
     assert client.get_experiment_by_name("elsewhere") is None
 
 
-@pytest.mark.parametrize("active", [True, False])
-def test_a_resumed_run_leaves_the_one_that_it_joined_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, store: Store, story: Story, client: Any, tmp_path: Path, active: bool
+@pytest.mark.parametrize("kind", ["joined", "nested", "second compile"])
+@pytest.mark.parametrize("then", ["the same is active", "another is active", "none is active"])
+def test_a_resumed_run_leaves_the_one_that_was_active_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, store: Store, story: Story, client: Any, tmp_path: Path, kind: str, then: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store[0])
 
-    def compile_(heard: list[events.Event]) -> MLflowHook:
-        journal = Journal(tmp_path / "journal")
-        hook = MLflowTracker(registry=False, traces=0).open(journal)
+    def compile_(heard: list[events.Event], journal_folder: Path = tmp_path / "journal") -> str:
+        journal = Journal(journal_folder)
+        hook = MLflowTracker(registry=False, traces=0, nested=kind == "nested").open(journal)
         with EventBus([hook], journal=journal) as bus:
             for event in heard:
                 bus.emit(event)
-        return hook
+        return hook.run_id
 
     run = mlflow.start_run(run_name="mine", description="my own words")
-    compile_(story()[:12])
-    if not active:
+    if kind == "second compile":
+        assert compile_(story()[:1], tmp_path / "first") == run.info.run_id
+    recorded = compile_(story()[:12])
+    assert (recorded == run.info.run_id) == (kind == "joined")
+    other = run
+    if then != "the same is active":
         mlflow.end_run("KILLED")
+    if then == "another is active":
+        other = mlflow.start_run(run_name="another")
     for _ in range(2):
-        assert compile_([story()[0], *story()[12:]]).run_id == run.info.run_id
-    if active:
-        mlflow.end_run("KILLED")
+        assert compile_([story()[0], *story()[12:]]) == recorded
+    mlflow.end_run("KILLED")
     found = client.get_run(run.info.run_id)
     assert (found.info.run_name, found.info.status) == ("mine", "KILLED")
     assert found.data.tags["mlflow.note.content"] == "my own words"
-    assert found.data.metrics["val/best"] == 0.7
+    assert client.get_run(recorded).data.metrics["val/best"] == 0.7
+    if other is not run:
+        assert not client.get_run(other.info.run_id).data.params
+    inside = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+    assert [one.info.run_id for one in inside] == ([] if kind == "joined" else [recorded])
 
 
 def test_a_nested_run_is_made_where_it_is_asked_for(
