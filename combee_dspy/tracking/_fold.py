@@ -97,7 +97,6 @@ class Fold:
         self._at = 0.0
         self._points: list[tuple[str, float, int, int]] = []
         self._told = -math.inf
-        self._iteration = 0
         self._ended = True
         self.rollouts = 0
 
@@ -123,16 +122,18 @@ class Fold:
             if event is not None:
                 self._summary.hear(event)
                 self._report.hear(event, self._at)
-                self._iteration = max(self._iteration, event.iteration)
                 writes = self._hear(event)
         return writes
 
     def finish(self) -> list[Write]:
         """Return what completes the run as far as it was heard. May be called again after further lines."""
         summary = self._summary
+        writes: list[Write] = []
         # An iteration that was cut short has no metrics: taken up again, it would get a second value at its step.
-        over = (self._iteration, *summary.unclosed) if summary.finished is not None else ()
-        writes = [write for iteration in over for write in self._step(iteration)]
+        if summary.finished is not None:
+            writes = self._step(summary.last)
+            for iteration, found in summary.take_early().items():
+                self._add(iteration, found)
         writes += self._tell()
         report = self._report.data()
         candidates = {"seed": dict(report.seed_texts), "candidates": [asdict(one) for one in report.candidates]}
@@ -204,10 +205,7 @@ class Fold:
 
     def _step(self, iteration: int) -> list[Write]:
         """Close an iteration: each of its metrics once, whatever comes later."""
-        found = self._summary.take(iteration)
-        new = {name: value for name, value in found.items() if (name, iteration) not in self._sent}
-        self._sent.update((name, iteration) for name in new)
-        self._points += [(name, value, self._now, iteration) for name, value in new.items()]
+        self._add(iteration, self._summary.take(iteration))
         writes: list[Write] = []
         best = self._summary.best
         if best is not None and best.candidate_id != self._best:
@@ -216,6 +214,11 @@ class Fold:
                 writes += _texts(best.texts, f"prompts/iteration-{iteration:04d}")
             writes += self._register(best)
         return writes
+
+    def _add(self, iteration: int, found: Mapping[str, float]) -> None:
+        new = {name: value for name, value in found.items() if (name, iteration) not in self._sent}
+        self._sent.update((name, iteration) for name in new)
+        self._points += [(name, value, self._now, iteration) for name, value in new.items()]
 
     def _register(self, best: events.ValidationFinished) -> list[Write]:
         writes: list[Write] = []

@@ -48,7 +48,8 @@ class MLflowTracker(Tracker):
     ``val/``, ``train/``, ``batch/``, ``scan/``, ``candidates/``, ``rollouts/``,
     ``tokens/<role>``, ``calls/<role>``, ``cost/``, ``time/``, ``latency/``,
     ``diversity/``, ``retention/``, ``operators/``, ``calibration/``,
-    ``heldout/`` and, at the end and the held-out set included, ``total/``.
+    ``heldout/`` and, at the end and the held-out set included, ``total/``. Under
+    ``early/`` is what was begun for an iteration that had not come when the run ended.
     ``report.html`` tells the run on one page. All rollouts are
     Parquet files under ``rollouts/``; the most telling ones are
     ``telling_rollouts.json``, which the run page shows as a table, and traces
@@ -143,7 +144,8 @@ class MLflowTracker(Tracker):
     def open(self, journal: Journal | None = None) -> MLflowHook:
         """Make the run, or join the one that is active in this thread.
 
-        A new SQLite store takes several seconds to set up.
+        A journal that was recorded before goes on in its own run, whatever run is
+        active. A new SQLite store takes several seconds to set up.
 
         Args:
             journal: Written by the run itself; ``None`` lets the hook write one of its own.

@@ -108,17 +108,28 @@ class Summary:
         # one may never begin.
         self._rollouts: dict[int, _Step] = {}
 
-    @property
-    def unclosed(self) -> tuple[int, ...]:
-        """Iterations of rollouts that :meth:`take` has not returned."""
-        return tuple(sorted(self._rollouts))
-
     def take(self, iteration: int) -> dict[str, float]:
         """Return the metrics of the iteration that closes, and begin the next."""
         closes, self._open = self._open, _Step()
         closes.join(self._rollouts.pop(iteration, _Step()))
         self.step = max(self.step, iteration + 1)
         return closes.metrics()
+
+    def take_early(self) -> dict[int, dict[str, float]]:
+        """Return the metrics of rollouts whose iterations have not closed, by iteration, and forget them.
+
+        Named apart, and no iteration closes with it: where the run goes on, those will have metrics of their own.
+        """
+        early, self._rollouts = self._rollouts, {}
+        return {
+            iteration: {f"early/{name}": value for name, value in early[iteration].metrics().items()}
+            for iteration in sorted(early)
+        }
+
+    @property
+    def last(self) -> int:
+        """The last iteration that has closed or, where that came later, was under way when the run ended."""
+        return max(self.step - 1, 0 if self.finished is None else self.finished.iteration)
 
     @singledispatchmethod
     def hear(self, event: events.Event) -> None:

@@ -4,6 +4,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -362,28 +363,43 @@ def test_a_score_that_is_no_number_is_no_metric_and_stops_nothing(
     assert any(isinstance(write, Report) for write in fold.finish())
 
 
-def test_what_was_begun_early_for_an_iteration_that_never_came_counts_at_its_own_step(
+def test_what_was_begun_early_for_an_iteration_that_has_not_come_leaves_it_its_metrics(
     tmp_path: Path, story: Story, truth: Server, make_rollout: Callable[..., Rollout]
 ) -> None:
+    def third(number: int, purpose: str) -> events.RolloutFinished:
+        return events.RolloutFinished(
+            iteration=3,
+            rollout=make_rollout(number, 1.0),
+            rollout_id=f"{purpose}-{number}",
+            candidate_id="c",
+            split="train",
+            purpose=purpose,
+        )
+
     told = story()
     last = max(index for index, one in enumerate(told) if isinstance(one, events.IterationFinished))
     # One is told before the last iteration closes, the others when the run stops.
     for place, number in ((last, 1), (last + 2, 2), (last + 2, 3)):
-        early = events.RolloutFinished(
-            iteration=3,
-            rollout=make_rollout(number, 1.0),
-            rollout_id=f"early-{number}",
-            candidate_id="c",
-            split="train",
-            purpose="speculative",
-        )
-        told.insert(place, early)
+        told.insert(place, third(number, "speculative"))
+    told.insert(last, events.ScheduleDecided(iteration=3, schedule_id="s", decision="flush", values={}))
     server = Server()
     _journal(tmp_path / "run", told)
     assert _shipper(tmp_path / "run", server).finish()
-    third = {name: value for name, step, value in server.points if step == 3}
-    assert (third["rollouts/speculative"], third["rollouts/run"], third["latency/rollout_mean"]) == (3, 3, 0.5)
+    early = {name: value for name, step, value in server.points if step == 3}
+    assert (early["early/rollouts/speculative"], early["early/rollouts/run"]) == (3, 3)
+    assert early["early/latency/rollout_mean"] == 0.5
     assert sorted(point for point in server.points if point[1] != 3) == sorted(truth.points)
+
+    # The run goes on with a larger budget.
+    over = events.IterationFinished(iteration=3, accepted=False, rollouts=40, best_score=0.7, seconds=3.0)
+    end = replace(story()[-1], iteration=3, rollouts=40)
+    started = events.IterationStarted(iteration=3)
+    _journal(tmp_path / "run", [story()[0], started, *(third(number, "parent") for number in range(4)), over, end])
+    assert _shipper(tmp_path / "run", server).finish()
+    own = {name: value for name, step, value in server.points if step == 3 and not name.startswith("early/")}
+    assert (own["rollouts/run"], own["train/minibatch"], own["rollouts/bought"]) == (4, 1.0, 40)
+    assert (own["time/iteration"], own["val/best"]) == (3.0, 0.7)
+    assert max(Counter((name, step) for name, step, _ in server.points).values()) == 1
 
 
 def test_two_shippers_of_one_journal_are_refused(tmp_path: Path, story: Story) -> None:
