@@ -26,7 +26,7 @@ from combee_dspy.events import ErrorRaised, Event, HeldoutEvaluated, HeldoutPinn
 from combee_dspy.hashing import row_hash
 from combee_dspy.lms import probe
 from combee_dspy.registry import Spec
-from combee_dspy.rollouts import EvaluationCache, Threads, scorer_fingerprint
+from combee_dspy.rollouts import EvaluationCache, Threads, rarely_collected, scorer_fingerprint
 from combee_dspy.tracking import EventBus, Journal, lm_secrets
 
 __all__ = ["run_baseline"]
@@ -96,6 +96,8 @@ def _opened(method: Baseline, task: BaselineTask, splits: Splits, contract: Held
             one.keep_out(lm_secrets(lm))
 
     with ExitStack() as stack:
+        # As Combee's own runs do: methods are compared by their seconds.
+        stack.enter_context(rarely_collected())
         stack.enter_context(dspy.context(**_settings(task)))
         stack.enter_context(LedgerRecorder(ledger, heard).installed())
         if task.probe:

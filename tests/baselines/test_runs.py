@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from combee_dspy.events import (
     RunStarted,
 )
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, SplitOverlapError
+from combee_dspy.rollouts._garbage import OBJECTS
 from tests.baselines.conftest import World, metric
 
 
@@ -75,6 +77,26 @@ def test_an_optimizer_that_runs_programs_itself_is_counted(world: World):
     told = world.heard.of(RolloutFinished)
     assert {event.rollout.usage[0].calls for event in told} == {1}
     assert world.service.stats().calls == len(told) == 12 + 2 * 9
+
+
+def test_garbage_is_looked_for_as_rarely_as_in_a_run_of_combee(world: World):
+    seen = []
+
+    def looking(gold: Any, pred: Any, *rest: Any) -> dspy.Prediction:
+        seen.append(gc.get_threshold()[0])
+        return metric(gold, pred)
+
+    def search(task, desk):
+        evaluated(task.program, task.validation, desk.number)
+
+    before = gc.get_threshold()
+    gc.set_threshold(700, *before[1:])
+    try:
+        Scripted(search).run(world.task(metric=looking, heldout=()))
+        assert gc.get_threshold()[0] == 700
+    finally:
+        gc.set_threshold(*before)
+    assert set(seen) == {OBJECTS}
 
 
 def test_a_stopped_optimizer_buys_nothing_more_and_its_best_is_returned(world: World):
