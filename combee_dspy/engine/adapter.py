@@ -154,7 +154,8 @@ class CombeeAdapter(DspyBridge):
             early.before_seed()
         begun = self._begin([(candidate, batch)], "validation")
         if early is not None:
-            early.beside_seed(begun)
+            with begun.kept():
+                early.beside_seed(begun)
         return self._as_batch(self._finish(begun)[0], capture_traces)
 
     def batch_evaluate(
@@ -171,7 +172,8 @@ class CombeeAdapter(DspyBridge):
         else:
             begun = self._begin(items, purpose)
             if self._foresight is not None:
-                self._foresight.beside_validation(self._likeliest([candidate for candidate, _ in items]))
+                with begun.kept():
+                    self._foresight.beside_validation(self._likeliest([candidate for candidate, _ in items]))
             batches = [self._as_batch(done, capture_traces) for done in self._finish(begun)]
         if purpose == "parent":
             for batch in batches:
@@ -206,8 +208,9 @@ class CombeeAdapter(DspyBridge):
         ]
         begun = self._begin(asked, "child" if None in plans else "screen")
         if self._foresight is not None:
-            self._foresight.beside_screen([candidate for candidate, _ in items])
-            self._foresight.once_certain([candidate for candidate, _ in items], plans, begun)
+            with begun.kept():
+                self._foresight.beside_screen([candidate for candidate, _ in items])
+                self._foresight.once_certain([candidate for candidate, _ in items], plans, begun)
         batches: list[EvaluationBatch] = []
         gone: list[str] = []
         for plan, one in zip(plans, self._finish(begun), strict=True):

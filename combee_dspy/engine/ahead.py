@@ -60,9 +60,18 @@ class Ahead:
         entry = self._open.get(key) or self._given_up.get(key)
         return None if entry is None else entry.said
 
-    def add(self, key: RolloutKey, entry: AheadEntry) -> None:
-        """Note a rollout that was started early."""
+    def add(self, key: RolloutKey, entry: AheadEntry) -> AheadEntry:
+        """Note a rollout that was started early; return its entry, which keeps whether it has been told of.
+
+        One that had been given up is charged once for each time that it was bought.
+        """
+        before = self._given_up.pop(key, None)
+        if before is not None:
+            entry.said = before.said
+            entry.charged = before.charged and not entry.bought
+            entry.bought = entry.bought or before.bought
         self._open[key] = entry
+        return entry
 
     def take(self, key: RolloutKey) -> AheadEntry | None:
         """Return the entry of a rollout that is asked for now, if it was started early."""
@@ -88,20 +97,22 @@ class Ahead:
                 entry.lane = into
 
     def give_up(self, unwanted: Callable[[AheadEntry, str], bool], iteration: int) -> int:
-        """Cancel what is not wanted any more; return how many rollouts that are.
+        """Cancel what is not wanted any more; return how many rollouts are to be charged.
 
         Args:
             unwanted: Whether an entry is to be given up; also told the example's row hash.
             iteration: The iteration that it is charged to.
         """
         gone = [key for key, entry in self._open.items() if unwanted(entry, key.row)]
+        charged = 0
         for key in gone:
             entry = self._open.pop(key)
             if entry.bought:
                 entry.future.cancel()
+            charged += not entry.charged
             entry.iteration, entry.charged = iteration, True
             self._given_up[key] = entry
-        return len(gone)
+        return charged
 
     def ended(self) -> list[AheadEntry]:
         """Return what was given up, was bought and has ended since, once. What failed is left out."""

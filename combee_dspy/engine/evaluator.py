@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -81,6 +81,15 @@ class Begun:
     purpose: str
     iteration: int
     replicate: int = 0
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Cancel it where a ``with`` block raises, after which nobody would finish it."""
+        try:
+            yield
+        except BaseException:
+            self.cancel()
+            raise
 
     def cancel(self) -> None:
         """Cancel what this call buys and has not started."""
@@ -393,13 +402,13 @@ class Evaluator:
         if started is not None and place.lane != SPECULATIVE:
             self._move(future, place)
         if lane is not None:
-            said = self.ahead.said(key)
-            early = key not in self._known and said is None
-            # What had been asked for before is told of by whoever asked.
-            said = said or Said(done=not early)
-            if early:
-                self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought, said=said))
-            return Ticket(future, bought, early, again, said)
+            if started is not None:
+                return Ticket(future, started.bought, new=False, again=again, said=started.said)
+            if key in self._known:
+                # It is told of by whoever asked for it.
+                return Ticket(future, bought, new=False, again=again, said=Said(done=True))
+            entry = self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought))
+            return Ticket(future, bought, new=True, again=again, said=entry.said)
         if started is not None:
             # It was bought for this very call, early: the books do not tell the two apart.
             self._known.add(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 import dspy
@@ -63,14 +63,15 @@ class Foresight:
 
     - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.streaming.Stream`).
     - The first minibatch runs before the seed's validation, which nobody reads until a child is compared with
-      it: as many rollouts as that validation has at once, and the rest when one of either has shown that
-      program and metric work.
+      it: as many rollouts as that validation has at once; the rest of it begins, and reading, when a rollout of
+      either has shown that program and metric work.
     - The next minibatch runs on a single child, and is read, from the moment that the child is there, as a guess:
       beside its screen and its validation. Where that is too much for a guess, or where there are several
       children, it begins on the likeliest when that is known. A child's validation begins beside its screen, as
       far as guesses go, and in full once the screen cannot refuse it any more.
     - Guesses together never risk more than ``speculation`` of the rollouts that the epoch under way will have
-      taken in the end, reads counted with them, and rollouts that were bought for nothing are charged to the budget.
+      taken in the end if children are validated as often as so far, reads counted with them: where the first are
+      refused, one minibatch may pass it. Rollouts that were bought for nothing are charged to the budget.
     - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
       before this one's children were known. A single child whose screen is certain is then the likely parent of the
       iteration after that, and its minibatch begins as a guess.
@@ -127,22 +128,24 @@ class Foresight:
         others = {"acceptance_criterion", "selection_strategy", "val_evaluation_policy"} & settings.gepa_kwargs.keys()
         self._sure = not settings.anchors and not others
         self._coming: dict[StreamKey, Coming] = {}
-        self._first: Callable[[int], Sequence[Coming]] | None = None
+        self._first: Callable[[], Sequence[Coming]] | None = None
+        self._second: Callable[[], Sequence[Coming]] | None = None
         self._next: Callable[[Candidate], Sequence[Coming]] | None = None
 
     def watch(
         self,
-        first: Callable[[int], Sequence[Coming]] | None,
+        first: Callable[[], Sequence[Coming]] | None,
+        second: Callable[[], Sequence[Coming]] | None,
         following: Callable[[Candidate], Sequence[Coming]] | None,
     ) -> None:
-        """Say how to know what comes.
+        """Say how to know what comes; ``None`` where that is not known.
 
         Args:
-            first: Returns the minibatches of the first iterations, as many as asked for, as they would be
-                with the seed as parent and the first one's size; ``None`` where that is not known.
-            following: Returns what the next iteration would draw for a parent; ``None`` where that is not known.
+            first: Returns the first iteration's minibatches, before there is a state of gepa's.
+            second: Returns the second one's as they are likely to be, with the seed as parent.
+            following: Returns what the next iteration that has not been drawn is likely to draw for a parent.
         """
-        self._first, self._next = first, following
+        self._first, self._second, self._next = first, second, following
 
     def expect(self, coming: Sequence[Coming], following: Sequence[Coming] = ()) -> None:
         """Note what is about to be asked for, give up what was begun for another guess, and begin what follows.
@@ -152,13 +155,15 @@ class Foresight:
             following: What the next one will, where that has been drawn.
         """
         self._coming = {self._key(one): one for one in coming}
-        drawn = [*self._coming, *map(self._key, following)]
+        drawn = {self._key(one): one.iteration for one in (*following, *coming)}
         wanted = {(key[0], row) for key in drawn for row in key[1]}
         self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
         self._evaluator.ahead.settle(lambda entry, row: entry.lane == _GUESSED, _DRAWN)
-        for key in drawn:
+        for key, iteration in drawn.items():
             stream = self._streams.get(key)
-            if stream is not None and stream.guessed and self._offers_now(stream):
+            # A merge moves what was drawn to the iteration after: a scan's chance and events are its iteration's.
+            right = stream is not None and stream.guessed and stream.iteration == iteration
+            if stream is not None and right and self._offers_now(stream):
                 stream.confirm()
                 for component in stream.components:
                     self.state.lost.pop(component, None)
@@ -185,34 +190,48 @@ class Foresight:
         return found
 
     def before_seed(self) -> None:
-        """Begin the first iteration, with no more rollouts than the seed's validation would have at once."""
-        if self._first is not None and not self._waits:
-            self.state.begun_early = self.state.clock()
-            self._start(self._first(1), most=len(self._validation))
+        """Run the first minibatch, with no more rollouts than the seed's validation would have at once.
+
+        Nothing is read yet: the program may be broken.
+        """
+        least = len(self._validation)
+        if self._first is None or self._waits or (self._limit is not None and self._limit <= least):
+            return
+        items = [(one.candidate, one.rows) for one in self._first()]
+        begun = self.state.clock()
+        if self._evaluator.start_ahead(
+            items, purpose="parent", lane=_DRAWN, standing="certain", iteration=1, most=least
+        ):
+            self.state.begun_early = begun
 
     def beside_seed(self, begun: Begun) -> None:
         """Begin the rest of the first iteration, once a rollout has gone well."""
         if self._first is None or self._waits:
             return
-        early = self._evaluator.ahead.futures(_DRAWN)
         asked = (ticket.future for tickets in begun.pending for ticket in tickets)
-        if _one_went_well([*early, *asked], self._evaluator.look):
-            self._start(self._first(1))
-            if self._settings.staleness:
-                self._second()
+        if not _one_went_well([*self._evaluator.ahead.futures(_DRAWN), *asked], self._evaluator.look):
+            return
+        self._start(self._first())
+        for future in self._evaluator.ahead.futures(_DRAWN):
+            future.add_done_callback(self._note_first)
+        if self._settings.staleness:
+            self._run_second(sum(len(one.rows) for one in self._first()))
 
-    def _second(self) -> None:
-        """Run the second minibatch on the seed, whose children it may not wait for; read it once it has been drawn.
+    def _note_first(self, future: Future[Rollout]) -> None:
+        self.state.ran_early = self.state.clock()
 
-        Its size may change until then: its rollouts are needed all the same, its shards would be others.
+    def _run_second(self, drawn: int) -> None:
+        """Run the second minibatch on the seed, whose children it may not wait for; it is read once it has been drawn.
+
+        Args:
+            drawn: Examples of the first.
         """
-        coming = [] if self._first is None else self._first(2)
-        drawn = sum(len(one.rows) for one in coming if one.iteration == 1)
-        second = [one for one in coming if one.iteration > 1]
-        size = sum(len(one.rows) for one in second)
-        over = self._last is not None and drawn >= self._last
-        if not over and (self._limit is None or self._limit >= len(self._validation) + 2 * (self._least + size)):
-            items = [(one.candidate, one.rows) for one in second]
+        if self._second is None or (self._last is not None and drawn >= self._last):
+            return
+        coming = self._second()
+        size = sum(len(one.rows) for one in coming)
+        if self._limit is None or self._limit >= len(self._validation) + 2 * (self._least + size):
+            items = [(one.candidate, one.rows) for one in coming]
             # After the seed's validation, without which the first children are not compared.
             self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, iteration=2)
 
@@ -224,7 +243,7 @@ class Foresight:
         # Row by row over all children: each one's first rows are as likely to be needed.
         items = [(child, [row]) for row in self._validation for child in children]
         self._evaluator.start_ahead(
-            items, purpose="validation", lane=_SCREENED, iteration=self.state.iteration, most=self._room()
+            items, purpose="validation", lane=_SCREENED, iteration=self.state.iteration, most=self._room(screened=True)
         )
 
     def once_certain(self, children: Sequence[Candidate], plans: Sequence[ScreenPlan | None], begun: Begun) -> None:
@@ -246,7 +265,7 @@ class Foresight:
         }
         waiting = {ticket.future for number in open_screens for ticket in begun.pending[number]}
         while waiting and open_screens:
-            waiting = wait(waiting, return_when=FIRST_COMPLETED).not_done
+            waiting -= first_of(waiting, self._evaluator.look)
             for number in [*open_screens]:
                 scores = [_score(ticket.future) for ticket in begun.pending[number]]
                 if open_screens[number].surely_passes(scores):
@@ -274,7 +293,7 @@ class Foresight:
         if self._next is None or self._over():
             return
         coming = self._next(parent)
-        room = left = self._room()
+        room = left = self._room(screened=whole)
         if whole and sum(len(one.rows) + _reads(self._key(one), one.components) for one in coming) > room:
             return
         hears: list[Hears | None] = []
@@ -283,6 +302,7 @@ class Foresight:
             # A scan waits for its whole minibatch: of one that is not run in full it would not read much earlier.
             left -= len(key[1]) + _reads(key, one.components)
             opened = key not in self._streams and left >= 0 and self._settings.memoize
+            room -= _reads(key, one.components) if opened else 0
             hears.append(self._open(one, key, guessed=True) if opened else None)
         items = [(one.candidate, one.rows) for one in coming]
         iteration = coming[0].iteration if coming else 0
@@ -416,7 +436,12 @@ class Foresight:
     def _key(self, coming: Coming) -> StreamKey:
         return candidate_id(coming.candidate), tuple(self._evaluator.row_hash(row) for row in coming.rows)
 
-    def _room(self) -> int:
+    def _room(self, *, screened: bool = False) -> int:
+        """Return how many more rollouts may be started on a guess.
+
+        Args:
+            screened: Whether a child is being screened whose validation has not been asked for.
+        """
         if self._waits:
             return 0
         ahead = self._evaluator.ahead
@@ -426,7 +451,7 @@ class Foresight:
         wasted = self.state.wasted + self.state.wasted_reads
         # What was begun early and is certain to be asked for is as good as bought.
         rollouts = self.state.bought + certain
-        planned = self._planned(rollouts)
+        planned = self._planned(rollouts, screened=screened)
         room = speculation_room(self._settings.speculation, planned, wasted + open_reads, open_guesses)
         if self._limit is None:
             return room
@@ -434,23 +459,27 @@ class Foresight:
         spent = rollouts + self.state.wasted + open_guesses
         return max(0, min(room, self._limit - spent - self._least))
 
-    def _planned(self, rollouts: int) -> int:
+    def _planned(self, rollouts: int, *, screened: bool) -> int:
         """Return the rollouts that the epoch under way will have asked for when it is over, as far as one can tell.
 
-        Each of its iterations, the one under way among them, screens and validates one child. Few iterations are
-        the careful guess: batches as large as now, or a quarter of the epoch where that is more. A budget
-        may end it before.
+        Each of its iterations screens a child, which is validated as often as children were so far, the first
+        counted in. Few iterations are the careful guess: batches as large as now, or a quarter of the epoch
+        where that is more. A budget may end it before.
 
         Args:
             rollouts: Asked for so far.
+            screened: Whether a child's validation is still to come in the iteration under way.
         """
         cursor = self.state.cursor
         left = -cursor % self._epoch
         if self._last is not None:
             left = min(left, max(0, int(self._last) - cursor))
         size = max(self._epoch // _FEW_UPDATES, 1, *(decision.size for decision in self.state.decisions[-1:]))
-        iterations = 1 + math.ceil(left / size)
-        planned = rollouts + left + iterations * (self._settings.screen + len(self._validation))
+        iterations = math.ceil(left / size)
+        outcomes = self.state.outcomes
+        kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
+        validations = int((iterations + screened) * kept * len(self._validation))
+        planned = rollouts + left + iterations * self._settings.screen + validations
         return planned if self._limit is None else min(planned, max(self._limit, rollouts))
 
     def _settle_validation(self, identity: str) -> None:
@@ -489,9 +518,12 @@ def _one_went_well(futures: Iterable[Future[Rollout]], look: Callable[[], None])
     while waiting:
         for future in first_of(waiting, look):
             waiting.discard(future)
+            if future.cancelled():
+                # In a shared cache it may have been another run's.
+                continue
             try:
                 rollout = future.result()
-            except Exception:  # noqa: BLE001 - the evaluator raises it, with all that it knows
+            except Exception:  # noqa: BLE001 - raised, with all that the evaluator knows, where it is asked for
                 return False
             if rollout.error is None:
                 return True

@@ -85,25 +85,42 @@ class ControlledSampler:
 
         What is begun on this is paid for, so it must not be a matter of time itself.
         """
-        last, iteration = self._state.decisions[-1], len(self._state.decisions) + 1
+        return self._expected(self._state.decisions, self._state.cursor)
+
+    def second_size(self, first: BatchDecision, draws: int) -> int | None:
+        """Return the same of the second decision, before the first minibatches are drawn.
+
+        Args:
+            first: The first decision.
+            draws: Minibatches in an iteration.
+        """
+        return self._expected([first], first.size * draws)
+
+    def _expected(self, decisions: Sequence[BatchDecision], seen: int) -> int | None:
+        last, iteration = decisions[-1], len(decisions) + 1
         if iteration not in self._guessed:
             view = self._view(SimpleNamespace(i=iteration - 1, total_num_evals=self._state.bought))
             # Any delay will do: only a size that no delay decides is taken.
             measured = (*view.measurements, Measurement(last.size, 1.0))
-            self._guessed = {iteration: self._guesser.plan(replace(view, measurements=measured))}
+            sizes = tuple(decision.size for decision in decisions)
+            view = replace(view, measurements=measured, planned=sizes, seen=seen)
+            self._guessed = {iteration: self._guesser.plan(view)}
         decision = self._guessed[iteration]
         if decision.fit is None:
             return decision.size
         return None if last.fit is None else last.size
 
-    def peek(self, size: int, draws: int) -> list[list[int]]:
+    def peek(self, size: int, draws: int, after: int = 0) -> list[list[int]]:
         """Return the positions of examples that the next draws would show.
 
         Args:
             size: Examples in a draw.
             draws: How many.
+            after: Examples in each of as many draws that come before; 0 for none.
         """
         cursor, shown = self._state.cursor, []
+        for _ in range(draws if after else 0):
+            _, cursor = self._stream.draw(cursor, after)
         for _ in range(draws):
             positions, cursor = self._stream.draw(cursor, size)
             shown.append(self._with_anchors(positions))

@@ -397,33 +397,33 @@ class _Run:
     def _watch(self, sampler: ControlledSampler, selector: SelectOnce) -> None:
         """Let the run begin early what comes first, and what is likely to come next."""
 
-        def coming(iteration: int, count: int, size: int, parent: Candidate) -> list[Coming]:
+        def coming(iteration: int, size: int, parent: Candidate, after: int = 0) -> list[Coming]:
             components = selector.only(parent)
             return [
-                Coming(
-                    iteration + number // self.groups,
-                    number % self.groups,
-                    parent,
-                    tuple(self.train[place] for place in places),
-                    components,
-                )
-                for number, places in enumerate(sampler.peek(size, self.groups * count))
+                Coming(iteration, number, parent, tuple(self.train[place] for place in places), components)
+                for number, places in enumerate(sampler.peek(size, self.groups, after))
             ]
 
-        def first(iterations: int) -> list[Coming]:
-            # gepa has no state yet; what the controller reads of one is known all the same.
-            start = SimpleNamespace(i=0, total_num_evals=len(self.splits.validation))
-            return coming(1, iterations, sampler.plan(start, 0).size, self.seed)
+        # gepa has no state yet; what the controller reads of one is known all the same.
+        start = SimpleNamespace(i=0, total_num_evals=len(self.splits.validation))
+
+        def first() -> list[Coming]:
+            return coming(1, sampler.plan(start, 0).size, self.seed)
+
+        def second() -> list[Coming]:
+            decision = sampler.plan(start, 0)
+            size = sampler.second_size(decision, self.groups)
+            return [] if size is None else coming(2, size, self.seed, after=decision.size)
 
         def following(parent: Candidate) -> list[Coming]:
             size = sampler.likely_size()
             # What has been drawn already is the next iteration's.
             iteration = max([self.state.iteration, *self.state.drawn_ahead]) + 1
-            return [] if size is None else coming(iteration, 1, size, parent)
+            return [] if size is None else coming(iteration, size, parent)
 
         resumes = self.settings.log_dir is not None and has_checkpoint(self.settings.log_dir)
         # gepa asks for the seed's validation before it has read its checkpoint.
-        self.foresight.watch(None if resumes else first, following)
+        self.foresight.watch(None if resumes else first, None if resumes else second, following)
 
     def _state_of(self, best: Candidate) -> dict[str, Any]:
         """Return the program's state without its LMs: what a run learned is texts and demonstrations."""

@@ -81,6 +81,7 @@ class RunState:
         wasted: Rollouts that were started on a guess and given up, in time or not.
         wasted_reads: Shards of scans that were begun on a guess and given up, ⌊√n⌋ a component, read or not.
         begun_early: When the first minibatch was begun, before the seed's validation; ``None`` elsewhere.
+        ran_early: When the last of its rollouts had ended that have.
         checked: Whether children of this iteration have run on their minibatch.
         drawn_ahead: What iterations to come were given early, by iteration: each minibatch's parent
             (gepa's index) and example ids.
@@ -122,6 +123,7 @@ class RunState:
     wasted: int = 0
     wasted_reads: int = 0
     begun_early: float | None = None
+    ran_early: float | None = None
     checked: bool = False
     drawn_ahead: dict[int, list[tuple[int, list[Any]]]] = field(default_factory=dict)
     _minibatches: dict[int, list[int]] = field(default_factory=dict)
@@ -183,16 +185,16 @@ class RunState:
         """Note the iteration's delay, where its children were checked.
 
         The delay runs from the iteration's start to its end, validation included: that is what an
-        epoch is made of. The first one's runs from when its minibatch began, before the seed's
-        validation: counted from gepa's first iteration, small batches would seem to take next to no
-        time. With several minibatches in one iteration, each has its share of the delay, since an
-        epoch then takes that many iterations fewer.
+        epoch is made of. What the first minibatch took before that is added: without, small batches
+        would seem to take next to no time. With several minibatches in one iteration, each has its
+        share of the delay, since an epoch then takes that many iterations fewer.
 
         Args:
             started: When gepa began the iteration, by this object's clock.
         """
         begun, self.begun_early = self.begun_early, None
-        seconds = self.clock() - (started if begun is None else begun)
+        early = 0.0 if begun is None else min(self.ran_early or started, started) - begun
+        seconds = self.clock() - started + early
         sizes = self._minibatches.pop(self.iteration, [])
         if self.checked and sizes:
             self.measurements.append(Measurement(sizes[0], seconds / len(sizes)))

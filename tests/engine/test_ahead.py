@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from combee_dspy.engine.foresight import Foresight
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
     CandidateProposed,
+    Event,
     IterationStarted,
     ReflectionsMade,
     RolloutFinished,
@@ -26,11 +28,13 @@ from combee_dspy.events import (
     ValidationFinished,
 )
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.operators import OperatorOutcome
 from combee_dspy.records import BatchDecision
 from combee_dspy.rollouts import RolloutKey
 from combee_dspy.stopping import Budget
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
-from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer, answer_in_kind
+from combee_dspy.tracking import Hook
+from tests.engine.conftest import Recorder, World, _proposer_answer, _task_answer, answer_in_kind, as_chat
 
 shares = st.floats(0, 0.9)
 counts = st.integers(0, 5000)
@@ -268,7 +272,7 @@ def test_with_staleness_the_second_minibatch_does_not_wait_for_the_seeds_validat
 
 def test_a_run_of_one_iteration_begins_no_second_one(world: Any) -> None:
     program, hook = _run(
-        world, staleness=1, budget=Budget(epochs=1), reflection_minibatch_size=36, max_metric_calls=500, num_threads=8
+        world, staleness=1, budget=Budget(epochs=0.5), reflection_minibatch_size=18, max_metric_calls=500, num_threads=8
     )
     assert program.combee_report.iterations == 1
     assert program.combee_report.speculative == 0
@@ -296,7 +300,16 @@ def test_the_next_minibatch_does_not_wait_for_the_screen_of_its_parent() -> None
     assert not missed, "the next minibatch waited for a screen"
 
 
-def _planned(rollouts: int, *, cursor: int, size: int, limit: int | None = None, last: float | None = None) -> int:
+def _planned(
+    rollouts: int,
+    *,
+    cursor: int,
+    size: int,
+    limit: int | None = None,
+    last: float | None = None,
+    outcomes: Sequence[bool] = (),
+    screened: bool = True,
+) -> int:
     settings: Any = SimpleNamespace(screen=8, calibration=None, ceiling=None, gepa_kwargs={}, anchors=())
     state, unused = RunState(cursor=cursor, decisions=[BatchDecision(size, "")]), cast("Any", None)
     foresight = Foresight(
@@ -312,17 +325,93 @@ def _planned(rollouts: int, *, cursor: int, size: int, limit: int | None = None,
         least=0,
         last=last,
     )
-    return foresight._planned(rollouts)
+    state.outcomes = [OperatorOutcome("insert", 1, None, accepted=one) for one in outcomes]
+    return foresight._planned(rollouts, screened=screened)
 
 
 def test_guesses_are_bounded_by_what_the_epoch_will_have_taken() -> None:
-    # The iteration under way and four more, each with a screen of 8 and a validation of 60.
-    assert _planned(116, cursor=48, size=48) == 116 + 192 + 5 * 68
-    assert _planned(71, cursor=3, size=3) == 71 + 237 + 5 * 68, "small batches, while sizes are measured, will grow"
-    assert _planned(308, cursor=240, size=240) == 308 + 68, "the epoch has been drawn"
-    assert _planned(116, cursor=288, size=48, last=480) == 116 + 192 + 5 * 68, "the second epoch"
-    assert _planned(116, cursor=48, size=48, last=96) == 116 + 48 + 2 * 68, "it ends before the epoch"
-    assert _planned(116, cursor=48, size=48, limit=300) == 300
+    # The validation of the iteration under way, and four more iterations with a screen of 8 and a validation of 60.
+    assert _planned(124, cursor=48, size=48) == 124 + 60 + 192 + 4 * 68
+    assert _planned(124, cursor=48, size=48, screened=False) == 124 + 192 + 4 * 68
+    assert _planned(71, cursor=3, size=3) == 71 + 60 + 237 + 4 * 68, "small batches, while sizes are measured, grow"
+    assert _planned(308, cursor=240, size=240) == 308 + 60, "the epoch has been drawn"
+    assert _planned(124, cursor=288, size=48, last=480) == 124 + 60 + 192 + 4 * 68, "the second epoch"
+    assert _planned(124, cursor=48, size=48, last=96) == 124 + 60 + 48 + 68, "it ends before the epoch"
+    assert _planned(124, cursor=48, size=48, limit=300) == 300
+    refused = _planned(124, cursor=48, size=48, outcomes=[False] * 3)
+    assert refused == 124 + 192 + 4 * 8 + 5 * 60 // 4, "children that are refused are not validated"
+
+
+REFUSED = {"operators": ["insert"], "budget": Budget(epochs=1), "max_metric_calls": 5000}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_where_children_are_refused_guesses_cease(share: float) -> None:
+    """Every child does worse on its screen: a plan in which it is validated would never come true."""
+
+    def task(request: ScriptedRequest) -> str:
+        number = _number(request)
+        return as_chat({"answer": "unknown"}) if _taught(request) or number % 2 else _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    program, _ = _run(world, speculation=share, reflection_minibatch_size=9, **REFUSED)
+    report = program.combee_report
+    assert report.iterations == 4
+    assert report.speculative + report.speculative_reads <= max(share * report.rollouts, 9 + 3)
+
+
+def test_with_staleness_every_rollout_is_in_the_books_as_bought(world: Any) -> None:
+    program, hook = _run(world, staleness=1, speculation=0.4, operators=["insert"], num_threads=16)
+    bought = [one for one in hook.of(RolloutFinished) if not one.cached]
+    assert len(bought) == len(world.task_lm.requests)
+    assert program.combee_report.rollouts >= len(bought)
+
+
+def test_a_broken_program_pays_for_no_reflection(world: Any) -> None:
+    class Broken(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answer = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> Any:
+            self.answer(question=question)
+            raise ValueError("a mistake of the program's author")
+
+    with dspy.context(lm=world.task_lm), pytest.raises(Exception, match="student"):
+        Combee(world.metric, max_metric_calls=100, reflection_lm=world.proposer_lm, num_threads=4, probe=False).compile(
+            Broken(), trainset=world.examples(36), valset=world.examples(12, start=100)
+        )
+    assert not world.proposer_lm.requests
+
+
+def test_what_ends_a_run_while_a_screen_runs_is_heard_before_the_screen_has_ended() -> None:
+    """The hook ends the run when the child is proposed; the child's rollouts end only after the run has."""
+    ended, late = threading.Event(), []
+
+    class Spent(BaseException):
+        pass
+
+    class Ending(Hook):
+        def handle(self, event: Event) -> None:
+            if isinstance(event, CandidateProposed):
+                raise Spent
+
+    def task(request: ScriptedRequest) -> str:
+        if _taught(request) and not ended.wait(5):
+            late.append(_number(request))
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    close = Foresight.close
+
+    def closing(self: Foresight, **kwargs: Any) -> None:
+        ended.set()
+        close(self, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Spent):
+        patch.setattr(Foresight, "close", closing)
+        _run(world, operators=["insert"], num_threads=16, hooks=[Ending()])
+    assert not late, "the run waited for its screen"
 
 
 def test_the_next_minibatch_is_read_while_a_childs_validation_still_runs() -> None:
