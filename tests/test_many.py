@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.many import FULL, HYBRID_BELOW, SHAPES, ShapeDecision, choose_shape
+from combee_dspy.many._crew import Crew, Job
 from combee_dspy.many._shapes import given_shape
 
 SHARES = st.floats(0, 1)
@@ -86,3 +89,19 @@ def test_what_was_asked_for_is_done(shape, tasks, at_once):
     decision = given_shape(shape, tasks, at_once)
     assert decision.shape == shape
     assert 1 <= decision.at_once <= max(1, min(tasks, at_once or 4))
+
+
+def test_a_failure_is_logged_without_a_piece_of_a_key(monkeypatch, caplog):
+    key = "Zq7w" + "x9Kd" * 9
+    monkeypatch.setenv("SOME_API_KEY", key)
+
+    def compile_(*args, **kwargs):
+        raise RuntimeError("a" * 260 + f" {key}" + " tail" * 20)
+
+    task = SimpleNamespace(name="one", context={}, student=None, trainset=(), valset=None, heldout=None)
+    job = Job(task, SimpleNamespace(compile=compile_), SimpleNamespace(cancelled=False))
+    crew = Crew([job], stops=False)
+    crew.run([0], 1)
+    assert key in str(crew.results[0].error)
+    assert "Task 'one' failed: RuntimeError: aaa" in caplog.text
+    assert key[:6] not in caplog.text

@@ -20,7 +20,7 @@ from combee_dspy.exceptions import (
     ServiceError,
     TaskCancelledError,
 )
-from combee_dspy.tracking import Redactor, one_line
+from combee_dspy.tracking import Redactor
 
 __all__ = ["EXIT_CODES", "Debug", "ExitCode", "exit_code_of", "guarded", "report"]
 
@@ -92,7 +92,7 @@ def report(error: BaseException, *, debug: bool = False) -> ExitCode:
     else:
         name = f"{type(error).__name__}: " if code is ExitCode.UNEXPECTED else ""
         hint = " Run it again with --debug for the traceback." if code is ExitCode.UNEXPECTED else ""
-        sys.stderr.write(f"error: {redactor.text(one_line(name + str(error), _LINE))}{hint}\n")
+        sys.stderr.write(f"error: {redactor.line(name + str(error), _LINE)}{hint}\n")
     return code
 
 

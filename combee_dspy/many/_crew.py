@@ -15,7 +15,7 @@ from combee_dspy.combee import Combee
 from combee_dspy.exceptions import TaskCancelledError
 from combee_dspy.many._records import Task, TaskResult
 from combee_dspy.rollouts.scheduling import Seat
-from combee_dspy.tracking import Redactor, one_line
+from combee_dspy.tracking import Redactor
 
 __all__ = ["Crew", "Job"]
 
@@ -117,7 +117,7 @@ class Crew:
             self._results[number] = self._cancelled(number, error)
             return
         self._results[number] = TaskResult(job.task.name, None, error, None)
-        told = Redactor().text(one_line(f"{type(error).__name__}: {error}", 300))
+        told = Redactor().line(f"{type(error).__name__}: {error}", 300)
         logger.warning("Task %r failed: %s", job.task.name, told)
         if self._stops:
             self.stop(f"Task {job.task.name!r} failed, and on_error is 'stop'.")

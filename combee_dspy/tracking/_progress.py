@@ -44,8 +44,8 @@ class Progress(Hook):
         self.console = console if console is not None else Console(stderr=True)
         self._clock = clock
         self._began = clock()
-        self._state = ProgressState()
         self._redactor = Redactor()
+        self._state = ProgressState(redactor=self._redactor)
         # Guards the state against the display's own thread; never held while printing, which takes that thread's lock.
         self._lock = threading.Lock()
         self._live: Live | None = None

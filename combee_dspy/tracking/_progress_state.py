@@ -8,6 +8,7 @@ from functools import singledispatchmethod
 
 from combee_dspy import events
 from combee_dspy.tracking._figures import Figures, figures_of, sum_of
+from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._text import one_line
 
 __all__ = ["ProgressState", "amount", "cost_line", "dollars_of"]
@@ -59,6 +60,7 @@ class ProgressState:
         rollouts: Rollouts bought so far by gepa's count, and between its counts ours; the held-out's are no part of it.
         figures: Costs by role, as of the end of the last iteration.
         lesson: The last lesson learned.
+        redactor: Takes keys out of every text, before it is cut.
     """
 
     name: str = ""
@@ -72,6 +74,7 @@ class ProgressState:
     rollouts: int = 0
     figures: Mapping[str, Figures] = field(default_factory=dict)
     lesson: str = ""
+    redactor: Redactor = field(default_factory=Redactor, repr=False)
     _sizes: Mapping[str, int] = field(default_factory=dict)
     _batch_size: int = 0
 
@@ -82,6 +85,9 @@ class ProgressState:
 
     def _enter(self, phase: str, expected: int = 0) -> None:
         self.phase, self.done, self.expected = phase, 0, expected
+
+    def _line(self, text: str, limit: int = 120) -> str:
+        return self.redactor.line(text, limit)
 
     @property
     def scores(self) -> str:
@@ -94,12 +100,12 @@ class ProgressState:
 
     @hear.register
     def _(self, event: events.RunStarted) -> list[str]:
-        self.name, self._sizes = one_line(event.name, 80), event.sizes
+        self.name, self._sizes = self._line(event.name, 80), event.sizes
         self._enter("seed validation", event.sizes.get("validation", 0))
-        sizes = ", ".join(f"{count} {one_line(split, 20)}" for split, count in event.sizes.items())
-        models = ", ".join(f"{one_line(role, 20)} {one_line(model, 60)}" for role, model in event.models.items())
+        sizes = ", ".join(f"{count} {self._line(split, 20)}" for split, count in event.sizes.items())
+        models = ", ".join(f"{self._line(role, 20)} {self._line(model, 60)}" for role, model in event.models.items())
         lines = [f"{self.name}: {sizes}; {models}"]
-        return lines + [f"warning: {one_line(warning, 300)}" for warning in event.warnings]
+        return lines + [f"warning: {self._line(warning, 300)}" for warning in event.warnings]
 
     @hear.register
     def _(self, event: events.IterationStarted) -> list[str]:
@@ -110,8 +116,8 @@ class ProgressState:
     @hear.register
     def _(self, event: events.BatchPlanned) -> list[str]:
         self._batch_size = event.decision.size
-        clamps = "".join(f"; {one_line(clamp.reason, 100)}" for clamp in event.decision.clamps)
-        self.batch = f"{event.decision.size}: {one_line(event.decision.reason, 160)}{clamps}"
+        clamps = "".join(f"; {self._line(clamp.reason, 100)}" for clamp in event.decision.clamps)
+        self.batch = f"{event.decision.size}: {self._line(event.decision.reason, 160)}{clamps}"
         if self.phase == "rollouts":
             self.expected = event.decision.size
         return [f"iteration {event.iteration or self.iteration}: batch {self.batch}"]
@@ -133,25 +139,27 @@ class ProgressState:
 
     @hear.register
     def _(self, event: events.ScanFinished) -> list[str]:
-        self.lesson = one_line(event.lessons[-1], 200) if event.lessons else self.lesson
+        self.lesson = self._line(event.lessons[-1], 200) if event.lessons else self.lesson
         failed = sum(node.failed is not None for node in event.nodes)
         trouble = f", {failed} failed" if failed else ""
         line = (
-            f"iteration {event.iteration}: scan of {one_line(event.component, 40)} "
-            f"by {one_line(event.aggregator, 40)}, {len(event.nodes)} calls{trouble}, "
+            f"iteration {event.iteration}: scan of {self._line(event.component, 40)} "
+            f"by {self._line(event.aggregator, 40)}, {len(event.nodes)} calls{trouble}, "
             f"{len(event.lessons)} lessons, {event.seconds:.1f} s"
         )
         return [line]
 
     @hear.register
     def _(self, event: events.CandidateRefused) -> list[str]:
-        return [f"iteration {event.iteration}: {one_line(event.operator, 40)} made no child: {one_line(event.reason)}"]
+        return [
+            f"iteration {event.iteration}: {self._line(event.operator, 40)} made no child: {self._line(event.reason)}"
+        ]
 
     @hear.register
     def _(self, event: events.CandidateRejected) -> list[str]:
         line = (
             f"iteration {event.iteration}: child not kept, minibatch {event.old_score:.2f} → {event.new_score:.2f} "
-            f"({one_line(event.reason)})"
+            f"({self._line(event.reason)})"
         )
         return [line]
 
@@ -189,7 +197,9 @@ class ProgressState:
 
     @hear.register
     def _(self, event: events.ErrorRaised) -> list[str]:
-        return [f"{'error' if event.fatal else 'problem'} in {one_line(event.where, 60)}: {one_line(event.error, 300)}"]
+        return [
+            f"{'error' if event.fatal else 'problem'} in {self._line(event.where, 60)}: {self._line(event.error, 300)}"
+        ]
 
     @hear.register
     def _(self, event: events.RunFinished) -> list[str]:
@@ -197,7 +207,7 @@ class ProgressState:
         self.rollouts = event.rollouts
         self._enter("finished")
         costs = cost_line(self.figures)
-        reason = one_line(event.reason, 300).rstrip(".")
+        reason = self._line(event.reason, 300).rstrip(".")
         line = (
             f"stopped: {reason}. Best {self.scores}, {amount(self.rollouts)} rollouts, "
             f"{event.seconds:.0f} s{', ' if costs else ''}{costs}"

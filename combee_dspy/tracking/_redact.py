@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from combee_dspy.lms.redact import MASK, SECRET_NAME, forms_of, mask, secret_variables, secrets_of
-from combee_dspy.tracking._text import beginning, shown
+from combee_dspy.tracking._text import beginning, one_line, shown
 
 __all__ = ["Redactor", "known_secrets", "lm_secrets"]
 
@@ -60,6 +60,13 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return ``text`` without secrets."""
         return mask(text, self._secrets)
+
+    def line(self, text: str, limit: int = 120) -> str:
+        """Return text as :func:`~combee_dspy.tracking._text.one_line` does, without secrets.
+
+        They are looked for first: of one that is cut, the rest would not be found.
+        """
+        return one_line(self.text(text), limit)
 
     def cells(self, values: Sequence[Any], limit: int) -> list[str]:
         """Return data as :func:`~combee_dspy.tracking._text.show` does, without secrets, those at a cut included.

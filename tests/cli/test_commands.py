@@ -80,6 +80,14 @@ def test_an_error_is_one_line_without_keys(capsys: pytest.CaptureFixture[str]) -
     assert "\x1b" not in line
 
 
+def test_a_key_at_the_end_of_an_errors_line_leaves_no_piece(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "Zq7w" + "x9Kd" * 9)
+    report(ValueError("a" * 1_960 + " Zq7w" + "x9Kd" * 9 + " tail" * 20))
+    assert "Zq7wx9" not in capsys.readouterr().err
+
+
 def test_an_unexpected_error_names_its_class_and_the_way_to_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         raise ZeroDivisionError("of sk-abcdefghijklmnop1234")

@@ -142,3 +142,32 @@ def test_keys_do_not_reach_the_screen() -> None:
     progress.handle(events.ErrorRaised(where="lm", error="401 for sk-abcdefghijklmnop1234", fatal=True))
     assert "sk-abc" not in sink.getvalue()
     assert "[redacted]" in sink.getvalue()
+
+
+def _across(limit: int) -> str:
+    return ("a " * limit)[: limit - 35] + "Zq7w" + "x9Kd" * 9 + " tail" * 20
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.ErrorRaised(where="lm", error=_across(300), fatal=True),
+        events.CandidateRefused(parent_id="p", operator="insert", reason=_across(120)),
+        events.CandidateRejected(old_score=1.0, new_score=0.0, reason=_across(120)),
+        events.ScanFinished(component="c", aggregator="a", nodes=(), lessons=(_across(200),), seconds=1.0),
+        events.RunFinished(reason=_across(300), best_index=0, best_score=0.0, texts={}, rollouts=1, seconds=1.0),
+        events.RunStarted(
+            name="n", seed=0, sizes={}, digests={}, specs={}, models={}, components={}, warnings=(_across(300),)
+        ),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_cut_leaves_no_piece_of_a_key_on_the_screen(monkeypatch: pytest.MonkeyPatch, event: events.Event) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "Zq7w" + "x9Kd" * 9)
+    sink = io.StringIO()
+    console = Console(file=sink, width=1_000)
+    progress = Progress(console)
+    progress.handle(event)
+    console.print(progress._render())
+    assert "a a a a" in sink.getvalue()
+    assert "Zq7wx9" not in sink.getvalue()

@@ -76,8 +76,10 @@ class Collector:
             at: When, in seconds from any fixed moment; ``None`` where that is not known.
         """
         if isinstance(event, events.RolloutFinished):
-            self.rollout(seen_of(event), at)
+            self.rollout(seen_of(event, self._redactor), at)
             return
+        # First of all: of a key that is cut, the rest would not be found.
+        event = redacted(event, self._redactor)
         if isinstance(event, events.IterationStarted):
             self._begin(event.iteration, at)
             return

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from combee_dspy.events import RolloutFinished
+from combee_dspy.tracking._redact import Redactor
 from combee_dspy.tracking._text import show
 from combee_dspy.tracking.report._data import Kind, TellingRollout
 
@@ -50,12 +51,15 @@ class Seen(NamedTuple):
     texts: Callable[[], tuple[str, str, str]]
 
 
-def seen_of(event: RolloutFinished) -> Seen:
-    """Return what an event says about its rollout."""
+def seen_of(event: RolloutFinished, redactor: Redactor) -> Seen:
+    """Return what an event says about its rollout, without keys: of one that is cut, the rest would not be found."""
     rollout = event.rollout
 
     def texts() -> tuple[str, str, str]:
-        return show(_inputs(rollout.example), CELL), show(rollout.prediction, CELL), show(rollout.feedback, CELL)
+        inputs, prediction, feedback = redactor.cells(
+            (_inputs(rollout.example), rollout.prediction, rollout.feedback), CELL
+        )
+        return inputs, prediction, feedback
 
     return Seen(
         iteration=event.iteration,
@@ -66,7 +70,7 @@ def seen_of(event: RolloutFinished) -> Seen:
         purpose=event.purpose,
         score=float(rollout.score),
         cached=event.cached,
-        error=rollout.error or "",
+        error=redactor.text(rollout.error or ""),
         texts=texts,
     )
 

@@ -3,11 +3,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
 from combee_dspy import events
-from combee_dspy.records import NodeOutput, Retained
+from combee_dspy.records import NodeOutput, Retained, Rollout
 from combee_dspy.tracking.report import Collector, ReportHook, collect
 from combee_dspy.tracking.report import _pool as pool
 from combee_dspy.tracking.report import _scans as scans
@@ -253,6 +254,50 @@ def test_no_key_reaches_the_data(tell: Tell, monkeypatch: pytest.MonkeyPatch) ->
     assert "sk-abcdefghijklmnop1234" not in text
     assert "hush-hush" not in text
     assert "[redacted]" in text
+
+
+KEY = "Zq7w" + "x9Kd" * 9
+"""Of no known shape: a piece of it is told from nothing else."""
+
+
+def _across(limit: int) -> str:
+    return ("a " * limit)[: limit - 35] + KEY + " tail" * 20
+
+
+def _rolled(**changes: Any) -> events.RolloutFinished:
+    known = {"example_id": "e", "example": {"q": 1}, "prediction": {"a": 1}, "trace": (), "score": 0.0, "seconds": 0.1}
+    rolled = Rollout(**{**known, **changes})
+    return events.RolloutFinished(
+        iteration=1, rollout=rolled, rollout_id="r", candidate_id="c", split="train", purpose="parent"
+    )
+
+
+def _scanned(**changes: Any) -> events.ScanFinished:
+    node = NodeOutput(**{"level": 1, "node": 0, "sources": (0,), "lessons": (), **changes})
+    return events.ScanFinished(iteration=1, component="c", aggregator="a", nodes=(node,), lessons=(), seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.ErrorRaised(where="lm", error=_across(2_000), fatal=False),
+        events.Restarted(iteration=1, reason=_across(500)),
+        events.OperatorsWeighted(weights={"insert": 1.0}, reason=_across(500)),
+        events.CandidateRefused(parent_id="p", operator="insert", reason=_across(200)),
+        events.CandidateProposed(candidate_id="c", parent_id="p", operator="insert", texts={"c": _across(20_000)}),
+        _scanned(lessons=(_across(400),)),
+        _scanned(failed=_across(400)),
+        _rolled(error=_across(1_500)),
+        _rolled(feedback=_across(1_500)),
+        _rolled(prediction={"answer": _across(1_485)}),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_cut_leaves_no_piece_of_a_key(monkeypatch: pytest.MonkeyPatch, event: events.Event) -> None:
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    text = repr(collect([events.IterationStarted(iteration=1), event]))
+    assert "a a a a" in text
+    assert KEY[:6] not in text
 
 
 def test_a_hook_writes_the_file_at_the_end_also_after_an_error(tell: Tell, tmp_path) -> None:
