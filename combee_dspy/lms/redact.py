@@ -53,12 +53,12 @@ SHAPES: tuple[Shape, ...] = (
     ),
     Shape(("aiza",), re.compile(r"\bAIza[\w*-]{20,}")),
     Shape(("akia",), re.compile(r"\bAKIA[A-Z0-9]{12,}\b")),
-    # What stands before the last @: a password may hold @ and slashes, and either part may be missing. A port with a
-    # path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
+    # What stands before the last @: a name may hold @, a password @ and slashes, and either may be missing. A port with
+    # a path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
     Shape(
         ("://",),
         re.compile(
-            r"(://)(?:[^\s/?#\"'<>:@]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+|[\w.~%!$&*+=-]{8,})@"
+            r"(://)(?:[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+|[\w.~%!$&*+=-]{8,})@"
         ),
         rf"\1{MASK}@",
     ),

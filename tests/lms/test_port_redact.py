@@ -20,6 +20,8 @@ from combee_dspy.lms.redact import scrub, secrets_of
         ("GET /v1/models?key=AbCdEf12&alt=json", "AbCdEf12"),
         ("https://user:hunter2@host/v1", "hunter2"),
         ("redis://:hunter2@host/0", "hunter2"),
+        ("https://someuser@corp.com:hunter2pass@host/x", "hunter2pass"),
+        ("postgresql://me@corp.com:hunter2pass@db/x", "hunter2pass"),
         ("https://abcdefghij0123456789@host/x.git", "abcdefghij"),
         ("postgresql://user:p@ss@host/db", "ss@"),
         ("postgresql://user:pa/ss@host/db", "ss"),
