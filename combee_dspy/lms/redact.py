@@ -55,10 +55,14 @@ SHAPES: tuple[Shape, ...] = (
     Shape(("akia",), re.compile(r"\bAKIA[A-Z0-9]{12,}\b")),
     # What stands before the last @: a name may hold @, a password @ and slashes, and either may be missing. A port with
     # a path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
+    # A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login) only where it
+    # is long and holds a digit.
     Shape(
         ("://",),
         re.compile(
-            r"(://)(?:[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+|[\w.~%!$&*+=-]{8,})@"
+            r"(://)(?:[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+"
+            r"|(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,})@",
+            re.IGNORECASE,
         ),
         rf"\1{MASK}@",
     ),
