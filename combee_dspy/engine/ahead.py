@@ -10,7 +10,7 @@ from combee_dspy.engine.announcing import Said
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import RolloutKey
 
-__all__ = ["Ahead", "AheadEntry", "speculation_room"]
+__all__ = ["Ahead", "AheadEntry"]
 
 
 @dataclass(slots=True)
@@ -126,18 +126,3 @@ class Ahead:
     def running(self) -> list[Future[Rollout]]:
         """Return what was given up and still runs."""
         return [entry.future for entry in self._given_up.values() if entry.bought and not entry.future.done()]
-
-
-def speculation_room(share: float, rollouts: int, wasted: int, outstanding: int) -> int:
-    """Return how many more rollouts may be started on a guess.
-
-    Even if every guess turned out wrong, no more than ``share`` of all rollouts would have been
-    bought for nothing: (wasted + outstanding + more) ≤ share · (rollouts + outstanding + more).
-
-    Args:
-        share: The share, in [0, 1).
-        rollouts: Rollouts that are asked for: so far, or by the plan's end.
-        wasted: Rollouts that were bought for nothing so far.
-        outstanding: Guesses that nobody has asked for yet.
-    """
-    return max(0, int((share * (rollouts + outstanding) - wasted - outstanding) / (1 - share)))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import dspy
 
-from combee_dspy.engine.ahead import AheadEntry, speculation_room
+from combee_dspy.engine.ahead import AheadEntry
+from combee_dspy.engine.allowance import Allowance
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.evaluator import Begun, Evaluator, Standing
 from combee_dspy.engine.lost import behind, joined_lost
@@ -32,9 +33,6 @@ Hears = Callable[[int, Rollout], None]
 _SCREENED = "validation of a child on its screen"
 _GUESSED = "rollouts of a likely parent"
 _DRAWN = "rollouts of the next iteration"
-
-# Updates that an epoch has at least where PowerLaw, at its defaults, picks the size.
-_FEW_UPDATES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,7 @@ class Foresight:
         streams: Keeps them.
         predict: Makes the way to the LM, at a temperature or at the LM's own.
         validation: The validation examples.
-        epoch: Training examples, N.
-        limit: The budget in rollouts, if any.
-        least: Rollouts of the smallest iteration.
-        last: Training examples after which no iteration begins, if that is known.
+        allowance: Says how much may be begun early.
 
     Attributes:
         state: As given.
@@ -106,10 +101,7 @@ class Foresight:
         predict: Callable[[float | None], PredictFn],
         *,
         validation: Sequence[dspy.Example],
-        epoch: int,
-        limit: int | None,
-        least: int,
-        last: float | None = None,
+        allowance: Allowance,
     ) -> None:
         self._settings = settings
         self.state = state
@@ -118,10 +110,7 @@ class Foresight:
         self._streams = streams
         self._predict = predict
         self._validation = list(validation)
-        self._epoch = epoch
-        self._limit = limit
-        self._least = least
-        self._last = last
+        self._allowance = allowance
         # Both sample the rollouts that a metric scores: which they have seen must not be a matter of time.
         self._waits = settings.calibration is not None or settings.ceiling is not None
         # Where somebody else than the screen may refuse a child, or choose its validation, a verdict is no certainty.
@@ -173,12 +162,7 @@ class Foresight:
 
     def affords_another(self) -> bool:
         """Return whether the budget can pay for an iteration beyond this one."""
-        if self._over():
-            return False
-        if self._limit is None:
-            return True
-        sizes = [decision.size for decision in self.state.decisions[-1:]]
-        return self._limit - self.state.bought - self.state.wasted >= 2 * self._least + sum(sizes)
+        return self._allowance.affords_another()
 
     def hears(self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]]) -> list[Hears | None]:
         """Begin the scans of parents that are about to run; return what hears each one's rollouts."""
@@ -194,13 +178,12 @@ class Foresight:
 
         Nothing is read yet: the program may be broken.
         """
-        least = len(self._validation)
-        if self._first is None or self._waits or (self._limit is not None and self._limit <= least):
+        if self._first is None or self._waits or not self._allowance.affords_first():
             return
         items = [(one.candidate, one.rows) for one in self._first()]
         begun = self.state.clock()
         if self._evaluator.start_ahead(
-            items, purpose="parent", lane=_DRAWN, standing="certain", iteration=1, most=least
+            items, purpose="parent", lane=_DRAWN, standing="certain", iteration=1, most=len(self._validation)
         ):
             self.state.begun_early = begun
 
@@ -226,11 +209,8 @@ class Foresight:
         Args:
             drawn: Examples of the first.
         """
-        if self._second is None or (self._last is not None and drawn >= self._last):
-            return
-        coming = self._second()
-        size = sum(len(one.rows) for one in coming)
-        if self._limit is None or self._limit >= len(self._validation) + 2 * (self._least + size):
+        coming = [] if self._second is None else self._second()
+        if coming and self._allowance.affords_second(drawn, sum(len(one.rows) for one in coming)):
             items = [(one.candidate, one.rows) for one in coming]
             # After the seed's validation, without which the first children are not compared.
             self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, iteration=2)
@@ -290,7 +270,7 @@ class Foresight:
             whole: Whether to leave it where guesses do not reach for all of it.
             standing: ``"likely"`` goes before the validation of its parent.
         """
-        if self._next is None or self._over():
+        if self._next is None or self._allowance.over():
             return
         coming = self._next(parent)
         room = left = self._room(screened=whole)
@@ -420,10 +400,6 @@ class Foresight:
         stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, held=held)
         return self._streams.open(stream)
 
-    def _over(self) -> bool:
-        """Whether what has been drawn is all that the run will draw."""
-        return self._last is not None and self.state.cursor >= self._last
-
     def _teaches(self, operators: tuple[int, ...] | None) -> bool:
         known = self._settings.operators
         if operators is None:
@@ -437,50 +413,16 @@ class Foresight:
         return candidate_id(coming.candidate), tuple(self._evaluator.row_hash(row) for row in coming.rows)
 
     def _room(self, *, screened: bool = False) -> int:
-        """Return how many more rollouts may be started on a guess.
-
-        Args:
-            screened: Whether a child is being screened whose validation has not been asked for.
-        """
+        """Return how many more rollouts may be started on a guess (see :meth:`Allowance.room`)."""
         if self._waits:
             return 0
         ahead = self._evaluator.ahead
-        open_guesses = ahead.open_in(_SCREENED, _GUESSED)
-        open_reads = sum(_reads(one.key, one.components) for one in self._streams.guesses())
-        certain = ahead.open_in(_DRAWN)
-        wasted = self.state.wasted + self.state.wasted_reads
-        # What was begun early and is certain to be asked for is as good as bought.
-        rollouts = self.state.bought + certain
-        planned = self._planned(rollouts, screened=screened)
-        room = speculation_room(self._settings.speculation, planned, wasted + open_reads, open_guesses)
-        if self._limit is None:
-            return room
-        # What the budget has left is for what is needed: another iteration at least, before any guess.
-        spent = rollouts + self.state.wasted + open_guesses
-        return max(0, min(room, self._limit - spent - self._least))
-
-    def _planned(self, rollouts: int, *, screened: bool) -> int:
-        """Return the rollouts that the epoch under way will have asked for when it is over, as far as one can tell.
-
-        Each of its iterations screens a child, which is validated as often as children were so far, the first
-        counted in. Few iterations are the careful guess: batches as large as now, or a quarter of the epoch
-        where that is more. A budget may end it before.
-
-        Args:
-            rollouts: Asked for so far.
-            screened: Whether a child's validation is still to come in the iteration under way.
-        """
-        cursor = self.state.cursor
-        left = -cursor % self._epoch
-        if self._last is not None:
-            left = min(left, max(0, int(self._last) - cursor))
-        size = max(self._epoch // _FEW_UPDATES, 1, *(decision.size for decision in self.state.decisions[-1:]))
-        iterations = math.ceil(left / size)
-        outcomes = self.state.outcomes
-        kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
-        validations = int((iterations + screened) * kept * len(self._validation))
-        planned = rollouts + left + iterations * self._settings.screen + validations
-        return planned if self._limit is None else min(planned, max(self._limit, rollouts))
+        return self._allowance.room(
+            certain=ahead.open_in(_DRAWN),
+            guesses=ahead.open_in(_SCREENED, _GUESSED),
+            reads=sum(_reads(one.key, one.components) for one in self._streams.guesses()),
+            screened=screened,
+        )
 
     def _settle_validation(self, identity: str) -> None:
         """Note that a child's validation, begun as a guess, is certain."""

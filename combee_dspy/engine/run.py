@@ -18,6 +18,7 @@ from combee_dspy.costs import role_scope
 from combee_dspy.engine._private import detailed_results, flex_sources
 from combee_dspy.engine.acceptance import AnchoredAcceptance, with_anchors
 from combee_dspy.engine.adapter import CombeeAdapter
+from combee_dspy.engine.allowance import Allowance
 from combee_dspy.engine.breeding import labels_of
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, has_checkpoint, note_spending, noted_spending
@@ -188,10 +189,16 @@ class _Run:
             streams,
             services.port.at,
             validation=splits.validation,
-            epoch=len(splits.train),
-            limit=self.search_limit,
-            least=least,
-            last=None if epochs is None else epochs * len(splits.train),
+            allowance=Allowance(
+                self.state,
+                settings.speculation,
+                len(splits.validation),
+                settings.screen,
+                len(splits.train),
+                self.search_limit,
+                least,
+                None if epochs is None else epochs * len(splits.train),
+            ),
         )
         # A criterion of the user's own compares whole minibatches; programs with code are evaluated by DSPy.
         whole = "acceptance_criterion" in settings.gepa_kwargs or self.adapter.flex_components

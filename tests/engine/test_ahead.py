@@ -6,8 +6,7 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import dspy
 import pytest
@@ -15,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy import Combee
-from combee_dspy.engine.ahead import Ahead, AheadEntry, speculation_room
+from combee_dspy.engine.ahead import Ahead, AheadEntry
+from combee_dspy.engine.allowance import Allowance, speculation_room
 from combee_dspy.engine.foresight import Foresight
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
@@ -310,23 +310,10 @@ def _planned(
     outcomes: Sequence[bool] = (),
     screened: bool = True,
 ) -> int:
-    settings: Any = SimpleNamespace(screen=8, calibration=None, ceiling=None, gepa_kwargs={}, anchors=())
-    state, unused = RunState(cursor=cursor, decisions=[BatchDecision(size, "")]), cast("Any", None)
-    foresight = Foresight(
-        settings,
-        state,
-        unused,
-        unused,
-        unused,
-        unused,
-        validation=[dspy.Example()] * 60,
-        epoch=240,
-        limit=limit,
-        least=0,
-        last=last,
-    )
+    state = RunState(cursor=cursor, decisions=[BatchDecision(size, "")])
     state.outcomes = [OperatorOutcome("insert", 1, None, accepted=one) for one in outcomes]
-    return foresight._planned(rollouts, screened=screened)
+    allowance = Allowance(state, 0.1, validation=60, screen=8, epoch=240, limit=limit, least=0, last=last)
+    return allowance.planned(rollouts, screened=screened)
 
 
 def test_guesses_are_bounded_by_what_the_epoch_will_have_taken() -> None:

@@ -1,0 +1,124 @@
+"""How much may be begun early, as far as the budget and the share of guesses go."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from combee_dspy.engine.state import RunState
+
+__all__ = ["Allowance", "speculation_room"]
+
+# Updates that an epoch has at least where PowerLaw, at its defaults, picks the size.
+_FEW_UPDATES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a run may begin before it is asked for. It reads the run's state and changes nothing.
+
+    Attributes:
+        state: The run's state.
+        share: The largest share of rollouts that may be bought on a guess and not be needed, in [0, 1).
+        validation: Validation examples.
+        screen: Examples that a child runs on before its validation.
+        epoch: Training examples, N.
+        limit: The budget in rollouts, if any.
+        least: Rollouts of the smallest iteration.
+        last: Training examples after which no iteration begins, if that is known.
+    """
+
+    state: RunState
+    share: float
+    validation: int
+    screen: int
+    epoch: int
+    limit: int | None
+    least: int
+    last: float | None = None
+
+    def over(self, drawn: int | None = None) -> bool:
+        """Return whether what has been drawn is all that the run will draw.
+
+        Args:
+            drawn: Training examples; by default what has been drawn so far.
+        """
+        return self.last is not None and (self.state.cursor if drawn is None else drawn) >= self.last
+
+    def affords_first(self) -> bool:
+        """Return whether anything is left for a first iteration after the seed's validation."""
+        return self.limit is None or self.limit > self.validation
+
+    def affords_second(self, drawn: int, size: int) -> bool:
+        """Return whether there will be a second iteration, before the first one.
+
+        Args:
+            drawn: Training examples of the first.
+            size: Training examples of the second.
+        """
+        if self.over(drawn):
+            return False
+        return self.limit is None or self.limit >= self.validation + 2 * (self.least + size)
+
+    def affords_another(self) -> bool:
+        """Return whether the budget can pay for an iteration beyond this one."""
+        if self.over():
+            return False
+        if self.limit is None:
+            return True
+        sizes = [decision.size for decision in self.state.decisions[-1:]]
+        return self.limit - self.state.bought - self.state.wasted >= 2 * self.least + sum(sizes)
+
+    def room(self, *, certain: int, guesses: int, reads: int, screened: bool) -> int:
+        """Return how many more rollouts may be started on a guess.
+
+        Args:
+            certain: Rollouts begun early that are sure to be asked for: as good as bought.
+            guesses: Guesses that nobody has asked for yet.
+            reads: Shards that are read on a guess.
+            screened: Whether a child is being screened whose validation has not been asked for.
+        """
+        rollouts = self.state.bought + certain
+        wasted = self.state.wasted + self.state.wasted_reads + reads
+        room = speculation_room(self.share, self.planned(rollouts, screened=screened), wasted, guesses)
+        if self.limit is None:
+            return room
+        # What the budget has left is for what is needed: another iteration at least, before any guess.
+        return max(0, min(room, self.limit - rollouts - self.state.wasted - guesses - self.least))
+
+    def planned(self, rollouts: int, *, screened: bool) -> int:
+        """Return the rollouts that the epoch under way will have asked for when it is over, as far as one can tell.
+
+        Each of its iterations screens a child, which is validated as often as children were so far, the first
+        counted in. Few iterations are the careful guess: batches as large as now, or a quarter of the epoch
+        where that is more. A budget may end it before.
+
+        Args:
+            rollouts: Asked for so far.
+            screened: Whether a child's validation is still to come in the iteration under way.
+        """
+        cursor, outcomes = self.state.cursor, self.state.outcomes
+        left = -cursor % self.epoch
+        if self.last is not None:
+            left = min(left, max(0, int(self.last) - cursor))
+        size = max(self.epoch // _FEW_UPDATES, 1, *(decision.size for decision in self.state.decisions[-1:]))
+        iterations = math.ceil(left / size)
+        kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
+        validations = int((iterations + screened) * kept * self.validation)
+        planned = rollouts + left + iterations * self.screen + validations
+        return planned if self.limit is None else min(planned, max(self.limit, rollouts))
+
+
+def speculation_room(share: float, rollouts: int, wasted: int, outstanding: int) -> int:
+    """Return how many more rollouts may be started on a guess.
+
+    Even if every guess turned out wrong, no more than ``share`` of all rollouts would have been
+    bought for nothing: (wasted + outstanding + more) ≤ share · (rollouts + outstanding + more).
+
+    Args:
+        share: The share, in [0, 1).
+        rollouts: Rollouts that are asked for: so far, or by the plan's end.
+        wasted: Rollouts that were bought for nothing so far.
+        outstanding: Guesses that nobody has asked for yet.
+    """
+    return max(0, int((share * (rollouts + outstanding) - wasted - outstanding) / (1 - share)))
