@@ -5,11 +5,12 @@ from typing import Any
 
 from combee_dspy.rollouts._asyncio import Asyncio, awaits
 from combee_dspy.rollouts._base import CURRENT_SESSION, Executor, ExecutorSession, current_session
-from combee_dspy.rollouts._pressure import tell_pressure
+from combee_dspy.rollouts._pressure import LONGEST_WAIT, tell_pressure
 from combee_dspy.rollouts._threads import Threads
 
 __all__ = [
     "CURRENT_SESSION",
+    "LONGEST_WAIT",
     "AdaptiveLimit",
     "Asyncio",
     "CacheStats",

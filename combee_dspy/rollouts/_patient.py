@@ -24,7 +24,7 @@ import tenacity
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMRateLimitError, is_retryable_lm_error
 
-from combee_dspy.rollouts._pressure import tell_pressure
+from combee_dspy.rollouts._pressure import LONGEST_WAIT, tell_pressure
 from combee_dspy.rollouts._replicates import predictors_of
 
 __all__ = [
@@ -41,8 +41,6 @@ PATIENCE = 600.0
 """Seconds that one call, or one rollout, is kept waiting by a service that rejects it."""
 
 _LONGEST_PAUSE = 60.0
-# A service that is down for longer is not waited for: its faults are counted, not timed.
-_LONGEST_WAIT = 120.0
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
 _DEEPEST_CAUSE = 16
@@ -80,7 +78,7 @@ class Patience:
         if error.status in _OVERLOADED:
             tell_pressure(error.retry_after)
         self.faults += 1
-        return min(_seconds(error, self.faults), _LONGEST_WAIT)
+        return min(_seconds(error, self.faults), LONGEST_WAIT)
 
     def rejected(self, error: LMRateLimitError) -> float:
         """Tell of a rejection, and return the seconds until the next attempt.
@@ -116,7 +114,10 @@ class PatientLM(dspy.LM):
     answers come from DSPy's cache and go there as before.
 
     A call for several completions, and one that streams, is left to DSPy's own
-    retries: a part of its answer may be there already.
+    retries: a part of its answer may be there already. DSPy waits for as long as
+    ``Retry-After`` says, a day if it says so: no bound of this class holds for
+    such a call, nor for an LM that :func:`patient` leaves alone. The engines of
+    :func:`~combee_dspy.lms.pooled` say two minutes at most.
     """
 
     _allowed: int

@@ -6,7 +6,11 @@ from typing import Protocol, runtime_checkable
 
 from combee_dspy.rollouts._base import current_session
 
-__all__ = ["Pressed", "tell_pressure"]
+__all__ = ["LONGEST_WAIT", "Pressed", "tell_pressure"]
+
+LONGEST_WAIT = 120.0
+"""Seconds before another attempt at most, whatever a service asks for: who asks for more is down, and not coming back
+within a run. Attempts are bounded as well."""
 
 
 @runtime_checkable

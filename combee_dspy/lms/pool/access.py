@@ -25,9 +25,6 @@ _BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
 PREFIX = "openai/"
 """DSPy's name for the interface, before a model's own; not sent."""
 
-# A service that asks for more is not coming back within a run; the attempts are bounded as well.
-_LONGEST_WAIT = 120.0
-
 # The dialect wants a key. A service on one's own machine asks for none, and ignores this one.
 _NO_KEY = "none"
 
@@ -127,21 +124,17 @@ class Access:
 
     def refused(self, error: LM15Error) -> None:
         """Make an error fit for others: without credentials, and with a wait that ends. Tell of a 429."""
+        # Late: the rollouts' room stands on this one.
+        from combee_dspy.rollouts import LONGEST_WAIT, tell_pressure
+
         secrets = forms_of(self.secrets)
         error.message = mask(error.message, secrets)
         error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
         if isinstance(error, RateLimitError):
-            _tell_pressure(error.retry_after)
+            tell_pressure(error.retry_after)
         # Whatever the error: a service that is down may ask for a day as well.
         if error.retry_after is not None:
-            error.retry_after = min(error.retry_after, _LONGEST_WAIT)
-
-
-def _tell_pressure(retry_after: float | None) -> None:
-    # Late: the rollouts' room stands on this one.
-    from combee_dspy.rollouts import tell_pressure
-
-    tell_pressure(retry_after)
+            error.retry_after = min(error.retry_after, LONGEST_WAIT)
 
 
 class WithHeaders:
