@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar, Token
 from typing import Any
 from weakref import WeakValueDictionary
@@ -209,7 +209,7 @@ class _Listener(BaseCallback):
 
     Args:
         ledgers: All ledgers that hear the calls of this context.
-        heard: Called with each LM once.
+        heard: Called with each LM once; again where one of them failed.
     """
 
     def __init__(self, ledgers: tuple[Ledger, ...], heard: tuple[Callable[[Any], None], ...] = ()) -> None:
@@ -251,9 +251,12 @@ class _Listener(BaseCallback):
             call.meter.saw(inputs)
         call.books = [(ledger, ledger.begin(call.role, call.model), ledger.clock()) for ledger in self.ledgers]
         if self.heard and self._met.get(id(instance)) is not instance:
+            # Each of them hears, though another fails, and all hear again at the next call: of an LM that is missed,
+            # the key would not be kept out of what is written.
+            with ExitStack() as everyone:
+                for heard in reversed(self.heard):
+                    everyone.callback(heard, instance)
             self._met[id(instance)] = instance
-            for heard in self.heard:
-                heard(instance)
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and put it into the ledgers."""

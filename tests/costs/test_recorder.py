@@ -83,6 +83,24 @@ def test_a_call_is_counted_though_who_hears_of_its_lm_fails(lm: dspy.LM, ledger:
     assert (ledger.snapshot().total.calls, ledger.snapshot().total.errors) == (1, 1)
 
 
+def test_who_failed_to_hear_of_an_lm_hears_of_it_again_and_stops_nobody_else(lm: dspy.LM, ledger: Ledger) -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+
+    def fails_once(heard: Any) -> None:
+        first.append(heard)
+        if len(first) == 1:
+            raise ValueError("no")
+
+    with LedgerRecorder(ledger, fails_once).installed(), LedgerRecorder(Ledger(), second.append).installed():
+        lm("n=1")
+        assert (first, second) == ([lm], [lm])
+        for _ in range(2):
+            lm("n=1")
+    assert (first, second) == ([lm, lm], [lm, lm])
+    assert ledger.snapshot().total.calls == 3
+
+
 def test_dspy_parallel_inside_a_program_keeps_usage_and_role(lm: dspy.LM, ledger: Ledger) -> None:
     predict = dspy.Predict("question -> answer")
     pairs = [(predict, {"question": f"q{i}"}) for i in range(20)]
