@@ -111,12 +111,17 @@ def _without(text: str, secrets: Collection[str]) -> str:
 def forms_of(secrets: Iterable[str]) -> frozenset[str]:
     """Return what secrets look like in a text, for :func:`mask`: without white space around them, and within JSON too.
 
-    A variable that was read from a file often ends with a newline, which no service shows.
+    A variable that was read from a file often ends with a newline, which no service shows. JSON may
+    stand within JSON: a service's answer that quotes the request, as a string of a line in a log.
     """
     bare = {one for secret in secrets if len(one := secret.strip()) >= _SHORTEST}
-    return frozenset(
-        form for one in bare for form in (one, json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1])
-    )
+    return frozenset(_in_json(_in_json(bare)))
+
+
+def _in_json(texts: Iterable[str]) -> set[str]:
+    return {
+        form for text in texts for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    }
 
 
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
