@@ -311,9 +311,9 @@ class EvaluationCache:
         def write(file: CacheFile, text: str) -> bool:
             with self._lock:
                 # An invalidation comes before this or after it, and then finds it in the file.
-                if stands():
+                if standing := stands():
                     file.write_rollout(key.digest, key.program, key.row, key.replicate, text)
-                return stands()
+                return standing
 
         if self._file is None or rollout.failed_in == "service" or not stands():
             return
