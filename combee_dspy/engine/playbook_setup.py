@@ -37,6 +37,10 @@ _DEFAULTS: Mapping[str, Any] = {
     "finalists": 3,
     "speculation": 0.1,
     "lesson_ledger": True,
+    "candidate_selection_strategy": "pareto",
+    "component_selector": "round_robin",
+    # Without merges a playbook does what it says: use_merge=False is kept.
+    "max_merge_invocations": 5,
 }
 
 Draw = Callable[[int, int], tuple[tuple[int, ...], int]]
@@ -146,6 +150,7 @@ def check_playbook_settings(settings: Settings, student: dspy.Module) -> None:
     remedy = 'Leave it out, or learn instructions: artifact="instruction".'
     unused: dict[str, Any] = {
         "instruction_proposer": settings.custom_instruction_proposer,
+        "code_proposer": settings.custom_code_proposer,
         "anchors": settings.anchors or None,
         "fallback": settings.fallback,
         "rescue": settings.rescue or None,

@@ -414,6 +414,9 @@ def test_what_does_nothing_for_a_playbook_is_refused(world: Any) -> None:
         {"diversity": False},
         {"operators": ["rewrite"]},
         {"guards": Guards(max_tokens=4_000)},
+        {"candidate_selection_strategy": "current_best"},
+        {"component_selector": "all"},
+        {"max_merge_invocations": 2},
     )
     for given in ignored:
         with pytest.raises(ArgumentError):
