@@ -313,43 +313,28 @@ class Evaluator:
                 self._let_hear(tickets, hears, about)
         return started
 
-    def settle_ahead(self) -> int:
-        """Announce what was started ahead, given up and has ended since; return how many that were."""
-        ended = self.ahead.ended()
-        for entry in ended:
+    def settle_ahead(self) -> None:
+        """Announce what was started ahead, given up and has ended since."""
+        for entry in self.ahead.ended():
             split = "train" if entry.purpose == "parent" else entry.purpose
             about = About(entry.candidate_id, "speculative", entry.iteration, split=split)
             self._announcer.once(entry.said, entry.future.result(), about)
-        return len(ended)
 
     def rescore(self, metric: Metric | None = None) -> None:
         """Read the metric's identity again, between iterations: it has changed, or is another from now on."""
         self._metric = self._attempts.metric = metric if metric is not None else self._metric
         self._prints.rescore(self._metric)
 
-    def announce(
-        self,
-        rollout: Rollout,
-        identity: str,
-        *,
-        purpose: str,
-        iteration: int,
-        cached: bool = False,
-        replicate: int = 0,
-        split: str | None = None,
-    ) -> None:
-        """Tell of a rollout, under an id of its own.
+    def announce(self, rollout: Rollout, identity: str, *, purpose: str, iteration: int) -> None:
+        """Tell of a rollout that somebody else bought, under an id of its own.
 
         Args:
             rollout: The rollout.
             identity: The candidate's content hash.
-            purpose: As for :meth:`evaluate`; ``"speculative"`` for one that nobody asked for in the end.
+            purpose: As for :meth:`evaluate`.
             iteration: The iteration.
-            cached: Whether it cost nothing.
-            replicate: Which draw it is.
-            split: Where the example stands; by default as the purpose says.
         """
-        self._announcer.tell(rollout, About(identity, purpose, iteration, cached, replicate, split))
+        self._announcer.tell(rollout, About(identity, purpose, iteration))
 
     def _let_hear(self, tickets: Pending, hears: Callable[[int, Rollout], None], about: About | None) -> None:
         """Call back with each rollout as soon as it is there, and has been told of where it is known what it is."""

@@ -326,7 +326,7 @@ class Foresight:
         wait(self._evaluator.ahead.running())
         self._evaluator.settle_ahead()
 
-    def _start(self, coming: Sequence[Coming], most: int | None = None) -> None:
+    def _start(self, coming: Sequence[Coming]) -> None:
         if not self._settings.memoize:
             # Nothing could be joined, and a stream that nobody feeds would only stand in the way.
             return
@@ -334,7 +334,7 @@ class Foresight:
         items = [(one.candidate, one.rows) for one in coming]
         iteration = coming[0].iteration if coming else 0
         self._evaluator.start_ahead(
-            items, purpose="parent", lane=_DRAWN, iteration=iteration, standing="certain", most=most, ready=hears
+            items, purpose="parent", lane=_DRAWN, iteration=iteration, standing="certain", ready=hears
         )
 
     def _drop(self, unwanted: Callable[[Stream], bool]) -> list[Stream]:
