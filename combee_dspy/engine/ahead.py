@@ -63,12 +63,13 @@ class Ahead:
     def add(self, key: RolloutKey, entry: AheadEntry) -> AheadEntry:
         """Note a rollout that was started early; return its entry, which keeps whether it has been told of.
 
-        One that had been given up is charged once for each time that it was bought.
+        One that had been given up stays charged: whether it was cancelled in time, and is bought again, is a
+        matter of time.
         """
         before = self._given_up.pop(key, None)
         if before is not None:
             entry.said = before.said
-            entry.charged = before.charged and not entry.bought
+            entry.charged = before.charged
             entry.bought = entry.bought or before.bought
         self._open[key] = entry
         return entry

@@ -379,7 +379,7 @@ class Evaluator:
         )
         again = functools.partial(settings.run, ask)
         started = self.ahead.open(key) if lane is not None else self.ahead.take(key)
-        if started is not None and not started.charged:
+        if started is not None and (lane is not None or not started.charged):
             # Even where it has failed by now: it was tried as often as it would be now.
             future, bought = started.future, False
         else:

@@ -189,7 +189,7 @@ class Foresight:
 
     def beside_seed(self, begun: Begun) -> None:
         """Begin the rest of the first iteration, once a rollout has gone well."""
-        if self._first is None or self._waits:
+        if self._first is None or self._waits or not self._allowance.affords_first():
             return
         asked = (ticket.future for tickets in begun.pending for ticket in tickets)
         if not _one_went_well([*self._evaluator.ahead.futures(_DRAWN), *asked], self._evaluator.look):

@@ -354,6 +354,22 @@ def test_with_staleness_every_rollout_is_in_the_books_as_bought(world: Any) -> N
     assert program.combee_report.rollouts >= len(bought)
 
 
+def test_what_is_given_up_and_begun_again_is_charged_once() -> None:
+    ahead, key = Ahead(), RolloutKey("p", "s", "row")
+    ahead.add(key, _entry("guess"))
+    assert ahead.give_up(lambda entry, row: True, 1) == 1
+    again = _entry("guess")
+    assert ahead.add(key, again) is again
+    assert again.charged
+    assert ahead.give_up(lambda entry, row: True, 2) == 0
+
+
+def test_a_budget_of_the_seeds_validation_buys_nothing_else(world: Any) -> None:
+    program, _ = _run(world, max_metric_calls=12, num_threads=8)
+    assert len(world.task_lm.requests) == program.combee_report.rollouts == 12
+    assert not world.proposer_lm.requests
+
+
 def test_a_broken_program_pays_for_no_reflection(world: Any) -> None:
     class Broken(dspy.Module):
         def __init__(self) -> None:
