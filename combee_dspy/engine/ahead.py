@@ -80,11 +80,11 @@ class Ahead:
 
     def open_in(self, *lanes: str) -> int:
         """Return how many rollouts of some lanes nobody has asked for yet."""
-        return sum(entry.lane in lanes for entry in self._open.values())
+        return len(self.waiting_in(*lanes))
 
-    def futures(self, *lanes: str) -> list[Future[Rollout]]:
+    def waiting_in(self, *lanes: str) -> list[AheadEntry]:
         """Return the rollouts of some lanes that nobody has asked for yet."""
-        return [entry.future for entry in self._open.values() if entry.lane in lanes]
+        return [entry for entry in self._open.values() if entry.lane in lanes]
 
     def settle(self, wanted: Callable[[AheadEntry, str], bool], into: str) -> None:
         """Note that what was started on a guess is going to be asked for.

@@ -17,7 +17,7 @@ from combee_dspy.engine.ahead import Ahead, AheadEntry
 from combee_dspy.engine.announcing import About, Announcer, Said
 from combee_dspy.engine.attempts import Attempts
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.tickets import Pending, Ticket, check_service, give_up, result_of, tell_ready
+from combee_dspy.engine.tickets import Pending, Ticket, check_service, give_up, one_went_well, result_of, tell_ready
 from combee_dspy.events import Event
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
@@ -312,6 +312,22 @@ class Evaluator:
                 about = About(identity, purpose, iteration) if standing == "certain" else None
                 self._let_hear(tickets, hears, about)
         return started
+
+    def one_goes_well(self, begun: Begun, lane: str) -> bool:
+        """Wait until a rollout of some that are on their way has not failed; return whether one has not.
+
+        Args:
+            begun: Some.
+            lane: Others: what was started early in this lane.
+
+        Raises:
+            InfrastructureError: One that this run buys failed for reasons outside the program.
+        """
+        early = self.ahead.waiting_in(lane)
+        try:
+            return one_went_well([*early, *(ticket for tickets in begun.pending for ticket in tickets)], self.look)
+        except InfrastructureFaultError as fault:
+            raise give_up([early, *begun.pending], fault) from fault
 
     def settle_ahead(self) -> None:
         """Announce what was started ahead, given up and has ended since."""

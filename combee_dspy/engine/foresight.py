@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
@@ -188,15 +188,19 @@ class Foresight:
             self.state.begun_early = begun
 
     def beside_seed(self, begun: Begun) -> None:
-        """Begin the rest of the first iteration, once a rollout has gone well."""
+        """Begin the rest of the first iteration, once a rollout has gone well.
+
+        Raises:
+            InfrastructureError: One failed for a reason outside the program: what was begun early was certain to be
+                asked for, and behind it the others would only fail in turn.
+        """
         if self._first is None or self._waits or not self._allowance.affords_first():
             return
-        asked = (ticket.future for tickets in begun.pending for ticket in tickets)
-        if not _one_went_well([*self._evaluator.ahead.futures(_DRAWN), *asked], self._evaluator.look):
+        if not self._evaluator.one_goes_well(begun, _DRAWN):
             return
         self._start(self._first())
-        for future in self._evaluator.ahead.futures(_DRAWN):
-            future.add_done_callback(self._note_first)
+        for entry in self._evaluator.ahead.waiting_in(_DRAWN):
+            entry.future.add_done_callback(self._note_first)
         if self._settings.staleness:
             self._run_second(sum(len(one.rows) for one in self._first()))
 
@@ -452,21 +456,3 @@ def _reads(key: StreamKey, components: Sequence[str] | None) -> int:
 def place_of(number: int) -> str:
     """Return what tells a parent and a minibatch apart from others in the iteration."""
     return f"group {number}"
-
-
-def _one_went_well(futures: Iterable[Future[Rollout]], look: Callable[[], None]) -> bool:
-    """Wait for the first rollout that did not fail, whichever it is; return whether there is one."""
-    waiting = set(futures)
-    while waiting:
-        for future in first_of(waiting, look):
-            waiting.discard(future)
-            if future.cancelled():
-                # In a shared cache it may have been another run's.
-                continue
-            try:
-                rollout = future.result()
-            except Exception:  # noqa: BLE001 - raised, with all that the evaluator knows, where it is asked for
-                return False
-            if rollout.error is None:
-                return True
-    return False

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import contextvars
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from combee_dspy.engine.announcing import Said
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import InfrastructureFaultError
 
-__all__ = ["ATTEMPTS", "Pending", "Ticket", "check_service", "first_of", "give_up", "result_of", "tell_ready"]
+__all__ = [
+    "ATTEMPTS",
+    "Asked",
+    "Pending",
+    "Ticket",
+    "check_service",
+    "first_of",
+    "give_up",
+    "one_went_well",
+    "result_of",
+    "tell_ready",
+]
 
 ATTEMPTS = 3
 
@@ -21,6 +33,18 @@ _LOOKS = 1.0
 
 # Fewer unexplained failures than this in one call may be a matter of the examples.
 _WIDESPREAD = 3
+
+
+class Asked(Protocol):
+    """A rollout that is on its way.
+
+    Attributes:
+        future: The rollout.
+        bought: Whether this run buys it, rather than another one with the same cache.
+    """
+
+    future: Future[Rollout]
+    bought: bool
 
 
 @dataclass(slots=True)
@@ -81,6 +105,38 @@ def result_of(ticket: Ticket, look: Callable[[], None]) -> Rollout:
             ticket.future, ticket.bought = ticket.again()
 
 
+def one_went_well(asked: Iterable[Asked], look: Callable[[], None]) -> bool:
+    """Wait for the first rollout that did not fail, whichever it is; return whether there is one.
+
+    Args:
+        asked: The rollouts.
+        look: As for :func:`first_of`.
+
+    Raises:
+        InfrastructureFaultError: This run was buying one, and the service failed.
+    """
+    waiting: dict[Future[Rollout], bool] = {}
+    for one in asked:
+        waiting[one.future] = waiting.get(one.future, False) or one.bought
+    while waiting:
+        for future in first_of(waiting, look):
+            ours = waiting.pop(future)
+            if future.cancelled():
+                # In a shared cache it may have been another run's.
+                continue
+            fault = future.exception()
+            if isinstance(fault, InfrastructureFaultError):
+                if ours:
+                    raise fault
+                continue
+            if fault is not None:
+                # Raised, with all that the evaluator knows, where it is asked for.
+                return False
+            if future.result().error is None:
+                return True
+    return False
+
+
 def tell_ready(pending: Pending, ready: Callable[[int, Rollout], None]) -> None:
     """Call back with each rollout's position as soon as it is there, in the caller's own context."""
     context = contextvars.copy_context()
@@ -98,7 +154,7 @@ def tell_ready(pending: Pending, ready: Callable[[int, Rollout], None]) -> None:
         ticket.future.add_done_callback(functools.partial(done, position))
 
 
-def give_up(pending: Sequence[Pending], fault: InfrastructureFaultError) -> InfrastructureError:
+def give_up(pending: Sequence[Sequence[Asked]], fault: InfrastructureFaultError) -> InfrastructureError:
     """Cancel what has not started, and return the error to raise."""
     futures = [ticket.future for batch in pending for ticket in batch if ticket.bought]
     for future in futures:

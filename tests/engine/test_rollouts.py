@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_a_service_that_is_down_is_never_a_wrong_answer(world: Any, no_waiting: 
     with pytest.raises(InfrastructureError, match="LMServerError"):
         _compile(world, Failing(LMServerError("503"), "cat"), hooks=[hook])
     assert not [event for event in hook.of(RolloutFinished) if event.rollout.error]
+
+
+def test_an_outage_is_heard_of_before_a_first_minibatch_has_failed_in_full(world: Any, no_waiting: None) -> None:
+    class Slow(Failing):
+        def forward(self, question: str) -> dspy.Prediction:
+            time.sleep(0.1)
+            return super().forward(question)
+
+    student = Slow(LMServerError("503"))
+    with pytest.raises(InfrastructureError, match="LMServerError"):
+        _compile(world, student, num_threads=1, reflection_minibatch_size=12)
+    # One rollout, and what the only seat took before the run had heard: not twelve, and then a validation.
+    assert 3 <= student.tried <= 4 * 3
 
 
 def test_a_program_that_never_works_is_named(world: Any) -> None:
