@@ -123,10 +123,9 @@ class Combee(Teleprompter):
             :class:`~combee_dspy.engine.screening.Screening`).
         staleness: 1 lets the next iteration's minibatch run beside this one, on a parent chosen before this
             one's children are known: faster, and its effect on quality is measured on the results page.
-        speculation: The largest share of the rollouts of an epoch that may be bought on a guess and not be
-            needed, in [0, 1), reads of them counted with them; one minibatch may pass it where the first
-            children are refused. They are counted in the budget and reported (``report.speculative``,
-            ``report.speculative_reads``).
+        speculation: The largest share of the calls of an epoch, rollouts and reads of them, that may be made on a
+            guess and not be needed, in [0, 1); one minibatch may pass it where the first children are refused.
+            They are counted in the budget and reported (``report.speculative``, ``report.speculative_reads``).
         rescue: Whether reflections that a scan's result does not cover are offered to the next scan, once.
         lesson_ledger: Whether lessons that a parent's text lacks, because a sibling's child
             found them or was refused, are offered to its next update.
@@ -136,8 +135,9 @@ class Combee(Teleprompter):
         heldout_terms: What the held-out set is to show: a target, power, confidence.
         receipts: Where readings of the held-out set are noted, so that a study cannot move it: a file,
             or a :class:`~combee_dspy.evaluation.ReceiptBook`; by default a file in ``log_dir``.
-        finalists: How many of the best candidates are validated once more before one is chosen,
-            where the task LM samples and the budget has room for it; 1 chooses at once.
+        finalists: How many of the best candidates are drawn once more before one is chosen, on the validation
+            examples on which they scored differently, where the task LM samples and the budget has room for
+            all of them; 1 chooses at once.
         memoize: Whether a (candidate, example) pair is bought only once in a run. By
             default it is, except in parity with ``dspy.GEPA``, which buys it again.
         cache: Where rollouts that have been paid for are kept: a path, for every run that names

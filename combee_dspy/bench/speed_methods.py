@@ -122,15 +122,22 @@ class Pinned(BatchController):
 
 
 def picked_size(decisions: Sequence[BatchDecision], examples: int) -> int:
-    """Return the size that the controller settled on, at most a third of the epoch.
+    """Return the size that the controller settled on, at most a third of the epoch, as it plans it for a whole epoch.
+
+    What it planned last cuts the rest of an epoch, behind the sizes that it measured, into even batches. An epoch
+    from its start is cut likewise here.
 
     Args:
         decisions: A run's decisions, in order.
         examples: Training examples.
     """
-    fitted = [decision.size for decision in decisions if decision.fit is not None]
-    size = (fitted or [decision.size for decision in decisions] or [1])[-1]
-    return max(1, min(size, examples // _UPDATES))
+    fitted = [decision for decision in decisions if decision.fit is not None]
+    chosen = (fitted or [*decisions])[-1:]
+    evened = [clamp.before for decision in chosen for clamp in decision.clamps if clamp.name == "even"]
+    wanted = (evened or [decision.size for decision in chosen] or [1])[-1]
+    size = max(1, min(wanted, examples // _UPDATES))
+    updates = -(-examples // size)
+    return -(-examples // updates)
 
 
 def lacking(method: str) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 __all__ = ["bottom", "next_size", "other_size", "top"]
 
+# Wide enough to tell a service that is full (α = 0, equal epochs) from one that is idle (α = 1, a fifth of the time).
+_SPREAD = 5
+
 
 def top(trainset_size: int, count: int, min_updates: int) -> int:
     """Return the largest size to measure, or 0 where ``count`` sizes do not fit in one epoch.
@@ -24,8 +27,18 @@ def top(trainset_size: int, count: int, min_updates: int) -> int:
 
 
 def bottom(largest: int, count: int, min_size: int) -> int:
-    """Return the smallest size to measure: ``min_size``, or less to leave room for ``count`` sizes."""
-    return max(1, min(min_size, largest - count + 1))
+    """Return the smallest size to measure.
+
+    A fifth of the largest, or ``min_size`` where that is more: an update from a handful of examples is often refused
+    on its screen, and an iteration without a validation says nothing about those that have one. Less where
+    ``count`` sizes would not fit.
+
+    Args:
+        largest: The largest size to measure.
+        count: Distinct sizes to measure.
+        min_size: Examples of the smallest batch that is planned.
+    """
+    return max(1, min(max(min_size, largest // _SPREAD), largest - count + 1))
 
 
 def next_size(measured: Collection[int], count: int, smallest: int, largest: int) -> int:

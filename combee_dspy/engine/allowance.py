@@ -87,11 +87,12 @@ class Allowance:
         return max(0, min(room, self.limit - rollouts - self.state.wasted - guesses - self.least))
 
     def planned(self, rollouts: int, *, screened: bool) -> int:
-        """Return the rollouts that the epoch under way will have asked for when it is over, as far as one can tell.
+        """Return the calls that the epoch under way will have made when it is over, as far as one can tell.
 
-        Each of its iterations screens a child, which is validated as often as children were so far, the first
-        counted in. Few iterations are the careful guess: batches as large as now, or a quarter of the epoch
-        where that is more. A budget may end it before.
+        They are rollouts and shards read. Each of its iterations screens a child, which is validated as often as
+        children were so far, the first counted in, and reads as many shards as an iteration did so far. Few
+        iterations are the careful guess: batches as large as now, or a quarter of the epoch where that is more. A
+        budget may end it before.
 
         Args:
             rollouts: Asked for so far.
@@ -106,19 +107,22 @@ class Allowance:
         kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
         validations = int((iterations + screened) * kept * self.validation)
         planned = rollouts + left + iterations * self.screen + validations
-        return planned if self.limit is None else min(planned, max(self.limit, rollouts))
+        reads = self.state.reads
+        if self.limit is not None and planned > self.limit:
+            return max(self.limit, rollouts) + reads
+        return planned + reads + reads * iterations // max(1, len(self.state.decisions))
 
 
-def speculation_room(share: float, rollouts: int, wasted: int, outstanding: int) -> int:
-    """Return how many more rollouts may be started on a guess.
+def speculation_room(share: float, calls: int, wasted: int, outstanding: int) -> int:
+    """Return how many more calls may be started on a guess.
 
-    Even if every guess turned out wrong, no more than ``share`` of all rollouts would have been
-    bought for nothing: (wasted + outstanding + more) ≤ share · (rollouts + outstanding + more).
+    Even if every guess turned out wrong, no more than ``share`` of all calls would have been made for nothing:
+    (wasted + outstanding + more) ≤ share · (calls + outstanding + more), to the nearest call.
 
     Args:
         share: The share, in [0, 1).
-        rollouts: Rollouts that are asked for: so far, or by the plan's end.
-        wasted: Rollouts that were bought for nothing so far.
+        calls: Calls that are asked for: so far, or by the plan's end.
+        wasted: Calls that were made for nothing so far.
         outstanding: Guesses that nobody has asked for yet.
     """
-    return max(0, int((share * (rollouts + outstanding) - wasted - outstanding) / (1 - share)))
+    return max(0, round((share * (calls + outstanding) - wasted - outstanding) / (1 - share)))

@@ -67,9 +67,9 @@ class Foresight:
       beside its screen and its validation. Where that is too much for a guess, or where there are several
       children, it begins on the likeliest when that is known. A child's validation begins beside its screen, as
       far as guesses go, and in full once the screen cannot refuse it any more.
-    - Guesses together never risk more than ``speculation`` of the rollouts that the epoch under way will have
-      taken in the end if children are validated as often as so far, reads counted with them: where the first are
-      refused, one minibatch may pass it. Rollouts that were bought for nothing are charged to the budget.
+    - Guesses together never risk more than ``speculation`` of the calls, rollouts and reads, that the epoch under way
+      will have taken in the end if children are validated as often as so far: where the first are refused, one
+      minibatch may pass it. Rollouts that were bought for nothing are charged to the budget.
     - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
       before this one's children were known. A single child whose screen is certain is then the likely parent of the
       iteration after that, and its minibatch begins as a guess.
@@ -154,6 +154,7 @@ class Foresight:
             right = stream is not None and stream.guessed and stream.iteration == iteration
             if stream is not None and right and self._offers_now(stream):
                 stream.confirm()
+                self.state.reads += _reads(key, stream.components)
                 for component in stream.components:
                     self.state.lost.pop(component, None)
         self._drop(lambda stream: stream.guessed)
@@ -399,6 +400,8 @@ class Foresight:
                 readings[component] = (scan, rescued)
         if not readings:
             return None
+        if not guessed:
+            self.state.reads += _reads(key, tuple(readings))
         enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
         record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
         stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, held=held)

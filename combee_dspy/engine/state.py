@@ -79,6 +79,7 @@ class RunState:
         asked: Rollouts asked for, those at hand included.
         bought: Those of them that were new to the run.
         wasted: Rollouts that were started on a guess and given up, in time or not.
+        reads: Shards of scans that were asked for, ⌊√n⌋ a component.
         wasted_reads: Shards of scans that were begun on a guess and given up, ⌊√n⌋ a component, read or not.
         begun_early: When the first minibatch was begun, before the seed's validation; ``None`` elsewhere.
         ran_early: When the last of its rollouts had ended that have.
@@ -121,6 +122,7 @@ class RunState:
     asked: int = 0
     bought: int = 0
     wasted: int = 0
+    reads: int = 0
     wasted_reads: int = 0
     begun_early: float | None = None
     ran_early: float | None = None
@@ -221,7 +223,7 @@ class RunState:
                 "lessons": self.lessons.dump(),
                 "lost": dump_lost(self.lost),
                 "unbilled": self.unbilled,
-                "counts": [self.asked, self.bought, self.wasted, self.wasted_reads],
+                "counts": [self.asked, self.bought, self.wasted, self.wasted_reads, self.reads],
                 "drawn_ahead": {str(key): [list(one) for one in drawn] for key, drawn in self.drawn_ahead.items()},
                 "minibatches": {str(key): sizes for key, sizes in self._minibatches.items()},
             },
@@ -252,8 +254,8 @@ class RunState:
         self.lessons.load(data["lessons"])
         self.lost = load_lost(data.get("lost", {}))
         self.unbilled = int(data["unbilled"])
-        counts = [*map(int, data.get("counts", ())), 0, 0, 0, 0]
-        self.asked, self.bought, self.wasted, self.wasted_reads = counts[:4]
+        counts = [*map(int, data.get("counts", ())), 0, 0, 0, 0, 0]
+        self.asked, self.bought, self.wasted, self.wasted_reads, self.reads = counts[:5]
         self.drawn_ahead = {
             int(key): [(int(parent), list(ids)) for parent, ids in drawn]
             for key, drawn in data.get("drawn_ahead", {}).items()

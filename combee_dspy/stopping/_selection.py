@@ -23,7 +23,8 @@ class Finalist:
 
     Attributes:
         index: Its index in gepa's pool: earlier candidates have smaller ones.
-        draws: Validation scores, draw by draw, each in the order of the validation examples.
+        draws: Validation scores, draw by draw, each in the order of the validation examples. A later draw may repeat
+            the scores of an earlier one where all finalists had the same.
         tokens: Tokens of its text, as every call pays them.
     """
 

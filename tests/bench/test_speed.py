@@ -23,7 +23,7 @@ from combee_dspy.bench.speed_methods import DEFAULT_METHODS, Pinned, lacking, pi
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.lms import CapacityModel, SimulatedConfig, SimulatedService, SimulatedTask
-from combee_dspy.records import BatchDecision, PowerLawFit
+from combee_dspy.records import BatchDecision, Clamp, PowerLawFit
 
 TINY = SpeedOptions(
     methods=("gepa", "combee"), examples=6, validation=4, heldout=5, slots=4, time_scale=0.001, base_accuracy=0.3
@@ -208,6 +208,13 @@ def test_the_size_that_was_settled_on_leaves_three_updates(sizes: tuple[int, ...
     last = len(sizes) - fitted
     decisions = [BatchDecision(size, "why", fit=fit if at >= last else None) for at, size in enumerate(sizes)]
     assert picked_size(decisions, 240) == picked
+
+
+def test_a_size_that_was_cut_to_even_out_the_rest_of_an_epoch_is_evened_over_a_whole_one() -> None:
+    fit = PowerLawFit(1.0, 0.5, 0.0, 10)
+    cut = Clamp("even", 60, 47, "141 examples are left of the epoch: 3 batches of 47")
+    assert picked_size([BatchDecision(47, "why", fit, (cut,))], 240) == 60
+    assert picked_size([BatchDecision(50, "why", fit)], 240) == 48
 
 
 def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
