@@ -23,6 +23,7 @@ class AheadEntry:
         purpose: What it was likely to be for.
         lane: What may be given up together.
         bought: Whether it costs anything; not where an earlier run had paid for it.
+        held: Whether it is counted and has not begun.
         iteration: The iteration it is charged to, once it was given up.
         charged: Whether the budget has been told of it.
         said: Whether the run's listeners have been told of it.
@@ -33,6 +34,7 @@ class AheadEntry:
     purpose: str
     lane: str
     bought: bool = True
+    held: bool = False
     iteration: int = 0
     charged: bool = False
     said: Said = field(default_factory=Said)

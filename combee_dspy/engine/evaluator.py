@@ -97,6 +97,19 @@ class Begun:
             ticket.future.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """How a rollout is started before it is asked for.
+
+    Attributes:
+        lane: What it may be given up with.
+        held: Whether it is counted and not begun.
+    """
+
+    lane: str
+    held: bool
+
+
 class Evaluator:
     """Runs candidates on examples over one executor, and buys no rollout twice.
 
@@ -148,6 +161,7 @@ class Evaluator:
         self._prints = Fingerprints(metric, failure_score)
         self._known: set[RolloutKey] = set()
         self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
+        self._paid = False
         self.ahead = Ahead()
 
     def _keeps(self, row: str) -> bool:
@@ -280,7 +294,9 @@ class Evaluator:
     ) -> int:
         """Start rollouts that are likely to be asked for, and return how many are new to this run.
 
-        Whoever evaluates one later joins it. Without a memo there is nothing to join, so nothing is bought.
+        Whoever evaluates one later joins it. Without a memo there is nothing to join, so nothing is bought. A run that
+        has found all its rollouts in the cache so far repeats another one, which may have given up its wrong guesses
+        before they began: its own are counted and not begun, so that a repeated run buys nothing.
 
         Args:
             items: Candidates, each with its batch; what comes first is bought first.
@@ -297,6 +313,7 @@ class Evaluator:
             return 0
         self._prints.read_settings()
         place = Place(SPECULATIVE if standing == "guess" else _LANES.get(purpose, "rollout"), iteration=iteration)
+        early = _Early(lane, held=standing != "certain" and not self._paid)
         started = 0
         for number, (candidate, batch) in enumerate(items):
             identity = candidate_id(candidate)
@@ -304,7 +321,7 @@ class Evaluator:
             for example in batch:
                 if most is not None and started >= most:
                     break
-                tickets.append(self._submit(candidate, identity, example, 0, purpose, place, lane=lane))
+                tickets.append(self._submit(candidate, identity, example, 0, purpose, place, early))
                 started += tickets[-1].new
             hears = ready[number] if ready else None
             if hears is not None:
@@ -371,7 +388,7 @@ class Evaluator:
         replicate: int,
         purpose: str,
         place: Place,
-        lane: str | None = None,
+        early: _Early | None = None,
     ) -> Ticket:
         row = self.row_hash(example)
         key: RolloutKey | None = None
@@ -394,21 +411,17 @@ class Evaluator:
             cache.obtain, key, example, lambda: self._program(candidate, identity), buy, traced=self._keeps(row)
         )
         again = functools.partial(settings.run, ask)
-        started = self.ahead.open(key) if lane is not None else self.ahead.take(key)
-        if started is not None and (lane is not None or not started.charged):
-            # Even where it has failed by now: it was tried as often as it would be now.
-            future, bought = started.future, False
-        else:
-            future, bought = ask()
+        started = self.ahead.take(key) if early is None else self.ahead.open(key)
+        future, bought = self._future(started, early, ask)
         if started is not None and place.lane != SPECULATIVE:
             self._move(future, place)
-        if lane is not None:
+        if early is not None:
             if started is not None:
                 return Ticket(future, started.bought, new=False, again=again, said=started.said)
             if key in self._known:
                 # It is told of by whoever asked for it.
                 return Ticket(future, bought, new=False, again=again, said=Said(done=True))
-            entry = self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought))
+            entry = self.ahead.add(key, AheadEntry(future, identity, purpose, early.lane, bought, early.held))
             return Ticket(future, bought, new=True, again=again, said=entry.said)
         if started is not None:
             # It was bought for this very call, early: the books do not tell the two apart.
@@ -417,6 +430,21 @@ class Evaluator:
         new = bought or key not in self._known
         self._known.add(key)
         return Ticket(future, bought, new, again)
+
+    def _future(
+        self, started: AheadEntry | None, early: _Early | None, ask: Callable[[], tuple[Future[Rollout], bool]]
+    ) -> tuple[Future[Rollout], bool]:
+        """Return a rollout, and whether this call buys it: the one that was started early, or one that is asked for."""
+        if started is not None and (early is not None or not (started.charged or started.held)):
+            # Even where it has failed by now: it was tried as often as it would be now.
+            return started.future, False
+        if early is not None and early.held:
+            future: Future[Rollout] = Future()
+            future.cancel()
+            return future, False
+        future, bought = ask()
+        self._paid = self._paid or bought
+        return future, bought
 
     def _move(self, future: Future[Rollout], place: Place) -> None:
         """Give a rollout that waits another place in the queue, where the executor has one."""

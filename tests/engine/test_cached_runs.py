@@ -48,6 +48,7 @@ def _same(first: dspy.Module, second: dspy.Module) -> None:
     assert first.dump_state() == second.dump_state()
     assert first.combee_report.rollouts == second.combee_report.rollouts
     assert first.combee_report.iterations == second.combee_report.iterations
+    assert first.combee_report.speculative == second.combee_report.speculative
 
 
 def test_the_second_of_two_identical_runs_buys_nothing_and_gives_the_same(world: Any, tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_react_and_chain_of_thought_come_back_too(world: Any, tmp_path: Path) ->
         """Look an animal up."""
         return f"{animal} is an animal"
 
+    guesses = []
     for student in (
         dspy.ReAct("question -> answer", tools=[lookup], max_iters=2),
         dspy.ChainOfThought("question -> answer"),
@@ -80,6 +82,9 @@ def test_react_and_chain_of_thought_come_back_too(world: Any, tmp_path: Path) ->
         second = _compile(world, **given)
         assert _asked(world) == asked
         _same(first, second)
+        guesses.append(first.combee_report.speculative)
+    # Those that were given up before they began are not in the cache.
+    assert any(guesses)
 
 
 def test_one_object_serves_several_runs(world: Any) -> None:
