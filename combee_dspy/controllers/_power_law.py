@@ -45,6 +45,10 @@ class PowerLaw(BatchController):
     **Even batches.** What is left of an epoch is cut into batches of one size: five of 48 rather than
     four of 56 and one of 16, whose update would cost as much time as the others.
 
+    **What is measured.** A geometric ladder of sizes from a dozen examples, or a fifth of the largest where that is
+    less, up to N / ``min_updates``. Smaller batches would tell more about α if their children were not refused so
+    often, which makes their iterations short: measured from 3 examples, α came out between 0.6 and 1.1 on one service.
+
     **Bounds.** Every bound that changes the size is kept as a clamp, in this
     order: ``min-size`` (the only one that raises it), ``trainset`` (N),
     ``epoch-updates`` (N / ``min_updates``), ``capacity`` (``waves`` times what
@@ -118,7 +122,8 @@ class PowerLaw(BatchController):
         bounds = (trainset_bound(view), capacity_bound(view, self.waves), context_bound(view), budget_bound(view))
         size, clamps = apply(wanted, bounds)
         if size in taken:
-            found = _profile.other_size(taken, size)
+            least = max(1, min(self.min_size, size - self.profile + 1))
+            found = _profile.other_size(taken, least, size)
             if found is None:
                 return None
             size = found

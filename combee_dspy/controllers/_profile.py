@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 __all__ = ["bottom", "next_size", "other_size", "top"]
 
+# Below a dozen examples an update is often refused on its screen, and an iteration without a validation says nothing
+# about those that have one.
+_FEW = 12
 # Wide enough to tell a service that is full (α = 0, equal epochs) from one that is idle (α = 1, a fifth of the time).
 _SPREAD = 5
 
@@ -27,18 +30,16 @@ def top(trainset_size: int, count: int, min_updates: int) -> int:
 
 
 def bottom(largest: int, count: int, min_size: int) -> int:
-    """Return the smallest size to measure.
+    """Return the smallest size to measure: a dozen, or a fifth of the largest where that is less.
 
-    A fifth of the largest, or ``min_size`` where that is more: an update from a handful of examples is often refused
-    on its screen, and an iteration without a validation says nothing about those that have one. Less where
-    ``count`` sizes would not fit.
+    It is ``min_size`` at least, and less where ``count`` sizes would not fit.
 
     Args:
         largest: The largest size to measure.
         count: Distinct sizes to measure.
         min_size: Examples of the smallest batch that is planned.
     """
-    return max(1, min(max(min_size, largest // _SPREAD), largest - count + 1))
+    return max(1, min(max(min_size, min(_FEW, largest // _SPREAD)), largest - count + 1))
 
 
 def next_size(measured: Collection[int], count: int, smallest: int, largest: int) -> int:
@@ -65,20 +66,25 @@ def next_size(measured: Collection[int], count: int, smallest: int, largest: int
     return max(reached + 1, min(step, largest - missing + 1))
 
 
-def other_size(measured: Collection[int], limit: int) -> int | None:
-    """Return the size up to ``limit`` that is furthest, by ratio, from every size measured.
+def other_size(measured: Collection[int], least: int, limit: int) -> int | None:
+    """Return the size that is furthest, by ratio, from every size measured.
 
     Used where the ladder cannot go on because a bound is in the way.
 
+    Args:
+        measured: Sizes measured so far.
+        least: The smallest that may be returned, at least 1.
+        limit: The largest.
+
     Returns:
-        The size, or ``None`` where every size up to ``limit`` has been measured.
+        The size, or ``None`` where every size between has been measured.
     """
     taken = sorted(set(measured))
-    options = {1, limit}
-    for low, high in zip([1, *taken], [*taken, limit], strict=True):
+    options = {least, limit}
+    for low, high in zip([least, *taken], [*taken, limit], strict=True):
         middle = round((max(low, 1) * max(high, 1)) ** 0.5)
         options |= {low - 1, low + 1, middle, high - 1, high + 1}
-    free = sorted(size for size in options if 1 <= size <= limit and size not in taken)
+    free = sorted(size for size in options if least <= size <= limit and size not in taken)
     if not free:
         return None
     return max(free, key=lambda size: min((max(size / m, m / size) for m in taken), default=size))

@@ -103,7 +103,8 @@ class Allowance:
         if self.last is not None:
             left = min(left, max(0, int(self.last) - cursor))
         size = max(self.epoch // _FEW_UPDATES, 1, *(decision.size for decision in self.state.decisions[-1:]))
-        iterations = math.ceil(left / size)
+        # With staleness the next iteration's minibatch has been drawn, and its children are still to come.
+        iterations = math.ceil(left / size) + len(self.state.drawn_ahead)
         kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
         validations = int((iterations + screened) * kept * self.validation)
         planned = rollouts + left + iterations * self.screen + validations

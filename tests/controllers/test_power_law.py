@@ -44,7 +44,7 @@ def run(controller, view, seconds, epochs=1.0):
 def test_golden_run_on_a_service_whose_iterations_grow_slowly():
     start = BatchView(iteration=1, trainset_size=240, **WIDE)
     decisions, _ = run(PowerLaw(min_updates=6), start, lambda bs: 20 * bs**0.2)
-    assert [d.size for d in decisions[:3]] == [3, 11, 40]
+    assert [d.size for d in decisions[:3]] == [8, 18, 40]
     assert all(d.fit is None and d.reason.startswith("measuring") for d in decisions[:3])
     for decision in decisions[3:]:
         assert decision.fit.scale == pytest.approx(20 * 240, rel=1e-6)
@@ -52,8 +52,8 @@ def test_golden_run_on_a_service_whose_iterations_grow_slowly():
         assert decision.fit.tau == pytest.approx(0.016 * 4800 * 50**-0.8, rel=1e-6), "1.6 % of the epoch's own delay"
         assert decision.fit.plateau == pytest.approx(0.8 / 0.016, rel=1e-6)
         assert "plateau 50" in decision.reason
-    # 186 examples are left of the epoch: five batches, even ones, of at most N / 6 = 40.
-    assert [decision.size for decision in decisions[3:]] == [38, 37, 37, 37, 37]
+    # 174 examples are left of the epoch: five batches, even ones, of at most N / 6 = 40.
+    assert [decision.size for decision in decisions[3:]] == [35, 35, 35, 35, 34]
     assert [clamp.name for clamp in decisions[3].clamps] == ["epoch-updates", "even"]
 
 
@@ -125,8 +125,8 @@ def test_the_ladder_is_geometric():
 def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured():
     view = BatchView(iteration=1, trainset_size=240, workers=2)
     decisions, _ = run(PowerLaw(min_updates=6), view, lambda bs: 5.0)
-    assert [d.size for d in decisions[:3]] == [3, 8, 1]
-    assert [(c.name, c.before, c.after) for c in decisions[1].clamps] == [("capacity", 11, 8)]
+    assert [d.size for d in decisions[:3]] == [8, 3, 5]
+    assert [(c.name, c.before, c.after) for c in decisions[1].clamps] == [("capacity", 18, 8)]
     assert decisions[3].fit is not None
 
 
@@ -141,7 +141,8 @@ def test_where_only_one_size_can_be_had_it_says_so():
 def test_batches_that_save_no_time_give_the_smallest_size_with_the_reason():
     decisions, _ = run(PowerLaw(min_updates=6), BatchView(iteration=1, trainset_size=240, **WIDE), lambda bs: bs**1.3)
     last = decisions[-1]
-    assert last.size == 3
+    # Even batches of what is left of the epoch, of at most the eight that were measured.
+    assert last.size == 7
     assert "save no time" in last.reason
     assert last.fit.exponent == pytest.approx(-0.3)
     assert last.fit.plateau == 0
@@ -160,7 +161,20 @@ def test_sizes_that_were_planned_and_skipped_are_not_planned_again():
     view, sizes = BatchView(iteration=1, trainset_size=240, **WIDE), []
     for iteration in range(1, 4):
         sizes.append(PowerLaw(min_updates=6).plan(replace(view, iteration=iteration, planned=tuple(sizes))).size)
-    assert sizes == [3, 11, 40]
+    assert sizes == [8, 18, 40]
+
+
+@pytest.mark.parametrize(("examples", "smallest"), [(12, 1), (24, 3), (60, 3), (120, 6), (240, 12), (1200, 12)])
+def test_the_ladder_begins_at_a_dozen_or_a_fifth_of_its_top(examples, smallest):
+    """An update from a handful of examples is often refused, and its iteration is short for that reason alone."""
+    assert PowerLaw().plan(BatchView(iteration=1, trainset_size=examples, **WIDE)).size == smallest
+
+
+def test_another_size_than_a_bound_allows_is_no_handful_where_there_is_a_choice():
+    assert ladder.other_size([8], 3, 8) == 3
+    assert ladder.other_size([3, 8], 3, 8) == 5
+    assert ladder.other_size([1], 1, 1) is None
+    assert ladder.other_size([2], 1, 2) == 1
 
 
 def test_an_epoch_that_ended_before_all_sizes_were_measured_is_fitted_with_what_there_is():
