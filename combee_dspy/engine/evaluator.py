@@ -161,7 +161,7 @@ class Evaluator:
         self._prints = Fingerprints(metric, failure_score)
         self._known: set[RolloutKey] = set()
         self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
-        self._paid = False
+        self._paid = self._found = False
         self.ahead = Ahead()
 
     def _keeps(self, row: str) -> bool:
@@ -313,7 +313,7 @@ class Evaluator:
             return 0
         self._prints.read_settings()
         place = Place(SPECULATIVE if standing == "guess" else _LANES.get(purpose, "rollout"), iteration=iteration)
-        early = _Early(lane, held=standing != "certain" and not self._paid)
+        early = _Early(lane, held=standing != "certain" and self._found and not self._paid)
         started = 0
         for number, (candidate, batch) in enumerate(items):
             identity = candidate_id(candidate)
@@ -443,7 +443,7 @@ class Evaluator:
             future.cancel()
             return future, False
         future, bought = ask()
-        self._paid = self._paid or bought
+        self._paid, self._found = self._paid or bought, self._found or not bought
         return future, bought
 
     def _move(self, future: Future[Rollout], place: Place) -> None:
