@@ -132,9 +132,10 @@ def picked_size(decisions: Sequence[BatchDecision], examples: int) -> int:
         examples: Training examples.
     """
     fitted = [decision for decision in decisions if decision.fit is not None]
-    chosen = (fitted or [*decisions])[-1:]
-    evened = [clamp.before for decision in chosen for clamp in decision.clamps if clamp.name == "even"]
-    wanted = (evened or [decision.size for decision in chosen] or [1])[-1]
+    if not decisions:
+        return 1
+    last = (fitted or decisions)[-1]
+    wanted = next((clamp.before for clamp in last.clamps if clamp.name == "even"), last.size)
     size = max(1, min(wanted, examples // _UPDATES))
     updates = -(-examples // size)
     return -(-examples // updates)

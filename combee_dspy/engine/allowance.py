@@ -11,6 +11,8 @@ __all__ = ["Allowance", "speculation_room"]
 
 # Updates that an epoch has at least where PowerLaw, at its defaults, picks the size.
 _FEW_UPDATES = 4
+# A minibatch and its reads are guessed whole or not at all: a third of a call over is no reason to wait for them.
+_TO_THE_DIGIT = 1.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Allowance:
 
     Attributes:
         state: The run's state.
-        share: The largest share of rollouts that may be bought on a guess and not be needed, in [0, 1).
+        share: The largest share of calls, rollouts and reads, that may be made on a guess and not be needed, in [0, 1).
         validation: Validation examples.
         screen: Examples that a child runs on before its validation.
         epoch: Training examples, N.
@@ -69,24 +71,26 @@ class Allowance:
         sizes = [decision.size for decision in self.state.decisions[-1:]]
         return self.limit - self.state.bought - self.state.wasted >= 2 * self.least + sum(sizes)
 
-    def room(self, *, certain: int, guesses: int, reads: int, screened: bool) -> int:
-        """Return how many more rollouts may be started on a guess.
+    def room(self, *, certain: int, guesses: int, reading: int, guessed_reads: int, screened: bool) -> int:
+        """Return how many more calls, rollouts or reads, may be started on a guess.
 
         Args:
             certain: Rollouts begun early that are sure to be asked for: as good as bought.
-            guesses: Guesses that nobody has asked for yet.
-            reads: Shards that are read on a guess.
+            guesses: Guessed rollouts that nobody has asked for yet.
+            reading: Shards of scans that are under way.
+            guessed_reads: Shards that may be read on a guess.
             screened: Whether a child is being screened whose validation has not been asked for.
         """
         rollouts = self.state.bought + certain
-        wasted = self.state.wasted + self.state.wasted_reads + reads
-        room = speculation_room(self.share, self.planned(rollouts, screened=screened), wasted, guesses)
+        wasted = self.state.wasted + self.state.wasted_reads + guessed_reads
+        planned = self.planned(rollouts, reading, screened=screened)
+        room = speculation_room(self.share, planned, wasted, guesses)
         if self.limit is None:
             return room
         # What the budget has left is for what is needed: another iteration at least, before any guess.
         return max(0, min(room, self.limit - rollouts - self.state.wasted - guesses - self.least))
 
-    def planned(self, rollouts: int, *, screened: bool) -> int:
+    def planned(self, rollouts: int, reading: int, *, screened: bool) -> int:
         """Return the calls that the epoch under way will have made when it is over, as far as one can tell.
 
         They are rollouts and shards read. Each of its iterations screens a child, which is validated as often as
@@ -96,6 +100,7 @@ class Allowance:
 
         Args:
             rollouts: Asked for so far.
+            reading: Shards of scans that are under way.
             screened: Whether a child's validation is still to come in the iteration under way.
         """
         cursor, outcomes = self.state.cursor, self.state.outcomes
@@ -108,9 +113,10 @@ class Allowance:
         kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
         validations = int((iterations + screened) * kept * self.validation)
         planned = rollouts + left + iterations * self.screen + validations
-        reads = self.state.reads
-        if self.limit is not None and planned > self.limit:
-            return max(self.limit, rollouts) + reads
+        reads = self.state.reads + reading
+        # With less left than the smallest iteration takes, a budget ends a run.
+        if self.limit is not None and planned > (most := self.limit - self.least):
+            return max(most, rollouts) + reads
         return planned + reads + reads * iterations // max(1, len(self.state.decisions))
 
 
@@ -118,7 +124,8 @@ def speculation_room(share: float, calls: int, wasted: int, outstanding: int) ->
     """Return how many more calls may be started on a guess.
 
     Even if every guess turned out wrong, no more than ``share`` of all calls would have been made for nothing:
-    (wasted + outstanding + more) ≤ share · (calls + outstanding + more), to the nearest call.
+    (wasted + outstanding + more) ≤ share · (calls + outstanding + more). A share is kept to within half a
+    per cent of itself: 0.1 is 0.1005 at most.
 
     Args:
         share: The share, in [0, 1).
@@ -126,4 +133,5 @@ def speculation_room(share: float, calls: int, wasted: int, outstanding: int) ->
         wasted: Calls that were made for nothing so far.
         outstanding: Guesses that nobody has asked for yet.
     """
-    return max(0, round((share * (calls + outstanding) - wasted - outstanding) / (1 - share)))
+    share *= _TO_THE_DIGIT
+    return max(0, math.floor((share * (calls + outstanding) - wasted - outstanding) / (1 - share)))

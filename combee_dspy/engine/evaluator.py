@@ -434,14 +434,26 @@ class Evaluator:
     def _future(
         self, started: AheadEntry | None, early: _Early | None, ask: Callable[[], tuple[Future[Rollout], bool]]
     ) -> tuple[Future[Rollout], bool]:
-        """Return a rollout, and whether this call buys it: the one that was started early, or one that is asked for."""
-        if started is not None and (early is not None or not (started.charged or started.held)):
+        """Return a rollout, and whether this call buys it: one that was started early, or one that is asked for.
+
+        What is held is neither: its future is cancelled, and it is asked for once somebody needs it.
+        """
+        holds = early is not None and early.held
+        if started is not None and started.held and not holds:
+            started.future, started.bought = self._asked(ask)
+            started.held = False
+            return started.future, started.bought
+        if started is not None and (early is not None or not started.charged):
             # Even where it has failed by now: it was tried as often as it would be now.
             return started.future, False
-        if early is not None and early.held:
+        if holds:
             future: Future[Rollout] = Future()
             future.cancel()
+            future.set_running_or_notify_cancel()
             return future, False
+        return self._asked(ask)
+
+    def _asked(self, ask: Callable[[], tuple[Future[Rollout], bool]]) -> tuple[Future[Rollout], bool]:
         future, bought = ask()
         self._paid, self._found = self._paid or bought, self._found or not bought
         return future, bought

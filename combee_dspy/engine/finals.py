@@ -56,9 +56,8 @@ def choose(
     """Choose among a run's candidates.
 
     A validation score from a LM that samples is one draw, and the best of many
-    is partly luck. So the finalists are drawn again where they differ, and the mean of both draws
-    decides: an example on which all of them scored alike tells them apart in neither draw but by chance, and its
-    first scores stand for both. Only candidates that were validated on the same examples can be
+    is partly luck. So the finalists are drawn again, and the mean of both draws
+    decides. Only candidates that were validated on the same examples can be
     compared: those that the first of the most widely validated ones was. Not drawn again is one that a sign
     test of the paired scores shows to be worse than the best (p at or below 0.05), and one that scored on
     every example as another that stands before it, with no more tokens: nothing speaks for it.
@@ -86,23 +85,9 @@ def choose(
     chosen, first = [chosen[place] for place in rivals], [first[place] for place in rivals]
     again: Sequence[Sequence[float]] = ()
     if draw is not None and len(chosen) > 1:
-        again = _again(first, order, lambda keys: draw([dict(result.candidates[index]) for index in chosen], keys))
+        again = draw([dict(result.candidates[index]) for index in chosen], order)
     made = [
         Finalist(index, (first[place], tuple(again[place])) if again else (first[place],), tokens[pool.index(index)])
         for place, index in enumerate(chosen)
     ]
     return select(made, looks=len(scores), seed=seed)
-
-
-def _again(
-    first: Sequence[Sequence[float]],
-    order: Sequence[Any],
-    draw: Callable[[Sequence[Any]], Sequence[Sequence[float]]],
-) -> list[list[float]]:
-    """Return a second draw of each finalist: of the examples on which they differ, and the first of the others."""
-    differ = [position for position, scores in enumerate(zip(*first, strict=True)) if len(set(scores)) > 1]
-    second = [list(scores) for scores in first]
-    for scores, drawn in zip(second, draw([order[position] for position in differ]), strict=True):
-        for position, score in zip(differ, drawn, strict=True):
-            scores[position] = score
-    return second

@@ -19,7 +19,7 @@ from combee_dspy.engine.scanning import Scanner
 from combee_dspy.engine.screening import ScreenPlan
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
-from combee_dspy.engine.streaming import HeldEvents, Stream, StreamKey, Streams
+from combee_dspy.engine.streaming import Guess, HeldEvents, Stream, StreamKey, Streams
 from combee_dspy.engine.tickets import first_of
 from combee_dspy.events import Event
 from combee_dspy.records import Rollout
@@ -151,13 +151,12 @@ class Foresight:
         for key, iteration in drawn.items():
             stream = self._streams.get(key)
             # A merge moves what was drawn to the iteration after: a scan's chance and events are its iteration's.
-            right = stream is not None and stream.guessed and stream.iteration == iteration
+            right = stream is not None and stream.guessed is not None and stream.iteration == iteration
             if stream is not None and right and self._offers_now(stream):
                 stream.confirm()
-                self.state.reads += _reads(key, stream.components)
                 for component in stream.components:
                     self.state.lost.pop(component, None)
-        self._drop(lambda stream: stream.guessed)
+        self._drop(lambda stream: stream.guessed is not None)
         if following and not self._waits:
             self._start(following)
 
@@ -279,16 +278,18 @@ class Foresight:
             return
         coming = self._next(parent)
         room = left = self._room(screened=whole)
-        if whole and sum(len(one.rows) + _reads(self._key(one), one.components) for one in coming) > room:
+        if whole and sum(len(one.rows) for one in coming) > room:
             return
         hears: list[Hears | None] = []
         for one in coming:
             key = self._key(one)
             # A scan waits for its whole minibatch: of one that is not run in full it would not read much earlier.
-            left -= len(key[1]) + _reads(key, one.components)
-            opened = key not in self._streams and left >= 0 and self._settings.memoize
-            room -= _reads(key, one.components) if opened else 0
-            hears.append(self._open(one, key, guessed=True) if opened else None)
+            left -= len(key[1])
+            reads = max(0, min(_reads(key, one.components), left))
+            opened = key not in self._streams and reads > 0 and self._settings.memoize
+            left -= reads
+            room -= reads if opened else 0
+            hears.append(self._open(one, key, guessed=reads) if opened else None)
         items = [(one.candidate, one.rows) for one in coming]
         iteration = coming[0].iteration if coming else 0
         self._evaluator.start_ahead(
@@ -304,8 +305,9 @@ class Foresight:
         """
         self.refused(gone)
         for stream in self._drop(lambda stream: stream.iteration <= iteration):
-            if stream.guessed:
+            if stream.guessed is not None:
                 continue
+            self.state.reads += stream.asked
             for component in (name for name in stream.components if not stream.used(name)):
                 waiting = self.state.lost.get(component, ())
                 self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
@@ -346,7 +348,7 @@ class Foresight:
         """Drop streams; what was a guess until now is counted, as planned rather than as far as it came."""
         dropped = self._streams.drop(unwanted)
         # What a run buys next must not depend on time.
-        self.state.wasted_reads += sum(_reads(one.key, one.components) for one in dropped if one.guessed)
+        self.state.wasted_reads += sum(one.guessed or 0 for one in dropped)
         return dropped
 
     def _offers_now(self, stream: Stream) -> bool:
@@ -362,12 +364,18 @@ class Foresight:
         stream = self._streams.get(key)
         return self._open(coming, key) if stream is None else self._streams.hears(stream)
 
-    def _open(self, coming: Coming, key: StreamKey, *, guessed: bool = False) -> Hears | None:
-        """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet."""
+    def _open(self, coming: Coming, key: StreamKey, *, guessed: int | None = None) -> Hears | None:
+        """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet.
+
+        Args:
+            coming: Which.
+            key: Its key.
+            guessed: Of a guess, how many shards may be read before it is known to be right.
+        """
         if coming.components is None or not self._teaches(coming.operators):
             return None
         schedule = self._settings.diversity.temperature
-        if guessed and schedule is not None:
+        if guessed is not None and schedule is not None:
             # It follows from how this iteration ends.
             return None
         predict = self._predict(None if schedule is None else schedule.temperature(coming.iteration, self.state.stale))
@@ -381,7 +389,8 @@ class Foresight:
             return held
 
         # One group offers again what was lost, the first; of a guess it is taken only when the guess was right.
-        offered = {component for one in self._streams.guesses() for component in one.components} if guessed else set()
+        others = () if guessed is None else self._streams.guesses()
+        offered = {component for one in others for component in one.components}
         for component in coming.components:
             again = self.state.lost.get(component, ()) if self._settings.rescue and component not in offered else ()
             rescued = behind(len(key[1]), key[1], again)
@@ -392,19 +401,18 @@ class Foresight:
                 iteration=coming.iteration,
                 place=place,
                 size=len(key[1]) + len(rescued),
-                through=keep if guessed else None,
+                through=None if guessed is None else keep,
             )
             if scan is not None:
-                if not guessed:
+                if guessed is None:
                     self.state.lost.pop(component, None)
                 readings[component] = (scan, rescued)
         if not readings:
             return None
-        if not guessed:
-            self.state.reads += _reads(key, tuple(readings))
         enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
         record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
-        stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, held=held)
+        guess = None if guessed is None else Guess(guessed, held)
+        stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, guess=guess)
         return self._streams.open(stream)
 
     def _teaches(self, operators: tuple[int, ...] | None) -> bool:
@@ -420,14 +428,15 @@ class Foresight:
         return candidate_id(coming.candidate), tuple(self._evaluator.row_hash(row) for row in coming.rows)
 
     def _room(self, *, screened: bool = False) -> int:
-        """Return how many more rollouts may be started on a guess (see :meth:`Allowance.room`)."""
+        """Return how many more calls may be started on a guess (see :meth:`Allowance.room`)."""
         if self._waits:
             return 0
         ahead = self._evaluator.ahead
         return self._allowance.room(
             certain=ahead.open_in(_DRAWN),
             guesses=ahead.open_in(_SCREENED, _GUESSED),
-            reads=sum(_reads(one.key, one.components) for one in self._streams.guesses()),
+            reading=sum(_reads(one.key, one.components) for one in self._streams.certain()),
+            guessed_reads=sum(one.guessed or 0 for one in self._streams.guesses()),
             screened=screened,
         )
 

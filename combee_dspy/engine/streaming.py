@@ -14,7 +14,7 @@ from combee_dspy.aggregators import Scan
 from combee_dspy.events import Event
 from combee_dspy.records import Lessons, Reflection, Rollout
 
-__all__ = ["HeldEvents", "Stream", "StreamKey", "Streams", "stream_key"]
+__all__ = ["Guess", "HeldEvents", "Stream", "StreamKey", "Streams", "stream_key"]
 
 # A reader waits for its one call. What bounds the calls is the session, not this.
 _READERS = 128
@@ -68,6 +68,19 @@ class HeldEvents:
             self._emit(event)
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """How a stream is read that nobody may ever ask for.
+
+    Attributes:
+        reads: The most shards that may be read: those that are there first.
+        held: Keeps what its scans tell; ``None`` where they tell nothing.
+    """
+
+    reads: int
+    held: HeldEvents | None
+
+
 class Stream:
     """One parent on one minibatch, read while its rollouts still run.
 
@@ -86,7 +99,7 @@ class Stream:
         record: Makes one rollout's record for a component; ``None`` where it says nothing.
         enough: The score from which a rollout has no mistake; ``None`` reads shards at once.
         readers: Where shards are read. Not owned.
-        held: Keeps the events of a scan that nobody may ever ask for; ``None`` where it is certain to be asked for.
+        guess: How it is read while nobody may ever ask for it; ``None`` where it is certain to be asked for.
 
     Attributes:
         key: As given.
@@ -102,16 +115,17 @@ class Stream:
         enough: float | None,
         readers: ThreadPoolExecutor,
         *,
-        held: HeldEvents | None = None,
+        guess: Guess | None = None,
     ) -> None:
         self.key = key
         self.iteration = iteration
-        self._held_events = held
+        self._guess = guess
         self._record = record
         self._enough = enough
         self._readers = readers
         self._lock = threading.Lock()
         self._heard: set[int] = set()
+        self._asked = 0
         self._open = enough is None
         self._failure: BaseException | None = None
         self._readings = {component: _Reading(scan, rescued) for component, (scan, rescued) in readings.items()}
@@ -121,15 +135,24 @@ class Stream:
                 self._hold(reading, reading.scan.feed(size + number, reflection))
 
     @property
-    def guessed(self) -> bool:
-        """Whether it is not certain that anybody will ask for it."""
-        return self._held_events is not None
+    def guessed(self) -> int | None:
+        """How many shards may be read on a guess; ``None`` once it is certain to be asked for."""
+        return None if self._guess is None else self._guess.reads
 
     def confirm(self) -> None:
-        """Note that it is asked for: what its scans had to tell is told now."""
-        if self._held_events is not None:
-            self._held_events.release()
-            self._held_events = None
+        """Note that it is asked for: what its scans had to tell is told now, and what is there is read."""
+        with self._lock:
+            guess, self._guess = self._guess, None
+            if self._open and self._failure is None:
+                self._read_all()
+        if guess is not None and guess.held is not None:
+            guess.held.release()
+
+    @property
+    def asked(self) -> int:
+        """How many shards were given to be read."""
+        with self._lock:
+            return self._asked
 
     @property
     def running(self) -> list[Future[None]]:
@@ -168,8 +191,7 @@ class Stream:
                 self._failure = error
                 return
             if self._open:
-                for reading in self._readings.values():
-                    self._read(reading)
+                self._read_all()
 
     def records(self, rollouts: Sequence[Rollout]) -> dict[str, dict[int, Any]]:
         """Return the records by component and position, once all rollouts are there.
@@ -210,12 +232,20 @@ class Stream:
     def _hold(self, reading: _Reading, shards: Sequence[Any]) -> None:
         reading.held.extend(shards)
 
+    def _read_all(self) -> None:
+        for reading in self._readings.values():
+            self._read(reading)
+
     def _read(self, reading: _Reading) -> None:
-        for shard in reading.held:
+        room = None
+        if self._guess is not None:
+            room = max(0, self._guess.reads - self._asked)
+        for shard in reading.held[:room]:
             # A fresh copy per task: two threads may not run in one context.
             context = contextvars.copy_context()
             reading.reads.append(self._readers.submit(context.run, reading.scan.read, shard))
-        reading.held.clear()
+            self._asked += 1
+        del reading.held[:room]
 
 
 class Streams:
@@ -264,9 +294,13 @@ class Streams:
             stream.cancel()
         return dropped
 
+    def certain(self) -> list[Stream]:
+        """Return the streams that somebody asks for."""
+        return [stream for stream in self._streams.values() if stream.guessed is None]
+
     def guesses(self) -> list[Stream]:
         """Return the streams that nobody is sure to ask for."""
-        return [stream for stream in self._streams.values() if stream.guessed]
+        return [stream for stream in self._streams.values() if stream.guessed is not None]
 
     def close(self) -> None:
         """Stop; all streams must have been dropped. May be called twice."""

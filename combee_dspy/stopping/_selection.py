@@ -23,8 +23,7 @@ class Finalist:
 
     Attributes:
         index: Its index in gepa's pool: earlier candidates have smaller ones.
-        draws: Validation scores, draw by draw, each in the order of the validation examples. A later draw may repeat
-            the scores of an earlier one where all finalists had the same.
+        draws: Validation scores, draw by draw, each in the order of the validation examples.
         tokens: Tokens of its text, as every call pays them.
     """
 

@@ -71,11 +71,10 @@ def test_all_guesses_together_may_turn_out_wrong_and_stay_within_the_share(
 ) -> None:
     room = speculation_room(share, asked, wasted, outstanding)
     assert room >= 0
-    # To the nearest call.
+    share *= 1.005
     if room:
-        less = room - 0.5
-        assert wasted + outstanding + less <= share * (asked + outstanding + less) + 1e-6
-    more = room + 0.5
+        assert wasted + outstanding + room <= share * (asked + outstanding + room) + 1e-6
+    more = room + 1
     assert wasted + outstanding + more >= share * (asked + outstanding + more) - 1e-6, "no smaller than it must be"
 
 
@@ -129,14 +128,14 @@ WRONG = {"candidate_selection_strategy": OnlyTheSeed(), "operators": ["insert"],
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
-@pytest.mark.parametrize("limit", [138, 173, 300])
+@pytest.mark.parametrize("limit", [73, 99, 125, 138, 151, 173, 300])
 def test_no_more_is_bought_for_nothing_than_the_share(world: Any, share: float, limit: int) -> None:
     program, hook = _run(world, speculation=share, max_metric_calls=limit, **WRONG)
     report = program.combee_report
     wasted = [one for one in hook.of(RolloutFinished) if one.purpose == "speculative"]
     assert len(wasted) <= report.speculative
     calls = report.rollouts + len(world.proposer_lm.requests)
-    assert report.speculative + report.speculative_reads <= share * calls + 0.5
+    assert report.speculative + report.speculative_reads <= 1.005 * share * calls
     assert (report.speculative > 0) == (share > 0)
     # Nobody's guess is told of as somebody's rollout.
     parents = {one.candidate_id for one in hook.of(RolloutFinished) if one.purpose == "parent"}
@@ -313,11 +312,14 @@ def _planned(
     outcomes: Sequence[bool] = (),
     screened: bool = True,
     reads: int = 0,
+    least: int = 0,
+    drawn: bool = False,
 ) -> int:
-    state = RunState(cursor=cursor, decisions=[BatchDecision(size, "")], reads=reads)
+    state = RunState(cursor=cursor, decisions=[BatchDecision(size, "")], reads=reads // 2)
+    state.drawn_ahead = {3: [(0, [1, 2])]} if drawn else {}
     state.outcomes = [OperatorOutcome("insert", 1, None, accepted=one) for one in outcomes]
-    allowance = Allowance(state, 0.1, validation=60, screen=8, epoch=240, limit=limit, least=0, last=last)
-    return allowance.planned(rollouts, screened=screened)
+    allowance = Allowance(state, 0.1, validation=60, screen=8, epoch=240, limit=limit, least=least, last=last)
+    return allowance.planned(rollouts, reads - reads // 2, screened=screened)
 
 
 def test_guesses_are_bounded_by_what_the_epoch_will_have_taken() -> None:
@@ -328,11 +330,35 @@ def test_guesses_are_bounded_by_what_the_epoch_will_have_taken() -> None:
     assert _planned(308, cursor=240, size=240) == 308 + 60, "the epoch has been drawn"
     assert _planned(124, cursor=288, size=48, last=480) == 124 + 60 + 192 + 4 * 68, "the second epoch"
     assert _planned(124, cursor=48, size=48, last=96) == 124 + 60 + 48 + 68, "it ends before the epoch"
+    assert _planned(124, cursor=96, size=48, drawn=True) == 124 + 60 + 144 + 4 * 68, "drawn, and not screened yet"
     assert _planned(124, cursor=48, size=48, limit=300) == 300
+    assert _planned(124, cursor=48, size=48, limit=300, least=14) == 286, "less is left than an iteration takes"
     assert _planned(124, cursor=48, size=48, reads=6) == 124 + 60 + 192 + 4 * 68 + 5 * 6, "reads are calls too"
     assert _planned(124, cursor=48, size=48, reads=6, limit=300) == 300 + 6, "what a budget of rollouts does not pay"
     refused = _planned(124, cursor=48, size=48, outcomes=[False] * 3)
     assert refused == 124 + 192 + 4 * 8 + 5 * 60 // 4, "children that are refused are not validated"
+
+
+def test_reads_are_counted_and_outlive_a_checkpoint(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[RunState] = []
+    close = Foresight.close
+
+    def closing(self: Foresight, **kwargs: Any) -> None:
+        states.append(self.state)
+        close(self, **kwargs)
+
+    monkeypatch.setattr(Foresight, "close", closing)
+    for share in (0.0, 0.4):
+        before = len(world.proposer_lm.requests)
+        _run(world, speculation=share, operators=["insert"], aggregator="union", rescue=False, max_metric_calls=120)
+        asked = len(world.proposer_lm.requests) - before
+        (state,) = states
+        # Shards that a guess was dropped with may have been read, or not.
+        assert 3 < state.reads <= asked <= state.reads + state.wasted_reads
+        resumed = RunState()
+        resumed.load(state.dump())
+        assert (resumed.reads, resumed.wasted_reads) == (state.reads, state.wasted_reads)
+        states.clear()
 
 
 REFUSED = {"operators": ["insert"], "budget": Budget(epochs=1), "max_metric_calls": 5000}

@@ -14,7 +14,7 @@ from combee_dspy.engine.announcing import About, Announcer, Said
 from combee_dspy.engine.evaluator import Evaluator
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts import CURRENT_SESSION, Place, Scheduler, Threads, _retrying, current_place
+from combee_dspy.rollouts import CURRENT_SESSION, EvaluationCache, Place, Scheduler, Threads, _retrying, current_place
 from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest
 from tests.engine.conftest import World, _task_answer
 
@@ -24,7 +24,9 @@ PATIENCE = 30
 class Bench:
     """One evaluator over a scheduler, and what it has told."""
 
-    def __init__(self, world: Any, workers: int = 2, emit: Any = None, student: Any = None) -> None:
+    def __init__(
+        self, world: Any, workers: int = 2, emit: Any = None, student: Any = None, cache: EvaluationCache | None = None
+    ) -> None:
         self.world = world
         self.told: list[Event] = []
         self.session = Scheduler(Threads().start(workers))
@@ -37,6 +39,7 @@ class Bench:
             emit or self.told.append,
             memoize=True,
             keep_traces=frozenset(),
+            cache=cache,
         )
 
     def items(self, count: int = 4) -> list[Any]:
@@ -179,6 +182,41 @@ def test_what_was_guessed_and_is_wanted_now_leaves_the_lane_of_guesses(world: An
         gate.set()
         held.result(PATIENCE)
         assert bench.evaluator.finish(begun)[0].bought == 4
+
+
+def test_a_run_that_repeats_another_counts_a_guess_and_begins_it_when_it_is_needed(world: Any) -> None:
+    cache = EvaluationCache()
+    with Bench(world, cache=cache) as bench:
+        bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=1)
+    asked = len(world.task_lm.requests)
+    with Bench(world, workers=1, cache=cache) as bench:
+        gate = threading.Event()
+        bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=1)
+        held = bench.session.submit(gate.wait, PATIENCE)
+        assert bench.evaluator.start_ahead(bench.items(6), purpose="parent", lane="guess", iteration=2) == 4
+        assert bench.evaluator.ahead.open_in("guess") == 4
+        assert bench.session.account().lanes["speculative"].waiting == 0
+        begun = bench.evaluator.begin(bench.items(6), purpose="parent", iteration=2)
+        assert bench.session.account().lanes["rollout"].waiting == 4, "all at once, not one after the other"
+        gate.set()
+        held.result(PATIENCE)
+        assert bench.evaluator.finish(begun)[0].bought == 4
+        # It has bought something: it repeats nobody.
+        bench.evaluator.start_ahead(bench.items(8), purpose="parent", lane="guess", iteration=3)
+        bench.evaluator.evaluate(bench.items(8), purpose="parent", iteration=3)
+    assert len(world.task_lm.requests) == asked + 6
+
+
+def test_what_is_held_begins_early_once_it_is_certain(world: Any) -> None:
+    cache = EvaluationCache()
+    with Bench(world, cache=cache) as bench:
+        bench.evaluator.evaluate(bench.items(1), purpose="parent", iteration=1)
+    with Bench(world, cache=cache) as bench:
+        bench.evaluator.evaluate(bench.items(1), purpose="parent", iteration=1)
+        bench.evaluator.start_ahead(bench.items(3), purpose="parent", lane="guess", iteration=2)
+        bench.evaluator.start_ahead(bench.items(3), purpose="parent", lane="drawn", iteration=2, standing="certain")
+        wait([entry.future for entry in bench.evaluator.ahead.waiting_in("guess", "drawn")], timeout=PATIENCE)
+        assert len(world.task_lm.requests) == 3
 
 
 def test_a_draw_that_is_asked_for_again_is_still_that_draw(world: Any) -> None:

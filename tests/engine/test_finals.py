@@ -73,21 +73,3 @@ def test_of_candidates_that_answer_every_question_alike_the_shortest_stands_for_
     # Beside one that differs, only one of them is drawn again.
     _, drawn = _chosen({0: [1.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 1.0]}, ["a longer text", "text", "text and more"])
     assert drawn == [["text", "text and more"]]
-
-
-def test_examples_that_tell_no_finalist_from_another_are_not_drawn_again() -> None:
-    asked: list[list[int]] = []
-
-    def draw(candidates: Any, ids: Any) -> list[list[float]]:
-        asked.append(list(ids))
-        return [[0.0] * len(ids), [1.0] * len(ids)]
-
-    found = SimpleNamespace(
-        val_subscores=[{0: 1.0, 1: 1.0, 2: 0.0, 3: 1.0}, {0: 1.0, 1: 0.0, 2: 0.0, 3: 1.0}],
-        candidates=[{"self": "seed"}, {"self": "child"}],
-    )
-    selection = choose(found, 3, seed=0, draw=draw)
-    assert asked == [[1]]
-    # Its first lead was luck: drawn again, the example says the opposite, and nothing tells the two apart.
-    assert selection.draws == ((0.75, 0.5), (0.5, 0.75))
-    assert "tied" in selection.reason

@@ -50,7 +50,7 @@ class Writes(Operator):
 
 
 class Fickle:
-    """With LUCKY five of six are right when asked for the first time, and none again; with STEADY three of four are."""
+    """With LUCKY all is right when it is asked for the first time; with STEADY five of six are, always."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -61,8 +61,7 @@ class Fickle:
         with self.lock:
             self.asked[request.text] += 1
             first = self.asked[request.text] == 1
-        lucky = "LUCKY" in request.system and first and int(number) % 6 != 1
-        right = lucky or ("STEADY" in request.system and int(number) % 4 != 0)
+        right = ("LUCKY" in request.system and first) or ("STEADY" in request.system and int(number) % 6 != 0)
         return as_chat({"answer": animal[::-1].upper() if right else "unknown"})
 
 
@@ -98,14 +97,13 @@ def test_the_best_of_one_draw_is_drawn_again_before_it_is_chosen(world: Any) -> 
     (selected,) = hook.of(CandidateSelected)
     texts = {event.index: event.texts["self"] for event in hook.of(ValidationFinished)}
     draws = {texts[index]: draws for index, draws in zip(selected.finalists, selected.draws, strict=True)}
-    # They differ on five of twelve; the first scores of the others stand for both draws.
-    assert draws[f"{OWN} LUCKY"] == pytest.approx((10 / 12, 7 / 12))
-    assert draws[f"{OWN} STEADY"] == pytest.approx((9 / 12, 9 / 12))
+    assert draws[f"{OWN} LUCKY"] == (1.0, 0.0)
+    assert draws[f"{OWN} STEADY"] == pytest.approx((10 / 12, 10 / 12))
     assert texts[selected.index] == f"{OWN} STEADY"
     assert program.signature.instructions == f"{OWN} STEADY"
-    assert program.combee_report.best_score == pytest.approx(9 / 12)
+    assert program.combee_report.best_score == pytest.approx(10 / 12)
     assert program.combee_report.selection.looks == selected.looks == 3
-    assert len(_redrawn(hook)) == 2 * 5, "the student is no rival: it is worse beyond doubt"
+    assert len(_redrawn(hook)) == 2 * 12, "the student is no rival: it is worse beyond doubt"
     assert not any(event.cached for event in _redrawn(hook))
 
 

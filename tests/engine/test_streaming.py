@@ -1,0 +1,76 @@
+"""Scans that begin before their rollouts have ended."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from combee_dspy.engine.streaming import Guess, Stream
+
+
+class Shards:
+    """A scan in which every record is a shard of its own."""
+
+    def __init__(self) -> None:
+        self.read_so_far: list[int] = []
+
+    def feed(self, position: int, reflection: Any) -> list[int]:
+        return [position]
+
+    def read(self, shard: int) -> None:
+        self.read_so_far.append(shard)
+
+    def finish(self) -> list[int]:
+        return self.read_so_far
+
+
+def _stream(readers: ThreadPoolExecutor, guess: Guess | None, components: tuple[str, ...] = ("a",)) -> Any:
+    scans = {component: Shards() for component in components}
+    stream = Stream(
+        ("parent", ("row 0", "row 1", "row 2", "row 3")),
+        1,
+        {component: (scan, ()) for component, scan in scans.items()},
+        lambda component, position, rollout: "a record",
+        None,
+        readers,
+        guess=guess,
+    )
+    return stream, list(scans.values())
+
+
+def _hear(stream: Stream) -> None:
+    for position in (2, 0, 3, 1):
+        stream.hear(position, SimpleNamespace(score=0.0, example_id=f"row {position}"))
+
+
+@pytest.mark.parametrize("reads", [0, 1, 3, 8])
+def test_a_guess_reads_no_more_shards_than_it_may(reads: int) -> None:
+    with ThreadPoolExecutor(1) as readers:
+        stream, (scan,) = _stream(readers, Guess(reads, None))
+        _hear(stream)
+        readers.submit(int).result()
+        assert scan.read_so_far == [2, 0, 3, 1][:reads]
+        assert stream.guessed == reads
+        stream.confirm()
+        assert stream.guessed is None
+        assert stream.lessons("a") == [2, 0, 3, 1]
+
+
+def test_a_guess_counts_the_shards_of_all_components() -> None:
+    with ThreadPoolExecutor(1) as readers:
+        stream, scans = _stream(readers, Guess(3, None), ("a", "b"))
+        _hear(stream)
+        readers.submit(int).result()
+        assert sum(len(scan.read_so_far) for scan in scans) == 3
+
+
+def test_what_was_confirmed_goes_on_reading_what_comes() -> None:
+    with ThreadPoolExecutor(1) as readers:
+        stream, (scan,) = _stream(readers, Guess(1, None))
+        stream.confirm()
+        _hear(stream)
+        readers.submit(int).result()
+        assert len(scan.read_so_far) == 4
