@@ -124,8 +124,9 @@ class Combee(Teleprompter):
         staleness: 1 lets the next iteration's minibatch run beside this one, on a parent chosen before this
             one's children are known: faster, and its effect on quality is measured on the results page.
         speculation: The largest share of the calls of an epoch, rollouts and reads of them, that may be made on a
-            guess and not be needed, in [0, 1); one minibatch may pass it where the first children are refused.
-            They are counted in the budget and reported (``report.speculative``, ``report.speculative_reads``).
+            guess and not be needed, in [0, 1), to within half a per cent of itself; one minibatch may pass it
+            where the first children are refused. They are counted in the budget and reported
+            (``report.speculative``, ``report.speculative_reads``).
         rescue: Whether reflections that a scan's result does not cover are offered to the next scan, once.
         lesson_ledger: Whether lessons that a parent's text lacks, because a sibling's child
             found them or was refused, are offered to its next update.

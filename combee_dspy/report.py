@@ -29,7 +29,7 @@ class CombeeReport:
         receipt: What was read of the held-out set, by whom, and after how many earlier looks.
         speculative: Rollouts that were begun on a guess and not needed, those stopped in time included. They are
             counted in the budget, and among ``rollouts``.
-        speculative_reads: Shards of scans that were begun on such a guess, ⌊√n⌋ a component, read or not. The
+        speculative_reads: Shards that might have been read on such a guess, read or not. The
             ledger has the calls that were made.
         selection: How the program was chosen: finalists, draws, the runner-up's distance, looks.
         digests: SHA-256 per split.

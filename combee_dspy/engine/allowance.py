@@ -11,8 +11,9 @@ __all__ = ["Allowance", "speculation_room"]
 
 # Updates that an epoch has at least where PowerLaw, at its defaults, picks the size.
 _FEW_UPDATES = 4
-# A minibatch and its reads are guessed whole or not at all: a third of a call over is no reason to wait for them.
-_TO_THE_DIGIT = 1.005
+# A minibatch is guessed whole or not at all: a third of a call over is no reason to wait for it.
+_TOLERANCE = 1.005
+_WIDEST = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,10 @@ class Allowance:
         room = speculation_room(self.share, planned, wasted, guesses)
         if self.limit is None:
             return room
-        # What the budget has left is for what is needed: another iteration at least, before any guess.
+        # With less left than the smallest iteration takes, a budget ends a run. It pays for wrong guesses too.
+        whole = self.limit - self.least + self.state.reads + reading
+        room = min(room, math.floor(_widened(self.share) * whole) - wasted - guesses)
+        # What it has left is for what is needed: another iteration at least, before any guess.
         return max(0, min(room, self.limit - rollouts - self.state.wasted - guesses - self.least))
 
     def planned(self, rollouts: int, reading: int, *, screened: bool) -> int:
@@ -95,8 +99,7 @@ class Allowance:
 
         They are rollouts and shards read. Each of its iterations screens a child, which is validated as often as
         children were so far, the first counted in, and reads as many shards as an iteration did so far. Few
-        iterations are the careful guess: batches as large as now, or a quarter of the epoch where that is more. A
-        budget may end it before.
+        iterations are the careful guess: batches as large as now, or a quarter of the epoch where that is more.
 
         Args:
             rollouts: Asked for so far.
@@ -112,12 +115,9 @@ class Allowance:
         iterations = math.ceil(left / size) + len(self.state.drawn_ahead)
         kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
         validations = int((iterations + screened) * kept * self.validation)
-        planned = rollouts + left + iterations * self.screen + validations
         reads = self.state.reads + reading
-        # With less left than the smallest iteration takes, a budget ends a run.
-        if self.limit is not None and planned > (most := self.limit - self.least):
-            return max(most, rollouts) + reads
-        return planned + reads + reads * iterations // max(1, len(self.state.decisions))
+        reads += reads * iterations // max(1, len(self.state.decisions))
+        return rollouts + left + iterations * self.screen + validations + reads
 
 
 def speculation_room(share: float, calls: int, wasted: int, outstanding: int) -> int:
@@ -125,7 +125,7 @@ def speculation_room(share: float, calls: int, wasted: int, outstanding: int) ->
 
     Even if every guess turned out wrong, no more than ``share`` of all calls would have been made for nothing:
     (wasted + outstanding + more) ≤ share · (calls + outstanding + more). A share is kept to within half a
-    per cent of itself: 0.1 is 0.1005 at most.
+    per cent of itself: 0.1 is 0.1005 at most, and above 0.99 to the call.
 
     Args:
         share: The share, in [0, 1).
@@ -133,5 +133,9 @@ def speculation_room(share: float, calls: int, wasted: int, outstanding: int) ->
         wasted: Calls that were made for nothing so far.
         outstanding: Guesses that nobody has asked for yet.
     """
-    share *= _TO_THE_DIGIT
+    share = _widened(share)
     return max(0, math.floor((share * (calls + outstanding) - wasted - outstanding) / (1 - share)))
+
+
+def _widened(share: float) -> float:
+    return min(share * _TOLERANCE, max(share, _WIDEST))

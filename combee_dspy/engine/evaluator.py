@@ -295,8 +295,8 @@ class Evaluator:
         """Start rollouts that are likely to be asked for, and return how many are new to this run.
 
         Whoever evaluates one later joins it. Without a memo there is nothing to join, so nothing is bought. A run that
-        has found all its rollouts in the cache so far repeats another one, which may have given up its wrong guesses
-        before they began: its own are counted and not begun, so that a repeated run buys nothing.
+        has found all its rollouts in the cache so far repeats another one, which may have given up what it did not need
+        before that began: here it is counted and not begun, so that a repeated run buys nothing.
 
         Args:
             items: Candidates, each with its batch; what comes first is bought first.
@@ -313,7 +313,7 @@ class Evaluator:
             return 0
         self._prints.read_settings()
         place = Place(SPECULATIVE if standing == "guess" else _LANES.get(purpose, "rollout"), iteration=iteration)
-        early = _Early(lane, held=standing != "certain" and self._found and not self._paid)
+        early = _Early(lane, held=self._found and not self._paid)
         started = 0
         for number, (candidate, batch) in enumerate(items):
             identity = candidate_id(candidate)

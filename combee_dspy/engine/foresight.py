@@ -67,9 +67,9 @@ class Foresight:
       beside its screen and its validation. Where that is too much for a guess, or where there are several
       children, it begins on the likeliest when that is known. A child's validation begins beside its screen, as
       far as guesses go, and in full once the screen cannot refuse it any more.
-    - Guesses together never risk more than ``speculation`` of the calls, rollouts and reads, that the epoch under way
-      will have taken in the end if children are validated as often as so far: where the first are refused, one
-      minibatch may pass it. Rollouts that were bought for nothing are charged to the budget.
+    - Guesses together risk no more than ``speculation`` of the calls, rollouts and reads, that the epoch under way
+      will have taken in the end if children are validated as often as so far. Where the first are refused, it takes
+      less, and one minibatch may be too many. Rollouts that were bought for nothing are charged to the budget.
     - With ``staleness=1`` the next iteration's minibatch runs beside this one, on a parent chosen
       before this one's children were known. A single child whose screen is certain is then the likely parent of the
       iteration after that, and its minibatch begins as a guess.
@@ -288,8 +288,8 @@ class Foresight:
             reads = max(0, min(_reads(key, one.components), left))
             opened = key not in self._streams and reads > 0 and self._settings.memoize
             left -= reads
-            room -= reads if opened else 0
             hears.append(self._open(one, key, guessed=reads) if opened else None)
+            room -= reads if hears[-1] is not None else 0
         items = [(one.candidate, one.rows) for one in coming]
         iteration = coming[0].iteration if coming else 0
         self._evaluator.start_ahead(
@@ -307,7 +307,9 @@ class Foresight:
         for stream in self._drop(lambda stream: stream.iteration <= iteration):
             if stream.guessed is not None:
                 continue
-            self.state.reads += stream.asked
+            if any(map(stream.used, stream.components)):
+                # Of what a merge has put off, how much was read by now is a matter of time.
+                self.state.reads += stream.submitted
             for component in (name for name in stream.components if not stream.used(name)):
                 waiting = self.state.lost.get(component, ())
                 self.state.lost[component] = joined_lost(stream.rescued(component), waiting)

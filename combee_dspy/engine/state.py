@@ -80,7 +80,7 @@ class RunState:
         bought: Those of them that were new to the run.
         wasted: Rollouts that were started on a guess and given up, in time or not.
         reads: Shards that were read in iterations that have ended.
-        wasted_reads: Shards of scans that were begun on a guess and given up, ⌊√n⌋ a component, read or not.
+        wasted_reads: Shards that might have been read on a guess that was given up, read or not.
         begun_early: When the first minibatch was begun, before the seed's validation; ``None`` elsewhere.
         ran_early: When the last of its rollouts had ended that have.
         checked: Whether children of this iteration have run on their minibatch.

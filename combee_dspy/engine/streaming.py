@@ -61,11 +61,14 @@ class HeldEvents:
         self._emit(event)
 
     def release(self) -> None:
-        """Pass on what was kept, and keep nothing more."""
-        with self._lock:
-            kept, self._kept = self._kept or [], None
-        for event in kept:
-            self._emit(event)
+        """Pass on what was kept, then keep nothing more. What comes meanwhile waits for its turn."""
+        while True:
+            with self._lock:
+                kept, self._kept = self._kept, [] if self._kept else None
+            if not kept:
+                return
+            for event in kept:
+                self._emit(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +128,14 @@ class Stream:
         self._readers = readers
         self._lock = threading.Lock()
         self._heard: set[int] = set()
-        self._asked = 0
+        self._submitted = 0
         self._open = enough is None
         self._failure: BaseException | None = None
         self._readings = {component: _Reading(scan, rescued) for component, (scan, rescued) in readings.items()}
         size = len(key[1])
         for reading in self._readings.values():
             for number, reflection in enumerate(reading.rescued):
-                self._hold(reading, reading.scan.feed(size + number, reflection))
+                reading.held.extend(reading.scan.feed(size + number, reflection))
 
     @property
     def guessed(self) -> int | None:
@@ -149,10 +152,10 @@ class Stream:
             guess.held.release()
 
     @property
-    def asked(self) -> int:
+    def submitted(self) -> int:
         """How many shards were given to be read."""
         with self._lock:
-            return self._asked
+            return self._submitted
 
     @property
     def running(self) -> list[Future[None]]:
@@ -186,7 +189,7 @@ class Stream:
                     if record is not None:
                         reading.records[position] = record
                     given = None if record is None else Reflection(position, record, rollout.example_id)
-                    self._hold(reading, reading.scan.feed(position, given))
+                    reading.held.extend(reading.scan.feed(position, given))
             except BaseException as error:  # noqa: BLE001 - kept, and raised to whoever asks for the records
                 self._failure = error
                 return
@@ -229,9 +232,6 @@ class Stream:
                 for read in reading.reads:
                     read.cancel()
 
-    def _hold(self, reading: _Reading, shards: Sequence[Any]) -> None:
-        reading.held.extend(shards)
-
     def _read_all(self) -> None:
         for reading in self._readings.values():
             self._read(reading)
@@ -239,12 +239,12 @@ class Stream:
     def _read(self, reading: _Reading) -> None:
         room = None
         if self._guess is not None:
-            room = max(0, self._guess.reads - self._asked)
+            room = max(0, self._guess.reads - self._submitted)
         for shard in reading.held[:room]:
             # A fresh copy per task: two threads may not run in one context.
             context = contextvars.copy_context()
             reading.reads.append(self._readers.submit(context.run, reading.scan.read, shard))
-            self._asked += 1
+            self._submitted += 1
         del reading.held[:room]
 
 

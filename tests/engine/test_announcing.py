@@ -207,16 +207,18 @@ def test_a_run_that_repeats_another_counts_a_guess_and_begins_it_when_it_is_need
     assert len(world.task_lm.requests) == asked + 6
 
 
-def test_what_is_held_begins_early_once_it_is_certain(world: Any) -> None:
+def test_what_was_held_begins_early_once_the_run_repeats_nobody(world: Any) -> None:
     cache = EvaluationCache()
     with Bench(world, cache=cache) as bench:
         bench.evaluator.evaluate(bench.items(1), purpose="parent", iteration=1)
     with Bench(world, cache=cache) as bench:
         bench.evaluator.evaluate(bench.items(1), purpose="parent", iteration=1)
         bench.evaluator.start_ahead(bench.items(3), purpose="parent", lane="guess", iteration=2)
+        assert len(world.task_lm.requests) == 1
+        bench.evaluator.evaluate([({"self": "Answer."}, world.examples(1, start=50))], purpose="parent", iteration=1)
         bench.evaluator.start_ahead(bench.items(3), purpose="parent", lane="drawn", iteration=2, standing="certain")
         wait([entry.future for entry in bench.evaluator.ahead.waiting_in("guess", "drawn")], timeout=PATIENCE)
-        assert len(world.task_lm.requests) == 3
+        assert len(world.task_lm.requests) == 4
 
 
 def test_a_draw_that_is_asked_for_again_is_still_that_draw(world: Any) -> None:

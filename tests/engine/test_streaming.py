@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from combee_dspy.engine.streaming import Guess, Stream
+from combee_dspy.engine.streaming import Guess, HeldEvents, Stream
 
 
 class Shards:
@@ -74,3 +74,21 @@ def test_what_was_confirmed_goes_on_reading_what_comes() -> None:
         _hear(stream)
         readers.submit(int).result()
         assert len(scan.read_so_far) == 4
+
+
+def test_what_comes_while_events_are_passed_on_waits_for_its_turn() -> None:
+    passed: list[Any] = []
+
+    def emit(event: Any) -> None:
+        if event == "first":
+            held("third")
+        passed.append(event)
+
+    held: Any = HeldEvents(emit)
+    held("first")
+    held("second")
+    assert not passed
+    held.release()
+    held("fourth")
+    held.release()
+    assert passed == ["first", "second", "third", "fourth"]
