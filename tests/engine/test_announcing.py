@@ -184,7 +184,8 @@ def test_what_was_guessed_and_is_wanted_now_leaves_the_lane_of_guesses(world: An
         assert bench.evaluator.finish(begun)[0].bought == 4
 
 
-def test_a_run_that_repeats_another_counts_a_guess_and_begins_it_when_it_is_needed(world: Any) -> None:
+@pytest.mark.parametrize("standing", ["guess", "likely", "certain"])
+def test_a_run_that_repeats_another_begins_nothing_before_it_is_needed(world: Any, standing: Any) -> None:
     cache = EvaluationCache()
     with Bench(world, cache=cache) as bench:
         bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=1)
@@ -193,9 +194,10 @@ def test_a_run_that_repeats_another_counts_a_guess_and_begins_it_when_it_is_need
         gate = threading.Event()
         bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=1)
         held = bench.session.submit(gate.wait, PATIENCE)
-        assert bench.evaluator.start_ahead(bench.items(6), purpose="parent", lane="guess", iteration=2) == 4
-        assert bench.evaluator.ahead.open_in("guess") == 4
-        assert bench.session.account().lanes["speculative"].waiting == 0
+        items = bench.items(6)
+        early = bench.evaluator.start_ahead(items, purpose="parent", lane="guess", iteration=2, standing=standing)
+        assert early == bench.evaluator.ahead.open_in("guess") == 4, "counted all the same"
+        assert not any(lane.waiting for lane in bench.session.account().lanes.values())
         begun = bench.evaluator.begin(bench.items(6), purpose="parent", iteration=2)
         assert bench.session.account().lanes["rollout"].waiting == 4, "all at once, not one after the other"
         gate.set()

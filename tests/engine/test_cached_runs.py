@@ -87,25 +87,6 @@ def test_react_and_chain_of_thought_come_back_too(world: Any, tmp_path: Path) ->
     assert any(guesses)
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_repeated_run_does_not_buy_what_the_first_had_drawn_and_given_up(
-    world: Any, tmp_path: Path, workers: int
-) -> None:
-    """With staleness the next minibatch has been drawn when a run ends."""
-    given: dict[str, Any] = {
-        "staleness": 1,
-        "num_threads": workers,
-        "gepa_kwargs": {"stop_callbacks": [lambda state: state.i >= 1]},
-        "cache": tmp_path / "rollouts.sqlite",
-    }
-    first = _compile(world, **given)
-    asked = _asked(world)
-    second = _compile(world, **given)
-    assert _asked(world) == asked
-    assert first.combee_report.speculative > 0
-    _same(first, second)
-
-
 def test_one_object_serves_several_runs(world: Any) -> None:
     """In memory it shares rollouts; proposals are shared through a file alone."""
     cache = EvaluationCache()
