@@ -11,8 +11,9 @@ __all__ = ["Allowance", "speculation_room"]
 
 # Updates that an epoch has at least where PowerLaw, at its defaults, picks the size.
 _FEW_UPDATES = 4
-# A minibatch is guessed whole or not at all: a third of a call over is no reason to wait for it.
+# A third of a call over the share is no reason to let a minibatch, or its last read, wait.
 _TOLERANCE = 1.005
+# The room divides by what is left of the share up to 1.
 _WIDEST = 0.99
 
 

@@ -271,7 +271,7 @@ class Foresight:
 
         Args:
             parent: The likely parent.
-            whole: Whether to leave it where guesses do not reach for all of it.
+            whole: Whether to leave it where guesses do not reach for all of its rollouts.
             standing: ``"likely"`` goes before the validation of its parent.
         """
         if self._next is None or self._allowance.over():
