@@ -126,7 +126,9 @@ def test_nothing_is_drawn_again_where_it_tells_nothing_or_cannot_be_paid(world: 
 def test_a_choice_stays_within_the_budget(world: Any) -> None:
     program, hook = _chosen(world)
     bought = sum(not event.cached for event in hook.of(RolloutFinished))
-    assert program.combee_report.rollouts == bought <= 90
+    report = program.combee_report
+    # A guess that was given up in time is charged, and was not bought.
+    assert bought <= report.rollouts <= min(90, bought + report.speculative)
 
 
 SENTENCES = ("rivers", "mountains", "letters", "colours", "machines", "islands", "engines", "gardens", "clocks")
