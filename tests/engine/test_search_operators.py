@@ -220,7 +220,7 @@ def test_the_best_node_stands_in_where_the_merge_lost_what_helps(world: Any) -> 
 
 
 def test_the_screens_rollouts_count_in_the_budget(world: Any) -> None:
-    program, hook = run(world, dropping, fallback="best-node", screen=4)
+    program, hook = run(world, dropping, fallback="best-node", screen=4, speculation=0.0)
     screened = [event for event in hook.of(RolloutFinished) if event.purpose == "screen"]
     assert any(not event.cached for event in screened)
     assert {event.size for event in hook.of(CandidateScreened)} == {4}
@@ -322,7 +322,7 @@ def test_what_retention_says_of_a_known_scan(world: Any) -> None:
 
 
 def test_rollouts_of_the_finalists_further_draw_are_counted(world: Any) -> None:
-    program, hook = run(world, max_metric_calls=240)
+    program, hook = run(world, max_metric_calls=240, speculation=0.0)
     again = [event for event in hook.of(RolloutFinished) if event.replicate == 1]
     assert again
     assert program.combee_report.rollouts == bought(hook)
