@@ -34,8 +34,10 @@ _SHOWN = 1 << 20
 _GRACE = 5
 
 # Runs as the first process of the new namespaces. What it mounts ends with them.
+# pivot_root is where an ordinary user's PATH does not lead on every distribution.
 _LAYOUT = """
 set -e
+PATH=$PATH:/usr/sbin:/sbin
 root=$1
 mount --bind "$root" "$root"
 shift
