@@ -97,19 +97,6 @@ class Begun:
             ticket.future.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Early:
-    """How a rollout is started before it is asked for.
-
-    Attributes:
-        lane: What it may be given up with.
-        held: Whether it is counted and not begun.
-    """
-
-    lane: str
-    held: bool
-
-
 class Evaluator:
     """Runs candidates on examples over one executor, and buys no rollout twice.
 
@@ -313,7 +300,6 @@ class Evaluator:
             return 0
         self._prints.read_settings()
         place = Place(SPECULATIVE if standing == "guess" else _LANES.get(purpose, "rollout"), iteration=iteration)
-        early = _Early(lane, held=self._found and not self._paid)
         started = 0
         for number, (candidate, batch) in enumerate(items):
             identity = candidate_id(candidate)
@@ -321,7 +307,7 @@ class Evaluator:
             for example in batch:
                 if most is not None and started >= most:
                     break
-                tickets.append(self._submit(candidate, identity, example, 0, purpose, place, early))
+                tickets.append(self._submit(candidate, identity, example, 0, purpose, place, lane))
                 started += tickets[-1].new
             hears = ready[number] if ready else None
             if hears is not None:
@@ -388,8 +374,9 @@ class Evaluator:
         replicate: int,
         purpose: str,
         place: Place,
-        early: _Early | None = None,
+        lane: str | None = None,
     ) -> Ticket:
+        """Return a rollout's ticket: it is asked for, or started early where a lane is given to give it up with."""
         row = self.row_hash(example)
         key: RolloutKey | None = None
         place = replace(place, key=f"{purpose}/{identity}/{row}/{replicate}", prefix=identity)
@@ -411,17 +398,19 @@ class Evaluator:
             cache.obtain, key, example, lambda: self._program(candidate, identity), buy, traced=self._keeps(row)
         )
         again = functools.partial(settings.run, ask)
-        started = self.ahead.take(key) if early is None else self.ahead.open(key)
-        future, bought = self._future(started, early, ask)
+        # A run that has found all its rollouts so far repeats another one (see start_ahead).
+        held = lane is not None and self._found and not self._paid
+        started = self.ahead.take(key) if lane is None else self.ahead.open(key)
+        future, bought = self._future(started, ask, early=lane is not None, held=held)
         if started is not None and place.lane != SPECULATIVE:
             self._move(future, place)
-        if early is not None:
+        if lane is not None:
             if started is not None:
                 return Ticket(future, started.bought, new=False, again=again, said=started.said)
             if key in self._known:
                 # It is told of by whoever asked for it.
                 return Ticket(future, bought, new=False, again=again, said=Said(done=True))
-            entry = self.ahead.add(key, AheadEntry(future, identity, purpose, early.lane, bought, early.held))
+            entry = self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought, held))
             return Ticket(future, bought, new=True, again=again, said=entry.said)
         if started is not None:
             # It was bought for this very call, early: the books do not tell the two apart.
@@ -432,21 +421,25 @@ class Evaluator:
         return Ticket(future, bought, new, again)
 
     def _future(
-        self, started: AheadEntry | None, early: _Early | None, ask: Callable[[], tuple[Future[Rollout], bool]]
+        self,
+        started: AheadEntry | None,
+        ask: Callable[[], tuple[Future[Rollout], bool]],
+        *,
+        early: bool,
+        held: bool,
     ) -> tuple[Future[Rollout], bool]:
         """Return a rollout, and whether this call buys it: one that was started early, or one that is asked for.
 
         What is held is neither: its future is cancelled, and it is asked for once somebody needs it.
         """
-        holds = early is not None and early.held
-        if started is not None and started.held and not holds:
+        if started is not None and started.held and not held:
             started.future, started.bought = self._asked(ask)
             started.held = False
             return started.future, started.bought
-        if started is not None and (early is not None or not started.charged):
+        if started is not None and (early or not started.charged):
             # Even where it has failed by now: it was tried as often as it would be now.
             return started.future, False
-        if holds:
+        if held:
             future: Future[Rollout] = Future()
             future.cancel()
             future.set_running_or_notify_cancel()
