@@ -27,9 +27,9 @@ class CombeeReport:
         costs: The ledger's totals: ``seconds``, ``total`` and ``by_role``, of all parts of a run that was resumed.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
         receipt: What was read of the held-out set, by whom, and after how many earlier looks.
-        speculative: Rollouts that were begun on a guess and not needed, those stopped in time included. They are
-            counted in the budget, and among ``rollouts``.
-        speculative_reads: Shards that might have been read on such a guess, read or not. The
+        speculative: Rollouts that were begun early and not needed, those stopped in time included: on a guess, or for
+            an iteration that had been drawn and never came. They are counted in the budget, and among ``rollouts``.
+        speculative_reads: Shards that might have been read on a guess that was wrong, read or not. The
             ledger has the calls that were made.
         selection: How the program was chosen: finalists, draws, the runner-up's distance, looks.
         digests: SHA-256 per split.

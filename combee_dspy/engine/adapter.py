@@ -372,7 +372,6 @@ class CombeeAdapter(DspyBridge):
         ready: Sequence[Callable[[int, Rollout], None] | None] = (),
     ) -> Begun:
         begun = self._bought_by().begin(items, purpose=purpose, iteration=self.run_state.iteration, ready=ready)
-        self.run_state.asked += sum(map(len, begun.pending))
         self.run_state.bought += sum(ticket.new for tickets in begun.pending for ticket in tickets)
         return begun
 

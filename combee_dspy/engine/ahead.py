@@ -20,9 +20,10 @@ class AheadEntry:
     Attributes:
         future: The rollout.
         candidate_id: The candidate's content hash.
+        row: The example's row hash.
         purpose: What it was likely to be for.
         lane: What may be given up together.
-        bought: Whether it costs anything; not where an earlier run had paid for it.
+        bought: Whether it costs anything that has not been told of; not where an earlier run had paid for it.
         held: Whether it is counted and has not begun.
         iteration: The iteration it is charged to, once it was given up.
         charged: Whether the budget has been told of it.
@@ -31,6 +32,7 @@ class AheadEntry:
 
     future: Future[Rollout]
     candidate_id: str
+    row: str
     purpose: str
     lane: str
     bought: bool = True
@@ -53,17 +55,12 @@ class Ahead:
         self._open: dict[RolloutKey, AheadEntry] = {}
         self._given_up: dict[RolloutKey, AheadEntry] = {}
 
-    def open(self, key: RolloutKey) -> AheadEntry | None:
+    def get(self, key: RolloutKey) -> AheadEntry | None:
         """Return the entry of a rollout that was started and that nobody has asked for yet, if there is one."""
         return self._open.get(key)
 
-    def said(self, key: RolloutKey) -> Said | None:
-        """Return whether an entry has been told of; ``None`` where there is no entry."""
-        entry = self._open.get(key) or self._given_up.get(key)
-        return None if entry is None else entry.said
-
-    def add(self, key: RolloutKey, entry: AheadEntry) -> AheadEntry:
-        """Note a rollout that was started early; return its entry, which keeps whether it has been told of.
+    def add(self, key: RolloutKey, entry: AheadEntry) -> None:
+        """Note a rollout that was started early.
 
         One that had been given up stays charged: whether it was cancelled in time, and is bought again, is a
         matter of time.
@@ -74,7 +71,6 @@ class Ahead:
             entry.charged = before.charged
             entry.bought = entry.bought or before.bought
         self._open[key] = entry
-        return entry
 
     def take(self, key: RolloutKey) -> AheadEntry | None:
         """Return the entry of a rollout that is asked for now, if it was started early."""
@@ -88,25 +84,25 @@ class Ahead:
         """Return the rollouts of some lanes that nobody has asked for yet."""
         return [entry for entry in self._open.values() if entry.lane in lanes]
 
-    def settle(self, wanted: Callable[[AheadEntry, str], bool], into: str) -> None:
+    def settle(self, wanted: Callable[[AheadEntry], bool], into: str) -> None:
         """Note that what was started on a guess is going to be asked for.
 
         Args:
-            wanted: Whether an entry is; also told the example's row hash.
+            wanted: Whether an entry is.
             into: The lane that these belong to now.
         """
-        for key, entry in self._open.items():
-            if wanted(entry, key.row):
+        for entry in self._open.values():
+            if wanted(entry):
                 entry.lane = into
 
-    def give_up(self, unwanted: Callable[[AheadEntry, str], bool], iteration: int) -> int:
+    def give_up(self, unwanted: Callable[[AheadEntry], bool], iteration: int) -> int:
         """Cancel what is not wanted any more; return how many rollouts are to be charged.
 
         Args:
-            unwanted: Whether an entry is to be given up; also told the example's row hash.
+            unwanted: Whether an entry is to be given up.
             iteration: The iteration that it is charged to.
         """
-        gone = [key for key, entry in self._open.items() if unwanted(entry, key.row)]
+        gone = [key for key, entry in self._open.items() if unwanted(entry)]
         charged = 0
         for key in gone:
             entry = self._open.pop(key)

@@ -113,7 +113,7 @@ class Allowance:
             left = min(left, max(0, int(self.last) - cursor))
         size = max(self.epoch // _FEW_UPDATES, 1, *(decision.size for decision in self.state.decisions[-1:]))
         # With staleness the next iteration's minibatch has been drawn, and its children are still to come.
-        iterations = math.ceil(left / size) + len(self.state.drawn_ahead)
+        iterations = math.ceil(left / size) + bool(self.state.drawn_ahead)
         kept = (1 + sum(outcome.accepted for outcome in outcomes)) / (1 + len(outcomes))
         validations = int((iterations + screened) * kept * self.validation)
         reads = self.state.reads + reading

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 __all__ = [
     "Candidate",
+    "TaggedCandidate",
     "candidate_id",
     "demonstrations_key",
     "fields_key",
@@ -26,6 +27,22 @@ Candidate = dict[str, str]
 # A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
 _DEMONSTRATIONS = "::demonstrations"
 _FIELDS = "::fields"
+
+
+class TaggedCandidate(Candidate):
+    """A parent's texts, with the operator that is to make the child.
+
+    gepa copies it into a plain dict before it changes anything.
+
+    Attributes:
+        operator: Position of the operator.
+        components: What the child is to edit, where that is known before the parent has run.
+    """
+
+    def __init__(self, candidate: Candidate, operator: int, components: tuple[str, ...] | None = None) -> None:
+        super().__init__(candidate)
+        self.operator = operator
+        self.components = components
 
 
 def demonstrations_key(component: str) -> str:

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import functools
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import dspy
 
-from combee_dspy.engine.ahead import Ahead, AheadEntry
-from combee_dspy.engine.announcing import About, Announcer, Said
-from combee_dspy.engine.attempts import Attempts
+from combee_dspy.engine.announcing import About, Announcer
+from combee_dspy.engine.buying import Buyer, Order
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.tickets import Pending, Ticket, check_service, give_up, one_went_well, result_of, tell_ready
 from combee_dspy.events import Event
-from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import (
     EvaluationCache,
     ExecutorSession,
-    Fingerprints,
     InfrastructureFaultError,
     Metric,
     Place,
-    RolloutKey,
     another_draw,
-    draw_again,
-    patient_program,
-    placed,
 )
 from combee_dspy.rollouts.scheduling import SPECULATIVE
 
@@ -40,8 +29,6 @@ __all__ = ["Begun", "Evaluated", "Evaluator", "Standing"]
 
 Standing = Literal["guess", "likely", "certain"]
 """How sure it is that somebody will ask for a rollout that is started early."""
-
-_PROGRAMS_KEPT = 8
 
 # A child's validation is read at the end of an iteration; its screen decides whether there is one.
 _LANES = {"child": "screening", "screen": "screening", "validation": "validation", "heldout": "validation"}
@@ -133,38 +120,14 @@ class Evaluator:
         cache: EvaluationCache | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        self._build = build
-        self._metric = metric
         self._session = session
         self.emit = emit
         self._look = look
         self._announcer = Announcer(emit)
-        self._cache = (cache if cache is not None else EvaluationCache()) if memoize else None
-        # A cache in memory that others share must hold every trace: they may reflect on other rows.
-        self._keep_all = cache is not None and cache.path is None
-        self._keep_traces = keep_traces
-        self._attempts = Attempts(session, metric, failure_score, self._cache, self._keeps)
-        self._programs: OrderedDict[tuple[str, int], dspy.Module] = OrderedDict()
-        self._prints = Fingerprints(metric, failure_score)
-        self._known: set[RolloutKey] = set()
-        self._row_hashes: dict[int, tuple[dspy.Example, str]] = {}
-        self._paid = self._found = False
-        self.ahead = Ahead()
-
-    def _keeps(self, row: str) -> bool:
-        return self._keep_all or row in self._keep_traces
-
-    def _program(self, candidate: Candidate, identity: str, replicate: int = 0) -> dspy.Module:
-        place = (identity, replicate)
-        if place not in self._programs:
-            built = self._build(candidate)
-            if self._cache is not None:
-                self._prints.of_program(identity, built)
-            self._programs[place] = patient_program(draw_again(built, replicate))
-        self._programs.move_to_end(place)
-        while len(self._programs) > _PROGRAMS_KEPT:
-            self._programs.popitem(last=False)
-        return self._programs[place]
+        self._buyer = Buyer(
+            build, metric, failure_score, session, memoize=memoize, keep_traces=keep_traces, cache=cache
+        )
+        self.ahead = self._buyer.ahead
 
     def evaluate(
         self,
@@ -223,8 +186,7 @@ class Evaluator:
         """
         identities = tuple(candidate_id(candidate) for candidate, _ in items)
         pending: list[list[Ticket]] = []
-        if self._cache is not None:
-            self._prints.read_settings()
+        self._buyer.read_settings()
         place = Place(_LANES.get(purpose, "rollout"), iteration=iteration)
         lm = dspy.settings.lm
         with dspy.context(lm=another_draw(lm, replicate)) if replicate else contextlib.nullcontext():
@@ -234,7 +196,7 @@ class Evaluator:
                     pending.append(tickets)
                     tickets.extend(
                         # One by one: an interrupt finds those that have been bought.
-                        self._submit(candidate, identity, example, replicate, purpose, place)
+                        self._buyer.ask(Order(candidate, identity, example, purpose, place, replicate))
                         for example in batch
                     )
                     hears = ready[number] if ready else None
@@ -296,9 +258,9 @@ class Evaluator:
             most: The most that may be started.
             ready: As for :meth:`begin`.
         """
-        if self._cache is None:
+        if not self._buyer.joins:
             return 0
-        self._prints.read_settings()
+        self._buyer.read_settings()
         place = Place(SPECULATIVE if standing == "guess" else _LANES.get(purpose, "rollout"), iteration=iteration)
         started = 0
         for number, (candidate, batch) in enumerate(items):
@@ -307,7 +269,7 @@ class Evaluator:
             for example in batch:
                 if most is not None and started >= most:
                     break
-                tickets.append(self._submit(candidate, identity, example, 0, purpose, place, lane))
+                tickets.append(self._buyer.ask_early(Order(candidate, identity, example, purpose, place), lane))
                 started += tickets[-1].new
             hears = ready[number] if ready else None
             if hears is not None:
@@ -341,8 +303,7 @@ class Evaluator:
 
     def rescore(self, metric: Metric | None = None) -> None:
         """Read the metric's identity again, between iterations: it has changed, or is another from now on."""
-        self._metric = self._attempts.metric = metric if metric is not None else self._metric
-        self._prints.rescore(self._metric)
+        self._buyer.rescore(metric)
 
     def announce(self, rollout: Rollout, identity: str, *, purpose: str, iteration: int) -> None:
         """Tell of a rollout that somebody else bought, under an id of its own.
@@ -365,97 +326,6 @@ class Evaluator:
             hears(position, rollout)
 
         tell_ready(tickets, heard)
-
-    def _submit(
-        self,
-        candidate: Candidate,
-        identity: str,
-        example: dspy.Example,
-        replicate: int,
-        purpose: str,
-        place: Place,
-        lane: str | None = None,
-    ) -> Ticket:
-        """Return a rollout's ticket: it is asked for, or started early where a lane is given to give it up with."""
-        row = self.row_hash(example)
-        key: RolloutKey | None = None
-        place = replace(place, key=f"{purpose}/{identity}/{row}/{replicate}", prefix=identity)
-
-        def buy() -> Future[Rollout]:
-            program = self._program(candidate, identity, replicate)
-            with placed(place):
-                return self._attempts.start(program, example, row, key)
-
-        # Asked for again, it is bought with the settings of this draw, not with those of whoever waits for it.
-        settings = contextvars.copy_context()
-        cache = self._cache
-        if cache is None:
-            return Ticket(buy(), bought=True, new=True, again=lambda: (settings.run(buy), True))
-        if not self._prints.knows(identity):
-            self._program(candidate, identity)
-        key = self._prints.key(identity, row, example, replicate)
-        ask = functools.partial(
-            cache.obtain, key, example, lambda: self._program(candidate, identity), buy, traced=self._keeps(row)
-        )
-        again = functools.partial(settings.run, ask)
-        # A run that has found all its rollouts so far repeats another one (see start_ahead).
-        held = lane is not None and self._found and not self._paid
-        started = self.ahead.take(key) if lane is None else self.ahead.open(key)
-        future, bought = self._future(started, ask, early=lane is not None, held=held)
-        if started is not None and place.lane != SPECULATIVE:
-            self._move(future, place)
-        if lane is not None:
-            if started is not None:
-                return Ticket(future, started.bought, new=False, again=again, said=started.said)
-            if key in self._known:
-                # It is told of by whoever asked for it.
-                return Ticket(future, bought, new=False, again=again, said=Said(done=True))
-            entry = self.ahead.add(key, AheadEntry(future, identity, purpose, lane, bought, held))
-            return Ticket(future, bought, new=True, again=again, said=entry.said)
-        if started is not None:
-            # It was bought for this very call, early: the books do not tell the two apart.
-            self._known.add(key)
-            return Ticket(future, bought or started.bought, not started.charged, again, started.said)
-        new = bought or key not in self._known
-        self._known.add(key)
-        return Ticket(future, bought, new, again)
-
-    def _future(
-        self,
-        started: AheadEntry | None,
-        ask: Callable[[], tuple[Future[Rollout], bool]],
-        *,
-        early: bool,
-        held: bool,
-    ) -> tuple[Future[Rollout], bool]:
-        """Return a rollout, and whether this call buys it: one that was started early, or one that is asked for.
-
-        What is held is neither: its future is cancelled, and it is asked for once somebody needs it.
-        """
-        if started is not None and started.held and not held:
-            started.future, started.bought = self._asked(ask)
-            started.held = False
-            return started.future, started.bought
-        if started is not None and (early or not started.charged):
-            # Even where it has failed by now: it was tried as often as it would be now.
-            return started.future, False
-        if held:
-            future: Future[Rollout] = Future()
-            future.cancel()
-            future.set_running_or_notify_cancel()
-            return future, False
-        return self._asked(ask)
-
-    def _asked(self, ask: Callable[[], tuple[Future[Rollout], bool]]) -> tuple[Future[Rollout], bool]:
-        future, bought = ask()
-        self._paid, self._found = self._paid or bought, self._found or not bought
-        return future, bought
-
-    def _move(self, future: Future[Rollout], place: Place) -> None:
-        """Give a rollout that waits another place in the queue, where the executor has one."""
-        move = getattr(self._session, "move", None)
-        if move is not None:
-            move(future, place)
 
     def look(self) -> None:
         """Raise what a listener raised to end the run, in a worker or elsewhere.
@@ -483,9 +353,4 @@ class Evaluator:
 
     def row_hash(self, example: dspy.Example) -> str:
         """Return the example's row hash, computed once per example."""
-        # Keyed by identity because hashing a row costs far more than a lookup; the example is kept
-        # beside its hash so that its identity cannot be taken over by another object.
-        known = self._row_hashes.get(id(example))
-        if known is None:
-            known = self._row_hashes[id(example)] = (example, row_hash(example))
-        return known[1]
+        return self._buyer.row_hash(example)

@@ -31,19 +31,18 @@ def affordable_finalists(count: int, rollouts: int, validation: int) -> int:
     return paid if paid > 1 else 0
 
 
-def finals_reserve(limit: int | None, finalists: int, validation: int, share: float = FINALS_SHARE) -> int:
+def finals_reserve(limit: int | None, finalists: int, validation: int) -> int:
     """Return the rollouts of a budget that the search must leave for the finalists' further draws.
 
     Args:
         limit: The budget; ``None`` for none, which needs no reserve.
         finalists: The most finalists wanted.
-        validation: Validation examples.
-        share: The most of the budget that may be kept back, in [0, 1). Where it pays for fewer finalists
-            than wanted there are fewer, and where it does not pay for two there is no reserve.
+        validation: Validation examples. Where :data:`FINALS_SHARE` of the budget pays for fewer draws of them than
+            there are finalists there are fewer, and where it does not pay for two there is no reserve.
     """
     if limit is None:
         return 0
-    return affordable_finalists(finalists, int(share * limit), validation) * validation
+    return affordable_finalists(finalists, int(FINALS_SHARE * limit), validation) * validation
 
 
 def choose(

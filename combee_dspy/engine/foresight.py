@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 
 import dspy
 
 from combee_dspy.engine.ahead import AheadEntry
 from combee_dspy.engine.allowance import Allowance
 from combee_dspy.engine.candidates import Candidate, candidate_id
+from combee_dspy.engine.early_scans import EarlyScans, Hears, reads_of
 from combee_dspy.engine.evaluator import Begun, Evaluator, Standing
-from combee_dspy.engine.lost import behind, joined_lost
-from combee_dspy.engine.scanning import Scanner
+from combee_dspy.engine.forecast import Coming, Forecast
 from combee_dspy.engine.screening import ScreenPlan
 from combee_dspy.engine.settings import Settings
 from combee_dspy.engine.state import RunState
-from combee_dspy.engine.streaming import Guess, HeldEvents, Stream, StreamKey, Streams
+from combee_dspy.engine.streaming import StreamKey
 from combee_dspy.engine.tickets import first_of
-from combee_dspy.events import Event
 from combee_dspy.records import Rollout
-from combee_dspy.strategies import PredictFn
 
-__all__ = ["Coming", "Foresight", "place_of"]
-
-Hears = Callable[[int, Rollout], None]
+__all__ = ["Foresight"]
 
 # Lanes of rollouts that are started early: on a guess, or for an iteration that has been drawn.
 _SCREENED = "validation of a child on its screen"
@@ -35,31 +28,10 @@ _GUESSED = "rollouts of a likely parent"
 _DRAWN = "rollouts of the next iteration"
 
 
-@dataclass(frozen=True, slots=True)
-class Coming:
-    """A parent and a minibatch that gepa's loop is about to ask for.
-
-    Attributes:
-        iteration: The iteration that asks.
-        number: Position of the minibatch in it.
-        candidate: The parent.
-        rows: The minibatch.
-        components: What its children will edit, where that is known.
-        operators: Who makes them, by position; ``None`` where that is not known yet.
-    """
-
-    iteration: int
-    number: int
-    candidate: Candidate
-    rows: tuple[dspy.Example, ...]
-    components: tuple[str, ...] | None
-    operators: tuple[int, ...] | None = None
-
-
 class Foresight:
     """Begins early what a run is going to need, and what it is likely to need.
 
-    - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.streaming.Stream`).
+    - Scans begin while their rollouts run (see :class:`~combee_dspy.engine.early_scans.EarlyScans`).
     - The first minibatch runs before the seed's validation, which nobody reads until a child is compared with
       it: as many rollouts as that validation has at once; the rest of it begins, and reading, when a rollout of
       either has shown that program and metric work.
@@ -81,60 +53,39 @@ class Foresight:
         settings: The run's settings.
         state: The run's state.
         evaluator: Buys rollouts.
-        scanner: Begins scans.
-        streams: Keeps them.
-        predict: Makes the way to the LM, at a temperature or at the LM's own.
+        scans: Reads minibatches while their rollouts run.
         validation: The validation examples.
         allowance: Says how much may be begun early.
-
-    Attributes:
-        state: As given.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point, called once per run
+    def __init__(
         self,
         settings: Settings,
         state: RunState,
         evaluator: Evaluator,
-        scanner: Scanner,
-        streams: Streams,
-        predict: Callable[[float | None], PredictFn],
+        scans: EarlyScans,
         *,
         validation: Sequence[dspy.Example],
         allowance: Allowance,
     ) -> None:
         self._settings = settings
-        self.state = state
+        self._state = state
         self._evaluator = evaluator
-        self._scanner = scanner
-        self._streams = streams
-        self._predict = predict
+        self._scans = scans
         self._validation = list(validation)
         self._allowance = allowance
-        # Both sample the rollouts that a metric scores: which they have seen must not be a matter of time.
-        self._waits = settings.calibration is not None or settings.ceiling is not None
+        # Calibration and ceiling sample the rollouts that a metric scores: which they have seen must not be a matter
+        # of time. Without a memo nobody could join what was begun.
+        self._waits = settings.calibration is not None or settings.ceiling is not None or not settings.memoize
         # Where somebody else than the screen may refuse a child, or choose its validation, a verdict is no certainty.
         others = {"acceptance_criterion", "selection_strategy", "val_evaluation_policy"} & settings.gepa_kwargs.keys()
         self._sure = not settings.anchors and not others
         self._coming: dict[StreamKey, Coming] = {}
-        self._first: Callable[[], Sequence[Coming]] | None = None
-        self._second: Callable[[], Sequence[Coming]] | None = None
-        self._next: Callable[[Candidate], Sequence[Coming]] | None = None
+        self._forecast: Forecast | None = None
 
-    def watch(
-        self,
-        first: Callable[[], Sequence[Coming]] | None,
-        second: Callable[[], Sequence[Coming]] | None,
-        following: Callable[[Candidate], Sequence[Coming]] | None,
-    ) -> None:
-        """Say how to know what comes; ``None`` where that is not known.
-
-        Args:
-            first: Returns the first iteration's minibatches, before there is a state of gepa's.
-            second: Returns the second one's as they are likely to be, with the seed as parent.
-            following: Returns what the next iteration that has not been drawn is likely to draw for a parent.
-        """
-        self._first, self._second, self._next = first, second, following
+    def watch(self, forecast: Forecast) -> None:
+        """Say who knows what comes. Until then nothing is begun that was not drawn."""
+        self._forecast = forecast
 
     def expect(self, coming: Sequence[Coming], following: Sequence[Coming] = ()) -> None:
         """Note what is about to be asked for, give up what was begun for another guess, and begin what follows.
@@ -146,31 +97,19 @@ class Foresight:
         self._coming = {self._key(one): one for one in coming}
         drawn = {self._key(one): one.iteration for one in (*following, *coming)}
         wanted = {(key[0], row) for key in drawn for row in key[1]}
-        self._give_up(lambda entry, row: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, row) not in wanted)
-        self._evaluator.ahead.settle(lambda entry, row: entry.lane == _GUESSED, _DRAWN)
-        for key, iteration in drawn.items():
-            stream = self._streams.get(key)
-            # A merge moves what was drawn to the iteration after: a scan's chance and events are its iteration's.
-            right = stream is not None and stream.guessed is not None and stream.iteration == iteration
-            if stream is not None and right and self._offers_now(stream):
-                stream.confirm()
-                for component in stream.components:
-                    self.state.lost.pop(component, None)
-        self._drop(lambda stream: stream.guessed is not None)
+        self._give_up(lambda entry: entry.lane in (_GUESSED, _DRAWN) and (entry.candidate_id, entry.row) not in wanted)
+        self._evaluator.ahead.settle(lambda entry: entry.lane == _GUESSED, _DRAWN)
+        self._scans.settle(drawn)
         if following and not self._waits:
             self._start(following)
-
-    def affords_another(self) -> bool:
-        """Return whether the budget can pay for an iteration beyond this one."""
-        return self._allowance.affords_another()
 
     def hears(self, items: Sequence[tuple[Candidate, Sequence[dspy.Example]]]) -> list[Hears | None]:
         """Begin the scans of parents that are about to run; return what hears each one's rollouts."""
         found: list[Hears | None] = []
         for candidate, batch in items:
-            key = (candidate_id(candidate), tuple(self._evaluator.row_hash(row) for row in batch))
+            key = self._key_of(candidate, batch)
             coming = self._coming.get(key)
-            found.append(None if coming is None else self._heard(coming, key))
+            found.append(None if coming is None else self._scans.hears(coming, key))
         return found
 
     def before_seed(self) -> None:
@@ -178,14 +117,9 @@ class Foresight:
 
         Nothing is read yet: the program may be broken.
         """
-        if self._first is None or self._waits or not self._allowance.affords_first():
-            return
-        items = [(one.candidate, one.rows) for one in self._first()]
-        begun = self.state.clock()
-        if self._evaluator.start_ahead(
-            items, purpose="parent", lane=_DRAWN, standing="certain", iteration=1, most=len(self._validation)
-        ):
-            self.state.begun_early = begun
+        begun = self._state.clock()
+        if self._run(self._first(), lane=_DRAWN, standing="certain", most=len(self._validation)):
+            self._state.begun_early = begun
 
     def beside_seed(self, begun: Begun) -> None:
         """Begin the rest of the first iteration, once a rollout has gone well.
@@ -194,18 +128,23 @@ class Foresight:
             InfrastructureError: One failed for a reason outside the program: what was begun early was certain to be
                 asked for, and behind it the others would only fail in turn.
         """
-        if self._first is None or self._waits or not self._allowance.affords_first():
+        first = self._first()
+        if not first or not self._evaluator.one_goes_well(begun, _DRAWN):
             return
-        if not self._evaluator.one_goes_well(begun, _DRAWN):
-            return
-        self._start(self._first())
+        self._start(first)
         for entry in self._evaluator.ahead.waiting_in(_DRAWN):
             entry.future.add_done_callback(self._note_first)
         if self._settings.staleness:
-            self._run_second(sum(len(one.rows) for one in self._first()))
+            self._run_second(sum(len(one.rows) for one in first))
+
+    def _first(self) -> Sequence[Coming]:
+        """Return the first iteration's minibatches; empty where they are not known, or may not begin."""
+        if self._forecast is None or self._waits or not self._allowance.affords_first():
+            return ()
+        return self._forecast.first()
 
     def _note_first(self, future: Future[Rollout]) -> None:
-        self.state.ran_early = self.state.clock()
+        self._state.ran_early = self._state.clock()
 
     def _run_second(self, drawn: int) -> None:
         """Run the second minibatch on the seed, whose children it may not wait for; it is read once it has been drawn.
@@ -213,11 +152,10 @@ class Foresight:
         Args:
             drawn: Examples of the first.
         """
-        coming = [] if self._second is None else self._second()
+        coming = () if self._forecast is None else self._forecast.second()
         if coming and self._allowance.affords_second(drawn, sum(len(one.rows) for one in coming)):
-            items = [(one.candidate, one.rows) for one in coming]
             # After the seed's validation, without which the first children are not compared.
-            self._evaluator.start_ahead(items, purpose="parent", lane=_DRAWN, iteration=2)
+            self._run(coming, lane=_DRAWN)
 
     def beside_screen(self, children: Sequence[Candidate]) -> None:
         """Begin what follows on the screens of children, as far as the share of guesses goes."""
@@ -227,7 +165,7 @@ class Foresight:
         # Row by row over all children: each one's first rows are as likely to be needed.
         items = [(child, [row]) for row in self._validation for child in children]
         self._evaluator.start_ahead(
-            items, purpose="validation", lane=_SCREENED, iteration=self.state.iteration, most=self._room(screened=True)
+            items, purpose="validation", lane=_SCREENED, iteration=self._state.iteration, most=self._room(screened=True)
         )
 
     def once_certain(self, children: Sequence[Candidate], plans: Sequence[ScreenPlan | None], begun: Begun) -> None:
@@ -244,9 +182,7 @@ class Foresight:
         """
         if self._waits or not self._sure:
             return
-        open_screens = {
-            number: plan for number, plan in enumerate(plans) if plan is not None and len(plan.positions) > 1
-        }
+        open_screens = {number: plan for number, plan in enumerate(plans) if plan is not None}
         waiting = {ticket.future for number in open_screens for ticket in begun.pending[number]}
         while waiting and open_screens:
             waiting -= first_of(waiting, self._evaluator.look)
@@ -274,9 +210,9 @@ class Foresight:
             whole: Whether to leave it where guesses do not reach for all of its rollouts.
             standing: ``"likely"`` goes before the validation of its parent.
         """
-        if self._next is None or self._allowance.over():
+        if self._forecast is None or self._allowance.over():
             return
-        coming = self._next(parent)
+        coming = self._forecast.following(parent)
         room = left = self._room(screened=whole)
         if whole and sum(len(one.rows) for one in coming) > room:
             return
@@ -284,17 +220,17 @@ class Foresight:
         for one in coming:
             key = self._key(one)
             # A scan waits for its whole minibatch: of one that is not run in full it would not read much earlier.
-            left -= len(key[1])
-            reads = max(0, min(_reads(key, one.components), left))
-            opened = key not in self._streams and reads > 0 and self._settings.memoize
-            left -= reads
-            hears.append(self._open(one, key, guessed=reads) if opened else None)
-            room -= reads if hears[-1] is not None else 0
-        items = [(one.candidate, one.rows) for one in coming]
-        iteration = coming[0].iteration if coming else 0
-        self._evaluator.start_ahead(
-            items, purpose="parent", lane=_GUESSED, iteration=iteration, standing=standing, most=room, ready=hears
-        )
+            left -= len(key[1]) - self._begun(key)
+            reads = max(0, min(reads_of(key, one.components), left))
+            hears.append(self._scans.guess(one, key, reads))
+            if hears[-1] is not None:
+                left, room = left - reads, room - reads
+        self._run(coming, lane=_GUESSED, standing=standing, most=room, ready=hears)
+
+    def _begun(self, key: StreamKey) -> int:
+        """Return how many rollouts of a minibatch are guesses already: :meth:`_room` has left them out."""
+        guesses = self._evaluator.ahead.waiting_in(_GUESSED)
+        return sum(entry.candidate_id == key[0] and entry.row in key[1] for entry in guesses)
 
     def finish(self, iteration: int, gone: Sequence[str]) -> None:
         """End an iteration: what its scans were to rescue and did not read waits on.
@@ -304,20 +240,12 @@ class Foresight:
             gone: Its children that were not validated, by content hash.
         """
         self.refused(gone)
-        for stream in self._drop(lambda stream: stream.iteration <= iteration):
-            if stream.guessed is not None:
-                continue
-            if any(map(stream.used, stream.components)):
-                # Of what a merge has put off, how much was read by now is a matter of time.
-                self.state.reads += stream.submitted
-            for component in (name for name in stream.components if not stream.used(name)):
-                waiting = self.state.lost.get(component, ())
-                self.state.lost[component] = joined_lost(stream.rescued(component), waiting)
+        self._scans.finish(iteration)
 
     def refused(self, gone: Sequence[str]) -> None:
         """Give up the validation of children that will not have one, by content hash."""
         identities = frozenset(gone)
-        self._give_up(lambda entry, row: entry.purpose == "validation" and entry.candidate_id in identities)
+        self._give_up(lambda entry: entry.purpose == "validation" and entry.candidate_id in identities)
 
     def close(self, *, failed: bool = False) -> None:
         """Give up everything that is left, and wait for what cannot be stopped, so that it is in the books.
@@ -326,108 +254,44 @@ class Foresight:
             failed: Whether the run ends by an error. Then reads are left to the session, which cancels what waits
                 when it is closed: one may wait for a slot that another run holds.
         """
-        dropped = self._drop(lambda stream: True)
-        self._streams.close()
-        self._give_up(lambda entry, row: True)
+        reads = self._scans.close()
+        self._give_up(lambda entry: True)
         # Only their end is of interest: what they raise was for nobody.
         if not failed:
-            wait([read for stream in dropped for read in stream.running])
+            wait(reads)
         wait(self._evaluator.ahead.running())
         self._evaluator.settle_ahead()
 
     def _start(self, coming: Sequence[Coming]) -> None:
-        if not self._settings.memoize:
-            # Nothing could be joined, and a stream that nobody feeds would only stand in the way.
-            return
-        hears = [self._heard(one, self._key(one)) for one in coming]
-        items = [(one.candidate, one.rows) for one in coming]
-        iteration = coming[0].iteration if coming else 0
-        self._evaluator.start_ahead(
-            items, purpose="parent", lane=_DRAWN, iteration=iteration, standing="certain", ready=hears
+        """Run minibatches that are certain to be asked for, and read them meanwhile."""
+        hears = [self._scans.hears(one, self._key(one)) for one in coming]
+        self._run(coming, lane=_DRAWN, standing="certain", ready=hears)
+
+    def _run(
+        self,
+        coming: Sequence[Coming],
+        *,
+        lane: str,
+        standing: Standing = "guess",
+        most: int | None = None,
+        ready: Sequence[Hears | None] = (),
+    ) -> int:
+        """Start the rollouts of minibatches, and return how many are new."""
+        return self._evaluator.start_ahead(
+            [(one.candidate, one.rows) for one in coming],
+            purpose="parent",
+            lane=lane,
+            iteration=coming[0].iteration if coming else 0,
+            standing=standing,
+            most=most,
+            ready=ready,
         )
 
-    def _drop(self, unwanted: Callable[[Stream], bool]) -> list[Stream]:
-        """Drop streams; what was a guess until now is counted, as planned rather than as far as it came."""
-        dropped = self._streams.drop(unwanted)
-        # What a run buys next must not depend on time.
-        self.state.wasted_reads += sum(one.guessed or 0 for one in dropped)
-        return dropped
-
-    def _offers_now(self, stream: Stream) -> bool:
-        """Whether a stream that was opened on a guess offers again what it would if it were opened now."""
-        for component in stream.components:
-            again = self.state.lost.get(component, ()) if self._settings.rescue else ()
-            if stream.rescued(component) != behind(len(stream.key[1]), stream.key[1], again):
-                return False
-        return True
-
-    def _heard(self, coming: Coming, key: StreamKey) -> Hears | None:
-        """Return what hears a minibatch's rollouts; what it has heard before changes nothing."""
-        stream = self._streams.get(key)
-        return self._open(coming, key) if stream is None else self._streams.hears(stream)
-
-    def _open(self, coming: Coming, key: StreamKey, *, guessed: int | None = None) -> Hears | None:
-        """Begin the scans of a parent and a minibatch; ``None`` where none can begin yet.
-
-        Args:
-            coming: Which.
-            key: Its key.
-            guessed: Of a guess, how many shards may be read before it is known to be right.
-        """
-        if coming.components is None or not self._teaches(coming.operators):
-            return None
-        schedule = self._settings.diversity.temperature
-        if guessed is not None and schedule is not None:
-            # It follows from how this iteration ends.
-            return None
-        predict = self._predict(None if schedule is None else schedule.temperature(coming.iteration, self.state.stale))
-        place = place_of(coming.number)
-        readings = {}
-        held: HeldEvents | None = None
-
-        def keep(emit: Callable[[Event], None]) -> HeldEvents:
-            nonlocal held
-            held = held or HeldEvents(emit)
-            return held
-
-        # One group offers again what was lost, the first; of a guess it is taken only when the guess was right.
-        others = () if guessed is None else self._streams.guesses()
-        offered = {component for one in others for component in one.components}
-        for component in coming.components:
-            again = self.state.lost.get(component, ()) if self._settings.rescue and component not in offered else ()
-            rescued = behind(len(key[1]), key[1], again)
-            scan = self._scanner.begin(
-                coming.candidate,
-                component,
-                predict,
-                iteration=coming.iteration,
-                place=place,
-                size=len(key[1]) + len(rescued),
-                through=None if guessed is None else keep,
-            )
-            if scan is not None:
-                if guessed is None:
-                    self.state.lost.pop(component, None)
-                readings[component] = (scan, rescued)
-        if not readings:
-            return None
-        enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
-        record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
-        guess = None if guessed is None else Guess(guessed, held)
-        stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, guess=guess)
-        return self._streams.open(stream)
-
-    def _teaches(self, operators: tuple[int, ...] | None) -> bool:
-        known = self._settings.operators
-        if operators is None:
-            return all(operator.needs_lessons for operator in known) or (
-                (self._settings.children or len(known)) >= len(known)
-                and any(operator.needs_lessons for operator in known)
-            )
-        return any(known[position].needs_lessons for position in operators)
-
     def _key(self, coming: Coming) -> StreamKey:
-        return candidate_id(coming.candidate), tuple(self._evaluator.row_hash(row) for row in coming.rows)
+        return self._key_of(coming.candidate, coming.rows)
+
+    def _key_of(self, candidate: Candidate, rows: Sequence[dspy.Example]) -> StreamKey:
+        return candidate_id(candidate), tuple(self._evaluator.row_hash(row) for row in rows)
 
     def _room(self, *, screened: bool = False) -> int:
         """Return how many more calls may be started on a guess (see :meth:`Allowance.room`)."""
@@ -437,21 +301,19 @@ class Foresight:
         return self._allowance.room(
             certain=ahead.open_in(_DRAWN),
             guesses=ahead.open_in(_SCREENED, _GUESSED),
-            reading=sum(_reads(one.key, one.components) for one in self._streams.certain()),
-            guessed_reads=sum(one.guessed or 0 for one in self._streams.guesses()),
+            reading=self._scans.reading,
+            guessed_reads=self._scans.guessed_reads,
             screened=screened,
         )
 
     def _settle_validation(self, identity: str) -> None:
         """Note that a child's validation, begun as a guess, is certain."""
-        self._evaluator.ahead.settle(
-            lambda entry, row: entry.candidate_id == identity and entry.lane == _SCREENED, _DRAWN
-        )
+        self._evaluator.ahead.settle(lambda entry: entry.candidate_id == identity and entry.lane == _SCREENED, _DRAWN)
 
-    def _give_up(self, unwanted: Callable[[AheadEntry, str], bool]) -> None:
-        gone = self._evaluator.ahead.give_up(unwanted, self.state.iteration)
-        self.state.unbilled += gone
-        self.state.wasted += gone
+    def _give_up(self, unwanted: Callable[[AheadEntry], bool]) -> None:
+        gone = self._evaluator.ahead.give_up(unwanted, self._state.iteration)
+        self._state.unbilled += gone
+        self._state.wasted += gone
         self._evaluator.settle_ahead()
 
 
@@ -460,13 +322,3 @@ def _score(future: Future[Rollout]) -> float | None:
     if not future.done() or future.cancelled() or future.exception() is not None:
         return None
     return future.result().score
-
-
-def _reads(key: StreamKey, components: Sequence[str] | None) -> int:
-    """Return how many shards a scan reads by the paper's plan, ⌊√n⌋ a component: what a guess of one is counted as."""
-    return math.isqrt(len(key[1])) * len(components or ())
-
-
-def place_of(number: int) -> str:
-    """Return what tells a parent and a minibatch apart from others in the iteration."""
-    return f"group {number}"

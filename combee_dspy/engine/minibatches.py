@@ -65,7 +65,7 @@ class ControlledSampler:
             self._state.decisions.append(decision)
             self._emit(BatchPlanned(iteration=position + 1, decision=decision))
         positions, self._state.cursor = self._stream.draw(self._state.cursor, decision.size)
-        self._state.draw_minibatch(position + 1, len(positions))
+        self._state.draw_minibatch(len(positions), ahead=bool(self._forward))
         ids = list(loader.all_ids())
         return [ids[position] for position in self._with_anchors(positions)]
 

@@ -12,10 +12,9 @@ from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 
 from combee_dspy.engine.adapter import CombeeAdapter, ReflectiveDataset
 from combee_dspy.engine.breeding import Breeder, Child, ComponentError
-from combee_dspy.engine.candidates import Candidate, candidate_id
+from combee_dspy.engine.candidates import Candidate, TaggedCandidate, candidate_id
+from combee_dspy.engine.early_scans import place_of
 from combee_dspy.engine.fallback import BestNode
-from combee_dspy.engine.fanout import TaggedCandidate
-from combee_dspy.engine.foresight import place_of
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.lost import joined_lost
 from combee_dspy.engine.scanning import Scanned, Scanner

@@ -7,7 +7,6 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -22,11 +21,13 @@ from combee_dspy.engine.allowance import Allowance
 from combee_dspy.engine.breeding import labels_of
 from combee_dspy.engine.candidates import Candidate, candidate_id
 from combee_dspy.engine.checkpoint import check_log_dir, claim_log_dir, has_checkpoint, note_spending, noted_spending
+from combee_dspy.engine.early_scans import EarlyScans
 from combee_dspy.engine.evaluator import Evaluator
-from combee_dspy.engine.fanout import Fanout, SelectOnce, component_selector
+from combee_dspy.engine.fanout import Fanout
 from combee_dspy.engine.feedback import feedback_map
 from combee_dspy.engine.finals import affordable_finalists, choose, finals_reserve
-from combee_dspy.engine.foresight import Coming, Foresight
+from combee_dspy.engine.forecast import Forecast
+from combee_dspy.engine.foresight import Foresight
 from combee_dspy.engine.guarding import Guarding
 from combee_dspy.engine.heldout import HeldoutSet
 from combee_dspy.engine.judging import Judging
@@ -38,6 +39,7 @@ from combee_dspy.engine.sampling import EpochStream
 from combee_dspy.engine.scanning import Scanner
 from combee_dspy.engine.screening import NonInferior, Screening
 from combee_dspy.engine.seed import seed_candidate
+from combee_dspy.engine.selecting import SelectOnce, component_selector
 from combee_dspy.engine.services import Services, started
 from combee_dspy.engine.settings import (
     Models,
@@ -181,24 +183,23 @@ class _Run:
             self.adapter, settings, self.guarding, services.port.at, services.bus.emit, self.state, scanner, streams
         )
         epochs = None if settings.budget is None else settings.budget.epoch_limit()
+        self.allowance = Allowance(
+            self.state,
+            share=settings.speculation,
+            validation=len(splits.validation),
+            screen=settings.screen,
+            epoch=len(splits.train),
+            limit=self.search_limit,
+            least=least,
+            last=None if epochs is None else epochs * len(splits.train),
+        )
         self.foresight = Foresight(
             settings,
             self.state,
             self.evaluator,
-            scanner,
-            streams,
-            services.port.at,
+            EarlyScans(settings, self.state, scanner, streams, services.port.at),
             validation=splits.validation,
-            allowance=Allowance(
-                self.state,
-                settings.speculation,
-                len(splits.validation),
-                settings.screen,
-                len(splits.train),
-                self.search_limit,
-                least,
-                None if epochs is None else epochs * len(splits.train),
-            ),
+            allowance=self.allowance,
         )
         # A criterion of the user's own compares whole minibatches; programs with code are evaluated by DSPy.
         whole = "acceptance_criterion" in settings.gepa_kwargs or self.adapter.flex_components
@@ -370,11 +371,24 @@ class _Run:
         elif sampler is not None:
             arguments["batch_sampler"] = sampler
         if sampler is not None and self.screening is not None:
-            self._watch(sampler, selector)
+            resumes = settings.log_dir is not None and has_checkpoint(settings.log_dir)
+            forecast = Forecast(
+                sampler,
+                selector,
+                self.state,
+                self.seed,
+                self.train,
+                groups=self.groups,
+                validation=len(self.splits.validation),
+                resumes=resumes,
+            )
+            self.foresight.watch(forecast)
         steering = Steering(settings, self.state, self.children, self.guarding.front_similarity, self.services.bus.emit)
         ahead = settings.staleness and not self.adapter.flex_components
         stale = sampler.forward if sampler is not None and ahead else None
-        arguments["sampling_strategy"] = Fanout(steering, self.foresight, selector, strategy, stale)
+        arguments["sampling_strategy"] = Fanout(
+            steering, self.foresight, selector, self.state, self.allowance, inner=strategy, stale=stale
+        )
         if settings.guards.max_tokens is not None and any(operator.edits_fields for operator in settings.operators):
             # A merge may join one candidate's instruction with another's descriptions: nobody would ask the budget.
             arguments["use_merge"] = False
@@ -400,37 +414,6 @@ class _Run:
             self.services.bus.emit,
             self.anchors,
         )
-
-    def _watch(self, sampler: ControlledSampler, selector: SelectOnce) -> None:
-        """Let the run begin early what comes first, and what is likely to come next."""
-
-        def coming(iteration: int, size: int, parent: Candidate, after: int = 0) -> list[Coming]:
-            components = selector.only(parent)
-            return [
-                Coming(iteration, number, parent, tuple(self.train[place] for place in places), components)
-                for number, places in enumerate(sampler.peek(size, self.groups, after))
-            ]
-
-        # gepa has no state yet; what the controller reads of one is known all the same.
-        start = SimpleNamespace(i=0, total_num_evals=len(self.splits.validation))
-
-        def first() -> list[Coming]:
-            return coming(1, sampler.plan(start, 0).size, self.seed)
-
-        def second() -> list[Coming]:
-            decision = sampler.plan(start, 0)
-            size = sampler.second_size(decision, self.groups)
-            return [] if size is None else coming(2, size, self.seed, after=decision.size)
-
-        def following(parent: Candidate) -> list[Coming]:
-            size = sampler.likely_size()
-            # What has been drawn already is the next iteration's.
-            iteration = max([self.state.iteration, *self.state.drawn_ahead]) + 1
-            return [] if size is None else coming(iteration, size, parent)
-
-        resumes = self.settings.log_dir is not None and has_checkpoint(self.settings.log_dir)
-        # gepa asks for the seed's validation before it has read its checkpoint.
-        self.foresight.watch(None if resumes else first, None if resumes else second, following)
 
     def _state_of(self, best: Candidate) -> dict[str, Any]:
         """Return the program's state without its LMs: what a run learned is texts and demonstrations."""

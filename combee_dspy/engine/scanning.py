@@ -71,6 +71,9 @@ class Scanner:
         perfect_score: The score of a success.
         guarding: What no edit may break; operators and proposers are told.
         operators: Who reads the lessons.
+
+    Attributes:
+        emit: As given.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Scanner:
         self._joined_later = bool(readers) and all(operator.joins_lessons for operator in readers)
         self._adapter = adapter
         self._aggregator = aggregator
-        self._emit = emit
+        self.emit = emit
         self._seed = seed
         self._perfect_score = perfect_score
         self._guarding = guarding
@@ -122,7 +125,7 @@ class Scanner:
         iteration: int,
         place: str,
         size: int,
-        through: Callable[[Callable[[Event], None]], Callable[[Event], None]] | None = None,
+        emit: Callable[[Event], None] | None = None,
     ) -> Scan | None:
         """Begin a scan of reflections that do not exist yet; ``None`` where the aggregator cannot.
 
@@ -133,11 +136,11 @@ class Scanner:
             iteration: The iteration.
             place: What tells this scan apart from others in the iteration.
             size: Reflections to come, at most.
-            through: Wraps where its events go.
+            emit: Where its events go; by default where all do.
         """
         context = self._context(candidate, component, predict, iteration, place)
-        if through is not None:
-            context = replace(context, emit=through(context.emit))
+        if emit is not None:
+            context = replace(context, emit=emit)
         return begin(self._aggregator, size, context)
 
     def _learned(self, reflections: Sequence[Reflection], size: int, context: StrategyContext) -> Lessons:
@@ -156,7 +159,7 @@ class Scanner:
             component=component,
             text=candidate[component],
             predict=within(predict, f"{place}/{component}", iteration),
-            emit=self._emit,
+            emit=self.emit,
             iteration=iteration,
             seed=self._seed,
             place=place,
@@ -213,7 +216,7 @@ class Scanner:
             rescued = behind(len(dataset.rollouts), [one.example_id for one in dataset.rollouts], again)
         reflections = (*fresh, *rescued)
         tokens = sum(estimate_record_tokens(one.record) for one in reflections)
-        self._emit(ReflectionsMade(iteration=iteration, component=component, size=len(reflections), tokens=tokens))
+        self.emit(ReflectionsMade(iteration=iteration, component=component, size=len(reflections), tokens=tokens))
         size = len(dataset.rollouts) + len(rescued)
         lessons = stream.lessons(component) if stream is not None else self._learned(reflections, size, context)
         told = lessons.rewrite is None

@@ -76,16 +76,16 @@ class RunState:
             across a resume as far as JSON can hold their records.
         retention: What the calls of this process's scans kept.
         unbilled: Rollouts bought outside gepa's view and not counted by it yet.
-        asked: Rollouts asked for, those at hand included.
-        bought: Those of them that were new to the run.
-        wasted: Rollouts that were started on a guess and given up, in time or not.
+        bought: Rollouts asked for that were new to the run, those at hand included.
+        wasted: Rollouts that were started early and given up, in time or not: on a guess, or for an iteration that
+            has been drawn and never came.
         reads: Shards that were read in iterations that have ended.
         wasted_reads: Shards that might have been read on a guess that was given up, read or not.
         begun_early: When the first minibatch was begun, before the seed's validation; ``None`` elsewhere.
         ran_early: When the last of its rollouts had ended that have.
         checked: Whether children of this iteration have run on their minibatch.
-        drawn_ahead: What iterations to come were given early, by iteration: each minibatch's parent
-            (gepa's index) and example ids.
+        drawn_ahead: What the next iteration that draws was given early: each minibatch's parent (gepa's
+            index) and example ids. An iteration that gepa spends on a merge leaves it to the one after.
     """
 
     cursor: int = 0
@@ -119,7 +119,6 @@ class RunState:
     lost: dict[str, tuple[Reflection, ...]] = field(default_factory=dict)
     retention: RetentionBook = field(default_factory=RetentionBook)
     unbilled: int = 0
-    asked: int = 0
     bought: int = 0
     wasted: int = 0
     reads: int = 0
@@ -127,8 +126,9 @@ class RunState:
     begun_early: float | None = None
     ran_early: float | None = None
     checked: bool = False
-    drawn_ahead: dict[int, list[tuple[int, list[Any]]]] = field(default_factory=dict)
-    _minibatches: dict[int, list[int]] = field(default_factory=dict)
+    drawn_ahead: list[tuple[int, list[Any]]] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
+    _sizes_ahead: list[int] = field(default_factory=list)
 
     def add_score(self, score: float) -> None:
         """Count one parent score."""
@@ -179,9 +179,16 @@ class RunState:
         """Return what the whole run has spent so far."""
         return add_totals(self.spent, self.ledger.snapshot())
 
-    def draw_minibatch(self, iteration: int, size: int) -> None:
-        """Note that an iteration's minibatch was drawn: in that iteration, or before."""
-        self._minibatches.setdefault(iteration, []).append(size)
+    def draw_minibatch(self, size: int, *, ahead: bool = False) -> None:
+        """Note that a minibatch was drawn, for this iteration or ``ahead`` for the next."""
+        (self._sizes_ahead if ahead else self._sizes).append(size)
+
+    def take_drawn(self) -> list[tuple[int, list[Any]]]:
+        """Return what was drawn ahead for the iteration at hand, which it is from now on; empty for nothing."""
+        drawn, self.drawn_ahead, self.ahead = self.drawn_ahead, [], 0
+        self._sizes += self._sizes_ahead
+        self._sizes_ahead = []
+        return drawn
 
     def finish_measurement(self, started: float) -> None:
         """Note the iteration's delay, where its children were checked.
@@ -197,7 +204,7 @@ class RunState:
         begun, self.begun_early = self.begun_early, None
         early = 0.0 if begun is None else min(self.ran_early or started, started) - begun
         seconds = self.clock() - started + early
-        sizes = self._minibatches.pop(self.iteration, [])
+        sizes, self._sizes = self._sizes, []
         if self.checked and sizes:
             self.measurements.append(Measurement(sizes[0], seconds / len(sizes)))
         self.checked = False
@@ -223,9 +230,9 @@ class RunState:
                 "lessons": self.lessons.dump(),
                 "lost": dump_lost(self.lost),
                 "unbilled": self.unbilled,
-                "counts": [self.asked, self.bought, self.wasted, self.wasted_reads, self.reads],
-                "drawn_ahead": {str(key): [list(one) for one in drawn] for key, drawn in self.drawn_ahead.items()},
-                "minibatches": {str(key): sizes for key, sizes in self._minibatches.items()},
+                "counted": [self.bought, self.wasted, self.wasted_reads, self.reads],
+                "drawn_next": [list(one) for one in self.drawn_ahead],
+                "sizes_next": self._sizes_ahead,
             },
         }
 
@@ -254,13 +261,10 @@ class RunState:
         self.lessons.load(data["lessons"])
         self.lost = load_lost(data.get("lost", {}))
         self.unbilled = int(data["unbilled"])
-        counts = [*map(int, data.get("counts", ())), 0, 0, 0, 0, 0]
-        self.asked, self.bought, self.wasted, self.wasted_reads, self.reads = counts[:5]
-        self.drawn_ahead = {
-            int(key): [(int(parent), list(ids)) for parent, ids in drawn]
-            for key, drawn in data.get("drawn_ahead", {}).items()
-        }
-        self._minibatches = {int(key): list(sizes) for key, sizes in data.get("minibatches", {}).items()}
+        counts = [*map(int, data.get("counted", ())), 0, 0, 0, 0]
+        self.bought, self.wasted, self.wasted_reads, self.reads = counts[:4]
+        self.drawn_ahead = [(int(parent), list(ids)) for parent, ids in data.get("drawn_next", ())]
+        self._sizes_ahead = [int(size) for size in data.get("sizes_next", ())]
 
 
 def _decision(data: Mapping[str, Any]) -> BatchDecision:

@@ -34,7 +34,7 @@ class _Reading:
 
     scan: Scan
     rescued: tuple[Reflection, ...]
-    held: list[Any] = field(default_factory=list)
+    ready: list[Any] = field(default_factory=list)
     reads: list[Future[None]] = field(default_factory=list)
     records: dict[int, Any] = field(default_factory=dict)
     used: bool = False
@@ -77,11 +77,11 @@ class Guess:
 
     Attributes:
         reads: The most shards that may be read: those that are there first.
-        held: Keeps what its scans tell; ``None`` where they tell nothing.
+        events: Keeps what its scans tell.
     """
 
     reads: int
-    held: HeldEvents | None
+    events: HeldEvents
 
 
 class Stream:
@@ -128,19 +128,18 @@ class Stream:
         self._readers = readers
         self._lock = threading.Lock()
         self._heard: set[int] = set()
-        self._submitted = 0
         self._open = enough is None
         self._failure: BaseException | None = None
         self._readings = {component: _Reading(scan, rescued) for component, (scan, rescued) in readings.items()}
         size = len(key[1])
         for reading in self._readings.values():
             for number, reflection in enumerate(reading.rescued):
-                reading.held.extend(reading.scan.feed(size + number, reflection))
+                reading.ready.extend(reading.scan.feed(size + number, reflection))
 
     @property
-    def guessed(self) -> int | None:
-        """How many shards may be read on a guess; ``None`` once it is certain to be asked for."""
-        return None if self._guess is None else self._guess.reads
+    def guess(self) -> Guess | None:
+        """How it is read while nobody may ever ask for it; ``None`` once somebody is certain to."""
+        return self._guess
 
     def confirm(self) -> None:
         """Note that it is asked for: what its scans had to tell is told now, and what is there is read."""
@@ -148,14 +147,14 @@ class Stream:
             guess, self._guess = self._guess, None
             if self._open and self._failure is None:
                 self._read_all()
-        if guess is not None and guess.held is not None:
-            guess.held.release()
+        if guess is not None:
+            guess.events.release()
 
     @property
     def submitted(self) -> int:
         """How many shards were given to be read."""
         with self._lock:
-            return self._submitted
+            return self._given()
 
     @property
     def running(self) -> list[Future[None]]:
@@ -189,7 +188,7 @@ class Stream:
                     if record is not None:
                         reading.records[position] = record
                     given = None if record is None else Reflection(position, record, rollout.example_id)
-                    reading.held.extend(reading.scan.feed(position, given))
+                    reading.ready.extend(reading.scan.feed(position, given))
             except BaseException as error:  # noqa: BLE001 - kept, and raised to whoever asks for the records
                 self._failure = error
                 return
@@ -228,7 +227,7 @@ class Stream:
         with self._lock:
             self._failure = self._failure or RuntimeError("the stream was cancelled")
             for reading in self._readings.values():
-                reading.held.clear()
+                reading.ready.clear()
                 for read in reading.reads:
                     read.cancel()
 
@@ -239,13 +238,15 @@ class Stream:
     def _read(self, reading: _Reading) -> None:
         room = None
         if self._guess is not None:
-            room = max(0, self._guess.reads - self._submitted)
-        for shard in reading.held[:room]:
+            room = max(0, self._guess.reads - self._given())
+        for shard in reading.ready[:room]:
             # A fresh copy per task: two threads may not run in one context.
             context = contextvars.copy_context()
             reading.reads.append(self._readers.submit(context.run, reading.scan.read, shard))
-            self._submitted += 1
-        del reading.held[:room]
+        del reading.ready[:room]
+
+    def _given(self) -> int:
+        return sum(len(reading.reads) for reading in self._readings.values())
 
 
 class Streams:
@@ -260,9 +261,6 @@ class Streams:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._listener: threading.Thread | None = None
         self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="combee-read")
-
-    def __contains__(self, key: StreamKey) -> bool:
-        return key in self._streams
 
     def open(self, stream: Stream) -> Callable[[int, Rollout], None]:
         """Take a stream in, and return what hears its rollouts."""
@@ -296,11 +294,11 @@ class Streams:
 
     def certain(self) -> list[Stream]:
         """Return the streams that somebody asks for."""
-        return [stream for stream in self._streams.values() if stream.guessed is None]
+        return [stream for stream in self._streams.values() if stream.guess is None]
 
     def guesses(self) -> list[Stream]:
         """Return the streams that nobody is sure to ask for."""
-        return [stream for stream in self._streams.values() if stream.guessed is not None]
+        return [stream for stream in self._streams.values() if stream.guess is not None]
 
     def close(self) -> None:
         """Stop; all streams must have been dropped. May be called twice."""

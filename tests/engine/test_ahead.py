@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from combee_dspy import Combee
 from combee_dspy.engine.ahead import Ahead, AheadEntry
 from combee_dspy.engine.allowance import Allowance, speculation_room
+from combee_dspy.engine.candidates import candidate_id
+from combee_dspy.engine.forecast import Coming
 from combee_dspy.engine.foresight import Foresight
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
@@ -81,7 +84,7 @@ def _entry(lane: str, *, started: bool = False) -> AheadEntry:
     future: Future[Any] = Future()
     if started:
         future.set_running_or_notify_cancel()
-    return AheadEntry(future, "candidate", "validation", lane)
+    return AheadEntry(future, "candidate", "row", "validation", lane)
 
 
 def test_what_is_given_up_is_cancelled_where_it_can_be_and_charged_all_the_same() -> None:
@@ -90,7 +93,7 @@ def test_what_is_given_up_is_cancelled_where_it_can_be_and_charged_all_the_same(
     ahead.add(RolloutKey("p", "s", "second"), runs)
     ahead.add(RolloutKey("p", "s", "third"), _entry("drawn"))
     assert ahead.open_in("guess") == 2
-    assert ahead.give_up(lambda entry, row: entry.lane == "guess", 3) == 2
+    assert ahead.give_up(lambda entry: entry.lane == "guess", 3) == 2
     assert waits.future.cancelled()
     assert ahead.running() == [runs.future]
     assert not ahead.ended()
@@ -315,7 +318,7 @@ def _planned(
     drawn: bool = False,
 ) -> int:
     state = RunState(cursor=cursor, decisions=[BatchDecision(size, "")], reads=reads // 2)
-    state.drawn_ahead = {3: [(0, [1, 2])]} if drawn else {}
+    state.drawn_ahead = [(0, [1, 2])] if drawn else []
     state.outcomes = [OperatorOutcome("insert", 1, None, accepted=one) for one in outcomes]
     allowance = Allowance(state, 0.1, validation=60, screen=8, epoch=240, limit=None, least=0, last=last)
     return allowance.planned(rollouts, reads - reads // 2, screened=screened)
@@ -346,6 +349,32 @@ def test_a_budget_pays_for_wrong_guesses_too(limit: int, least: int, room: int, 
     assert allowance.room(certain=0, guesses=3, reading=0, guessed_reads=1, screened=True) == later
 
 
+def test_a_guess_that_has_begun_is_read_as_far_as_there_is_room_later() -> None:
+    """Its rollouts take all the room at first; they are no reason to read nothing when there is more."""
+    ahead, rooms, opened = Ahead(), [4, 2], []
+    rows = tuple(dspy.Example(question=f"row {number}").with_inputs("question") for number in range(4))
+
+    def start_ahead(items: Any, *, lane: str, most: int, **_: Any) -> int:
+        for row in [row for _, batch in items for row in batch][:most]:
+            entry = AheadEntry(Future(), candidate_id({"self": "child"}), row.question, "parent", lane)
+            ahead.add(RolloutKey("p", "s", row.question), entry)
+        return len(rows)
+
+    foresight = Foresight(
+        SimpleNamespace(calibration=None, ceiling=None, memoize=True, gepa_kwargs={}, anchors=(), staleness=0),
+        RunState(),
+        SimpleNamespace(ahead=ahead, row_hash=lambda row: row.question, start_ahead=start_ahead),
+        SimpleNamespace(reading=0, guessed_reads=0, guess=lambda coming, key, reads: opened.append(reads)),
+        validation=(),
+        allowance=SimpleNamespace(over=lambda: False, room=lambda **_: rooms.pop(0)),
+    )
+    coming = Coming(2, 0, {"self": "child"}, rows, ("self",))
+    foresight.watch(SimpleNamespace(following=lambda parent: [coming]))
+    for _ in range(2):
+        foresight.beside_validation([{"self": "child"}])
+    assert opened == [0, 2]
+
+
 @pytest.fixture
 def states(monkeypatch: pytest.MonkeyPatch) -> list[RunState]:
     """What is left of each run's state when it ends."""
@@ -354,7 +383,7 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[RunState]:
 
     def closing(self: Foresight, **kwargs: Any) -> None:
         close(self, **kwargs)
-        found.append(self.state)
+        found.append(self._state)
 
     monkeypatch.setattr(Foresight, "close", closing)
     return found
@@ -401,11 +430,11 @@ def test_with_staleness_every_rollout_is_in_the_books_as_bought(world: Any) -> N
 def test_what_is_given_up_and_begun_again_is_charged_once() -> None:
     ahead, key = Ahead(), RolloutKey("p", "s", "row")
     ahead.add(key, _entry("guess"))
-    assert ahead.give_up(lambda entry, row: True, 1) == 1
+    assert ahead.give_up(lambda entry: True, 1) == 1
     again = _entry("guess")
-    assert ahead.add(key, again) is again
+    ahead.add(key, again)
     assert again.charged
-    assert ahead.give_up(lambda entry, row: True, 2) == 0
+    assert ahead.give_up(lambda entry: True, 2) == 0
 
 
 def test_a_budget_of_the_seeds_validation_buys_nothing_else(world: Any) -> None:

@@ -295,8 +295,20 @@ def test_an_outage_that_a_guess_met_is_no_answer_to_whoever_asks_later(monkeypat
         monkeypatch.setattr(bench.session, "submit", lambda *given: guessed.append(submit(*given)) or guessed[-1])
         bench.evaluator.start_ahead(bench.items(2), purpose="parent", lane="guess", iteration=2)
         wait(guessed, timeout=30)
-        assert bench.evaluator.ahead.give_up(lambda entry, row: True, 2) == 2
+        assert bench.evaluator.ahead.give_up(lambda entry: True, 2) == 2
         bench.evaluator.settle_ahead()
         down = False
         (done,) = bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=9)
     assert [(rollout.score, rollout.error) for rollout in done.rollouts] == [(1.0, None), (1.0, None)]
+
+
+def test_what_has_to_be_bought_again_is_in_the_books_where_it_begins_early(world: Any) -> None:
+    cache = EvaluationCache()
+    with Bench(world, cache=cache) as bench:
+        bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=1)
+        cache.invalidate("its rows were mended")
+        assert bench.evaluator.start_ahead(bench.items(2), purpose="parent", lane="soon", iteration=2) == 2
+        assert bench.evaluator.ahead.open_in("soon") == 2
+        (done,) = bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=2)
+    assert done.bought == 2
+    assert [event.cached for event in bench.told if isinstance(event, RolloutFinished)] == [False] * 4

@@ -283,7 +283,7 @@ def test_a_rollout_from_the_file_reflects_as_it_did(world: Any, tmp_path: Path) 
     second = again.buy()
     assert (first.bought, first.reused, second.bought, second.reused) == (4, 0, 4, 4)
     assert (again.buy().bought, again.buy().reused) == (0, 0)
-    program = again.evaluator._program({"self": "Answer."}, second.rollouts and "x")
+    program = again.evaluator._buyer.program({"self": "Answer."}, "x")
     for one, other in zip(first.rollouts, second.rollouts, strict=True):
         assert one.prediction == other.prediction
         assert one.metric_output == other.metric_output

@@ -74,9 +74,29 @@ def test_a_static_size_is_known() -> None:
 def test_the_first_delay_runs_from_where_its_minibatch_began() -> None:
     now = 100.0
     state = RunState(iteration=1, checked=True, begun_early=90.0, clock=lambda: now)
-    state.draw_minibatch(1, 3)
+    state.draw_minibatch(3)
     state.finish_measurement(95.0)
     state.iteration, state.checked, now = 2, True, 130.0
-    state.draw_minibatch(2, 13)
+    state.draw_minibatch(13)
     state.finish_measurement(101.0)
     assert state.measurements == [Measurement(3, 10.0), Measurement(13, 29.0)]
+
+
+def test_an_iteration_that_gepa_spends_on_a_merge_leaves_what_was_drawn_to_the_next() -> None:
+    now = 10.0
+    state = RunState(iteration=1, checked=True, clock=lambda: now)
+    state.draw_minibatch(3)
+    state.draw_minibatch(13, ahead=True)
+    state.drawn_ahead, state.ahead = [(0, [4, 5])], 13
+    state.finish_measurement(0.0)
+    state.iteration, now = 2, 15.0
+    state.finish_measurement(10.0)
+    resumed = RunState(iteration=3, clock=lambda: now)
+    resumed.load(state.dump())
+    for run in (state, resumed):
+        run.iteration, run.checked = 3, True
+        assert run.take_drawn() == [(0, [4, 5])]
+        assert not run.drawn_ahead
+        assert not run.ahead
+        run.finish_measurement(-5.0)
+        assert run.measurements == [Measurement(3, 10.0), Measurement(13, 20.0)]

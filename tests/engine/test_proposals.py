@@ -11,7 +11,7 @@ from gepa.strategies.proposal_sampling import PxNSampling
 
 from combee_dspy import Combee
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.engine.fanout import SelectOnce
+from combee_dspy.engine.selecting import SelectOnce
 from combee_dspy.events import ErrorRaised, Event
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.operators import Operator

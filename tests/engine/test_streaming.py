@@ -27,6 +27,10 @@ class Shards:
         return self.read_so_far
 
 
+def _guess(reads: int) -> Guess:
+    return Guess(reads, HeldEvents(lambda event: None))
+
+
 def _stream(readers: ThreadPoolExecutor, guess: Guess | None, components: tuple[str, ...] = ("a",)) -> Any:
     scans = {component: Shards() for component in components}
     stream = Stream(
@@ -49,19 +53,19 @@ def _hear(stream: Stream) -> None:
 @pytest.mark.parametrize("reads", [0, 1, 3, 8])
 def test_a_guess_reads_no_more_shards_than_it_may(reads: int) -> None:
     with ThreadPoolExecutor(1) as readers:
-        stream, (scan,) = _stream(readers, Guess(reads, None))
+        stream, (scan,) = _stream(readers, _guess(reads))
         _hear(stream)
         readers.submit(int).result()
         assert scan.read_so_far == [2, 0, 3, 1][:reads]
-        assert stream.guessed == reads
+        assert stream.guess.reads == reads
         stream.confirm()
-        assert stream.guessed is None
+        assert stream.guess is None
         assert stream.lessons("a") == [2, 0, 3, 1]
 
 
 def test_a_guess_counts_the_shards_of_all_components() -> None:
     with ThreadPoolExecutor(1) as readers:
-        stream, scans = _stream(readers, Guess(3, None), ("a", "b"))
+        stream, scans = _stream(readers, _guess(3), ("a", "b"))
         _hear(stream)
         readers.submit(int).result()
         assert sum(len(scan.read_so_far) for scan in scans) == 3
@@ -69,7 +73,7 @@ def test_a_guess_counts_the_shards_of_all_components() -> None:
 
 def test_what_was_confirmed_goes_on_reading_what_comes() -> None:
     with ThreadPoolExecutor(1) as readers:
-        stream, (scan,) = _stream(readers, Guess(1, None))
+        stream, (scan,) = _stream(readers, _guess(1))
         stream.confirm()
         _hear(stream)
         readers.submit(int).result()
