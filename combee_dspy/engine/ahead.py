@@ -59,6 +59,10 @@ class Ahead:
         """Return the entry of a rollout that was started and that nobody has asked for yet, if there is one."""
         return self._open.get(key)
 
+    def gave_up(self, key: RolloutKey) -> bool:
+        """Return whether a rollout was started, given up, and not asked for since."""
+        return key in self._given_up
+
     def add(self, key: RolloutKey, entry: AheadEntry) -> None:
         """Note a rollout that was started early.
 

@@ -158,10 +158,15 @@ class Buyer:
         # It was bought for this very call, early: the books do not tell the two apart.
         return Ticket(future, bought or entry.bought, not entry.charged, again, entry.said)
 
+    def began(self, order: Order) -> bool:
+        """Return whether a rollout was started early, and waits for somebody to ask for it."""
+        key, _, _ = self._way(order)
+        return key is not None and self.ahead.get(key) is not None
+
     def ask_early(self, order: Order, lane: str) -> Ticket:
         """Return the ticket of a rollout that nobody needs yet, and enter it in :attr:`ahead`. Needs a memo.
 
-        A run that has found all its rollouts so far repeats another one: here it is counted and not begun.
+        In a run that has found all its rollouts so far, and so repeats another one, it is counted and not begun.
 
         Args:
             order: Which.
@@ -174,7 +179,7 @@ class Buyer:
         entry = self.ahead.get(key)
         if entry is None:
             future, bought = (_cancelled(), False) if held else self._asked(ask)
-            if key in self._known and not bought:
+            if key in self._known and not bought and not self.ahead.gave_up(key):
                 # It was told of by whoever asked for it.
                 return Ticket(future, bought=False, new=False, again=again, said=Said(done=True))
             entry = AheadEntry(future, order.identity, key.row, order.purpose, lane, bought, held)

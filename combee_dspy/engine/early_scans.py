@@ -132,7 +132,7 @@ class EarlyScans:
             # It follows from how this iteration ends.
             return None
         predict = self._predict(None if schedule is None else schedule.temperature(coming.iteration, self._state.stale))
-        held = None if guessed is None else HeldEvents(self._scanner.emit)
+        guess = None if guessed is None else Guess(guessed, HeldEvents(self._scanner.emit))
         place = place_of(coming.number)
         readings = {}
         # One group offers again what was lost, the first; of a guess it is taken only when the guess was right.
@@ -148,7 +148,7 @@ class EarlyScans:
                 iteration=coming.iteration,
                 place=place,
                 size=len(key[1]) + len(rescued),
-                emit=held,
+                emit=None if guess is None else guess.events,
             )
             if scan is not None:
                 if guessed is None:
@@ -158,7 +158,6 @@ class EarlyScans:
             return None
         enough = self._settings.perfect_score if self._settings.skip_perfect_score else None
         record = functools.partial(self._scanner.record, self._scanner.program(coming.candidate), coming.iteration)
-        guess = None if guessed is None or held is None else Guess(guessed, held)
         stream = Stream(key, coming.iteration, readings, record, enough, self._streams.readers, guess=guess)
         return self._streams.open(stream)
 

@@ -255,7 +255,7 @@ class Evaluator:
             standing: ``"certain"`` is asked for unless the run ends, and waits for its turn like any other.
                 ``"likely"`` waits for its turn too; a ``"guess"`` takes the slots that nobody else wants.
                 What was started before on a guess moves to its new place.
-            most: The most that may be started.
+            most: The most that may be started: the first that is new beyond it ends the batch.
             ready: As for :meth:`begin`.
         """
         if not self._buyer.joins:
@@ -267,9 +267,10 @@ class Evaluator:
             identity = candidate_id(candidate)
             tickets: list[Ticket] = []
             for example in batch:
-                if most is not None and started >= most:
+                order = Order(candidate, identity, example, purpose, place)
+                if most is not None and started >= most and not self._buyer.began(order):
                     break
-                tickets.append(self._buyer.ask_early(Order(candidate, identity, example, purpose, place), lane))
+                tickets.append(self._buyer.ask_early(order, lane))
                 started += tickets[-1].new
             hears = ready[number] if ready else None
             if hears is not None:

@@ -91,10 +91,9 @@ class Fanout:
         """Draw the next iteration's parents and minibatches, where staleness is allowed."""
         if self._stale is None or not self._allowance.affords_another():
             return []
-        iteration, before = state.i + 2, self._run.cursor
+        iteration = state.i + 2
         with self._stale():
             tasks = self._inner.sample_tasks(state, candidate_selector, batch_sampler, trainset)
-        self._run.ahead = self._run.cursor - before
         self._run.drawn_ahead = [(task.parent_idx, list(task.minibatch_ids)) for task in tasks]
         return [
             Coming(

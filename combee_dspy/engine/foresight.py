@@ -182,7 +182,10 @@ class Foresight:
         """
         if self._waits or not self._sure:
             return
-        open_screens = {number: plan for number, plan in enumerate(plans) if plan is not None}
+        # A screen of one example is over when its verdict is certain.
+        open_screens = {
+            number: plan for number, plan in enumerate(plans) if plan is not None and len(plan.positions) > 1
+        }
         waiting = {ticket.future for number in open_screens for ticket in begun.pending[number]}
         while waiting and open_screens:
             waiting -= first_of(waiting, self._evaluator.look)

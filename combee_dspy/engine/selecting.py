@@ -16,8 +16,8 @@ _SELECTORS: dict[str, Callable[[], Any]] = {
     "round_robin": RoundRobinReflectionComponentSelector,
     "all": AllReflectionComponentSelector,
 }
-# These choose without looking at what a parent did.
-_KNOWN = tuple(_SELECTORS.values())
+_CHOOSE_UNSEEN = tuple(_SELECTORS.values())
+"""Selectors that choose without looking at what a parent did."""
 
 
 class SelectOnce:
@@ -53,7 +53,7 @@ class SelectOnce:
 
     def foresee(self, state: Any, candidate_idx: int, candidate: Candidate) -> tuple[str, ...] | None:
         """Choose before the parent has run; ``None`` where the selector may want to see its trajectories."""
-        if type(self._inner) not in _KNOWN:
+        if type(self._inner) not in _CHOOSE_UNSEEN:
             return None
         shown = {key: candidate[key] for key in visible(candidate)}
         return tuple(name for name in self._inner(state, [], [], candidate_idx, shown) if not is_hidden(name))
@@ -62,8 +62,7 @@ class SelectOnce:
         """Return what every choice would be; ``None`` where there is a choice. Changes nothing."""
         names = tuple(visible(candidate))
         every = len(names) == 1 or type(self._inner) is AllReflectionComponentSelector
-        known = type(self._inner) in _KNOWN
-        return names if known and every else None
+        return names if every and type(self._inner) in _CHOOSE_UNSEEN else None
 
 
 def component_selector(value: object) -> Callable[..., Sequence[str]]:

@@ -42,7 +42,6 @@ class RunState:
 
     Attributes:
         cursor: Training examples drawn so far.
-        ahead: How many of them were drawn for an iteration that has not begun.
         iteration: The iteration at hand, from 1; 0 before the first.
         measurements: Delay of every finished iteration.
         decisions: Every batch decision of the run, in order, those before a resume included.
@@ -89,7 +88,6 @@ class RunState:
     """
 
     cursor: int = 0
-    ahead: int = 0
     iteration: int = 0
     measurements: list[Measurement] = field(default_factory=list)
     decisions: list[BatchDecision] = field(default_factory=list)
@@ -138,6 +136,11 @@ class RunState:
         self.score_m2 += delta * (score - self.score_mean)
 
     @property
+    def ahead(self) -> int:
+        """How many of the training examples drawn are for an iteration that has not begun."""
+        return sum(self._sizes_ahead)
+
+    @property
     def score_variance(self) -> float | None:
         """Sample variance of the parent scores, ``None`` below two of them."""
         return self.score_m2 / (self.score_count - 1) if self.score_count > 1 else None
@@ -184,8 +187,8 @@ class RunState:
         (self._sizes_ahead if ahead else self._sizes).append(size)
 
     def take_drawn(self) -> list[tuple[int, list[Any]]]:
-        """Return what was drawn ahead for the iteration at hand, which it is from now on; empty for nothing."""
-        drawn, self.drawn_ahead, self.ahead = self.drawn_ahead, [], 0
+        """Return what was drawn ahead, empty for nothing; its sizes count for the iteration at hand from now on."""
+        drawn, self.drawn_ahead = self.drawn_ahead, []
         self._sizes += self._sizes_ahead
         self._sizes_ahead = []
         return drawn
@@ -213,7 +216,6 @@ class RunState:
         """Return plain data for gepa's checkpoint."""
         return {
             "cursor": self.cursor,
-            "ahead": self.ahead,
             "measurements": [[m.batch_size, m.seconds] for m in self.measurements],
             "scores": [self.score_count, self.score_mean, self.score_m2],
             "records": [self.records, self.record_tokens],
@@ -237,9 +239,8 @@ class RunState:
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Restore what :meth:`dump` returned. Older checkpoints hold neither decisions nor spending."""
+        """Restore what :meth:`dump` returned. Older checkpoints hold neither decisions nor spending nor counts."""
         self.cursor = int(data["cursor"])
-        self.ahead = int(data.get("ahead", 0))
         self.measurements = [Measurement(int(size), float(seconds)) for size, seconds in data["measurements"]]
         count, mean, m2 = data["scores"]
         self.score_count, self.score_mean, self.score_m2 = int(count), float(mean), float(m2)

@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 from combee_dspy import Combee
 from combee_dspy.engine.ahead import Ahead, AheadEntry
 from combee_dspy.engine.allowance import Allowance, speculation_room
-from combee_dspy.engine.candidates import candidate_id
-from combee_dspy.engine.forecast import Coming
 from combee_dspy.engine.foresight import Foresight
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
@@ -347,32 +344,6 @@ def test_a_budget_pays_for_wrong_guesses_too(limit: int, least: int, room: int, 
     assert allowance.room(certain=0, guesses=0, reading=0, guessed_reads=0, screened=True) == room
     state.wasted, state.wasted_reads = 4, 2
     assert allowance.room(certain=0, guesses=3, reading=0, guessed_reads=1, screened=True) == later
-
-
-def test_a_guess_that_has_begun_is_read_as_far_as_there_is_room_later() -> None:
-    """Its rollouts take all the room at first; they are no reason to read nothing when there is more."""
-    ahead, rooms, opened = Ahead(), [4, 2], []
-    rows = tuple(dspy.Example(question=f"row {number}").with_inputs("question") for number in range(4))
-
-    def start_ahead(items: Any, *, lane: str, most: int, **_: Any) -> int:
-        for row in [row for _, batch in items for row in batch][:most]:
-            entry = AheadEntry(Future(), candidate_id({"self": "child"}), row.question, "parent", lane)
-            ahead.add(RolloutKey("p", "s", row.question), entry)
-        return len(rows)
-
-    foresight = Foresight(
-        SimpleNamespace(calibration=None, ceiling=None, memoize=True, gepa_kwargs={}, anchors=(), staleness=0),
-        RunState(),
-        SimpleNamespace(ahead=ahead, row_hash=lambda row: row.question, start_ahead=start_ahead),
-        SimpleNamespace(reading=0, guessed_reads=0, guess=lambda coming, key, reads: opened.append(reads)),
-        validation=(),
-        allowance=SimpleNamespace(over=lambda: False, room=lambda **_: rooms.pop(0)),
-    )
-    coming = Coming(2, 0, {"self": "child"}, rows, ("self",))
-    foresight.watch(SimpleNamespace(following=lambda parent: [coming]))
-    for _ in range(2):
-        foresight.beside_validation([{"self": "child"}])
-    assert opened == [0, 2]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, wait
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -12,6 +13,9 @@ from dspy.utils.exceptions import LMRateLimitError
 
 from combee_dspy.engine.announcing import About, Announcer, Said
 from combee_dspy.engine.evaluator import Evaluator
+from combee_dspy.engine.forecast import Coming
+from combee_dspy.engine.foresight import Foresight
+from combee_dspy.engine.state import RunState
 from combee_dspy.events import ErrorRaised, Event, RolloutFinished
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import CURRENT_SESSION, EvaluationCache, Place, Scheduler, Threads, _retrying, current_place
@@ -312,3 +316,47 @@ def test_what_has_to_be_bought_again_is_in_the_books_where_it_begins_early(world
         (done,) = bench.evaluator.evaluate(bench.items(2), purpose="parent", iteration=2)
     assert done.bought == 2
     assert [event.cached for event in bench.told if isinstance(event, RolloutFinished)] == [False] * 4
+
+
+def test_what_was_bought_again_early_and_given_up_is_taken_up_where_it_begins_anew(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, running = EvaluationCache(), Future[Rollout]()
+    with Bench(world, cache=cache) as bench:
+        ahead = bench.evaluator.ahead
+        bench.evaluator.evaluate(bench.items(1), purpose="parent", iteration=1)
+        cache.invalidate("its row was mended")
+        running.set_running_or_notify_cancel()
+        monkeypatch.setattr(bench.session, "submit", lambda *given: running)
+        for charged in (1, 0):
+            bench.evaluator.start_ahead(bench.items(1), purpose="parent", lane="soon", iteration=2)
+            assert ahead.open_in("soon") == 1
+            assert ahead.give_up(lambda entry: True, 2) == charged
+
+
+def test_a_guess_that_has_begun_is_read_as_far_as_there_is_room_later(world: Any) -> None:
+    """Its rollouts take all the room at first; they are no reason to hear nothing when there is more."""
+    rooms, reads, heard = [4, 2], [], []
+    parent, rows = {"self": "Answer."}, tuple(world.examples(4))
+
+    def guess(coming: Coming, key: Any, most: int) -> Any:
+        reads.append(most)
+        return (lambda position, rollout: heard.append(position)) if most else None
+
+    with Bench(world) as bench:
+        foresight = Foresight(
+            SimpleNamespace(calibration=None, ceiling=None, memoize=True, gepa_kwargs={}, anchors=(), staleness=0),
+            RunState(),
+            bench.evaluator,
+            SimpleNamespace(reading=0, guessed_reads=0, guess=guess),
+            validation=(),
+            allowance=SimpleNamespace(over=lambda: False, room=lambda **_: rooms.pop(0)),
+        )
+        foresight.watch(SimpleNamespace(following=lambda parent: [Coming(2, 0, parent, rows, ("self",))]))
+        foresight.beside_validation([parent])
+        foresight.beside_validation([parent])
+        assert bench.evaluator.ahead.open_in("rollouts of a likely parent") == 4
+        (done,) = bench.evaluator.evaluate([(parent, rows)], purpose="parent", iteration=2)
+    assert done.bought == 4
+    assert reads == [0, 2]
+    assert sorted(heard) == [0, 1, 2, 3]

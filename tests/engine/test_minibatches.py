@@ -87,7 +87,8 @@ def test_an_iteration_that_gepa_spends_on_a_merge_leaves_what_was_drawn_to_the_n
     state = RunState(iteration=1, checked=True, clock=lambda: now)
     state.draw_minibatch(3)
     state.draw_minibatch(13, ahead=True)
-    state.drawn_ahead, state.ahead = [(0, [4, 5])], 13
+    state.drawn_ahead = [(0, [4, 5])]
+    assert state.ahead == 13
     state.finish_measurement(0.0)
     state.iteration, now = 2, 15.0
     state.finish_measurement(10.0)
