@@ -79,17 +79,19 @@ def open_endpoint(options: SpeedOptions, benchmark: Benchmark, seed: int, *, tim
         SimulatedService(options.service(seed, timed=timed), task) as service,
         SimulatedService(options.service(seed, timed=False), task) as reading,
     ):
-        yield _Simulated(service, reading, task)
+        yield _Simulated(service, reading, task, options.lm_settings)
 
 
 class _Simulated:
     """The service on this machine; its own log is the truth."""
 
-    def __init__(self, service: SimulatedService, reading: SimulatedService, task: SimulatedTask) -> None:
+    def __init__(
+        self, service: SimulatedService, reading: SimulatedService, task: SimulatedTask, settings: Mapping[str, float]
+    ) -> None:
         self._service = service
         self._task = task
-        self.task_lm = self.reflection_lm = service.lm()
-        self.reading_lm = reading.lm()
+        self.task_lm = self.reflection_lm = service.lm(**settings)
+        self.reading_lm = reading.lm(**settings)
 
     def begin(self) -> None:
         self._service.reset_stats()
@@ -121,7 +123,7 @@ class _Remote:
         name = str(options.model)
         model = name if name.startswith("openai/") else f"openai/{name}"
         # A call that DSPy answers from its cache takes no time: it would flatter whoever runs later.
-        settings: dict[str, Any] = {"api_base": options.endpoint, "api_key": key, "cache": False}
+        settings: dict[str, Any] = {"api_base": options.endpoint, "api_key": key, "cache": False, **options.lm_settings}
         self.task_lm = self.reading_lm = _CountingLM(model, **settings)
         self.reflection_lm = _CountingLM(model, **settings)
 

@@ -201,15 +201,6 @@ METHODS: Mapping[str, Method] = {
     "combee-picked-stale": Method(
         "Combee, the same with staleness=1", _picked(staleness=1), follows="combee", argument="staleness"
     ),
-    "combee-picked-once": Method(
-        "Combee, static, the size that was picked, finalists=1", _picked(finalists=1), follows="combee"
-    ),
-    "combee-picked-stale-once": Method(
-        "Combee, the same with staleness=1 and finalists=1",
-        _picked(staleness=1, finalists=1),
-        follows="combee",
-        argument="staleness",
-    ),
     "combee-scan": Method(
         "Combee, one large iteration, parallel-scan: the last call writes all lessons",
         _epoch(aggregator="parallel-scan"),
@@ -228,8 +219,8 @@ METHODS: Mapping[str, Method] = {
 }
 """The methods by name.
 
-Every accepted child is validated in full by each of them: gepa's own default policy. Combee then draws finalists that
-differ once more; with ``finalists=1`` it validates as often as ``dspy.GEPA`` does.
+Every accepted child is validated in full by each of them: gepa's own default policy. Where the LM samples, Combee then
+draws finalists that differ once more.
 """
 
 DEFAULT_METHODS = (

@@ -56,6 +56,8 @@ class SpeedOptions:
         attention: Which law says what the simulated model takes in of a crowded prompt (see
             :class:`combee_dspy.lms.CapacityModel`): 12 items, or with ``"reading"`` items of about 5,000 tokens.
             The two agree on raw records; on lists of lessons, which are short, the second takes in more.
+        temperature: Temperature of the LMs, 0 or above; ``None`` for what the endpoint makes of a request without
+            one: at 0 the simulated one gives the same answer to the same request.
         base_accuracy: Share of questions that the simulated model answers rightly untaught: 67.5 %,
             what the untaught model of the ACE paper scores on Formula (arXiv 2510.04618, DeepSeek-V3.1).
         taught_accuracy: Share of questions that it answers rightly when it has been taught what they need: 85.5 %,
@@ -81,6 +83,7 @@ class SpeedOptions:
     reasoning_tokens: float = 300.0
     reasoning_spread: float = 0.0
     attention: Attention = "items"
+    temperature: float | None = None
     base_accuracy: float = 0.675
     taught_accuracy: float = 0.855
     benchmark: str = "formula-mini"
@@ -115,11 +118,17 @@ class SpeedOptions:
         most = f"at most {capacity.attended_items} items" if tokens is None else f"items of about {tokens:,} tokens"
         said = f"latency {said}; {most} attended in a call"
         said = f"{said}; right untaught {self.base_accuracy:.1%}, taught {self.taught_accuracy:.1%}"
+        said = f"{said}; temperature {self.temperature or 0:g}"
         law = config.reasoning
         if law is None:
             return said
         spread = f" × lognormal({law.sigma:g})" if law.sigma else ""
         return f"{said}; reasoning {law.tokens:g} tokens{spread}"
+
+    @property
+    def lm_settings(self) -> dict[str, float]:
+        """What the LMs are told beside their address."""
+        return {} if self.temperature is None else {"temperature": self.temperature}
 
     def service(self, seed: int = 0, *, timed: bool = True) -> SimulatedConfig:
         """Return the settings of the simulated service.
@@ -164,6 +173,9 @@ def check_options(options: SpeedOptions) -> None:  # noqa: C901 - one refusal af
     if options.attention not in get_args(Attention):
         remedy = f"Give one of {', '.join(get_args(Attention))}."
         raise ArgumentValueError("attention", options.attention, "is no law of attention", remedy)
+    if options.temperature is not None and not options.temperature >= 0:
+        remedy = "Give 0, or a number above it, which makes the LM sample."
+        raise ArgumentValueError("temperature", options.temperature, "is below 0", remedy)
     if not 0 <= options.base_accuracy <= 1:
         raise ArgumentValueError("base_accuracy", options.base_accuracy, "is not in [0, 1]", "It is a share.")
     if not options.base_accuracy <= options.taught_accuracy <= 1:

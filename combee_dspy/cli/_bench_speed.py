@@ -91,6 +91,10 @@ def speed(  # noqa: PLR0913 - one parameter an option
     seeds: Annotated[
         str, typer.Option(help="Seeds on which held-out is compared, such as 0-9; by default as it was timed.")
     ] = "",
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Temperature of the LMs: above 0 they sample. By default the service's own."),
+    ] = None,
     base_accuracy: Annotated[
         float, typer.Option(help="Share of questions that the simulated model answers rightly untaught.")
     ] = 0.675,
@@ -133,6 +137,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
         attention=attention,  # type: ignore[arg-type]
         reasoning_tokens=reasoning_tokens,
         reasoning_spread=reasoning_spread,
+        temperature=temperature,
         base_accuracy=base_accuracy,
         taught_accuracy=taught_accuracy,
         slots=slots,
@@ -219,6 +224,7 @@ def _command(options: SpeedOptions) -> str:
         parts += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     given = {
         "peer-repeats": options.peer_repeats,
+        "temperature": options.temperature,
         "seeds": ",".join(str(one) for one in options.seeds) or None,
         "path": options.params.get("path"),
         "endpoint": options.endpoint,

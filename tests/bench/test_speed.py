@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from combee_dspy.bench import (
     summarize_speed,
 )
 from combee_dspy.bench import speed_options as options_module
+from combee_dspy.bench.speed_endpoint import open_endpoint
 from combee_dspy.bench.speed_methods import DEFAULT_METHODS, Pinned, lacking, picked_size
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
@@ -236,6 +238,8 @@ def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
         (replace(TINY, peer_repeats=0), "peer_repeats"),
         (replace(TINY, program="magic"), "chain-of-thought, predict"),
         (replace(TINY, attention="magic"), "items, reading"),
+        (replace(TINY, temperature=-0.1), "temperature"),
+        (replace(TINY, temperature=math.nan), "temperature"),
         (replace(TINY, base_accuracy=1.5), "base_accuracy"),
         (replace(TINY, reasoning_tokens=0), r"reasoning\.tokens"),
         (replace(TINY, seeds=(1, 1)), "seeds"),
@@ -276,6 +280,25 @@ def test_any_endpoint_is_timed_by_the_wall_and_counted_by_what_it_says(other_end
         assert run.tokens["task"] > run.written["task"] > 0
     record = speed_record(options, summarize_speed(options.methods, found), found, "combee bench speed")
     assert (record["label"], record["simulated"], record["service"]) == ("model simulated", False, None)
+
+
+@pytest.mark.parametrize(("given", "told"), [(None, 0.0), (1.0, 1.0)])
+def test_the_simulated_lms_are_told_their_temperature(given: float | None, told: float) -> None:
+    options = replace(TINY, temperature=given)
+    with open_endpoint(options, options_module.load_rows(TINY), 0, timed=False) as endpoint:
+        lms = (endpoint.task_lm, endpoint.reflection_lm, endpoint.reading_lm)
+        assert [lm.kwargs["temperature"] for lm in lms] == [told] * 3
+    assert f"temperature {told:g}" in (options.law or "")
+
+
+def test_another_endpoints_lms_are_told_a_temperature_only_where_one_is_given(
+    other_endpoint: SimulatedService,
+) -> None:
+    options = replace(TINY, endpoint=other_endpoint.api_base, model="simulated")
+    for given in (None, 0.7):
+        asked = replace(options, temperature=given)
+        with open_endpoint(asked, options_module.load_rows(TINY), 0, timed=False) as endpoint:
+            assert endpoint.task_lm.kwargs.get("temperature") == given
 
 
 def test_a_key_that_is_not_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

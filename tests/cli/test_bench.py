@@ -114,7 +114,7 @@ def test_options_reach_the_measurement_and_the_record(
         "--methods gepa --examples 9 --validation 5 --heldout 7 --program predict --slots 3 --time-scale 0.5 "
         "--repeats 2 --seed 4 --base-accuracy 0.5 --taught-accuracy 0.855 "
         "--reasoning-tokens 200.0 --reasoning-spread 0.35 --attention reading "
-        "--peer-repeats 2 "
+        "--peer-repeats 2 --temperature 1.0 "
         "--seeds 0,1,2,7 --path my/rows"
     )
     given = arguments.replace("0,1,2,7", "0-2,7").split()
@@ -135,6 +135,7 @@ def test_options_reach_the_measurement_and_the_record(
         reasoning_spread=0.35,
         attention="reading",
         peer_repeats=2,
+        temperature=1.0,
         seeds=(0, 1, 2, 7),
         benchmark="formula",
         params={"path": "my/rows"},

@@ -21,6 +21,7 @@ from combee_dspy.lms.simulated import (
     SimulatedTask,
 )
 from combee_dspy.lms.simulated.writing import PLATITUDE
+from combee_dspy.rollouts import repeats_itself
 
 
 def question(number: int) -> SimulatedQuestion:
@@ -261,6 +262,14 @@ def test_answers_and_latencies_do_not_depend_on_the_number_of_workers() -> None:
     assert (alone[0], alone[2]) == (together[0], together[2])
     # Sums of the same seconds in another order.
     assert math.isclose(alone[1], together[1], rel_tol=1e-9)
+
+
+def test_an_lm_of_the_service_says_whether_it_samples() -> None:
+    with SimulatedService(SimulatedConfig(time_scale=0.0)) as service:
+        for settings, repeats in (({}, True), ({"temperature": 1.0}, False)):
+            program = dspy.Predict(Ask)
+            program.lm = service.lm(**settings)
+            assert repeats_itself(program) is repeats
 
 
 def test_a_temperature_above_0_draws_anew() -> None:

@@ -393,6 +393,13 @@ def test_a_repeated_request_takes_as_long_again_at_temperature_0_and_not_above()
     assert (len(set(seconds[0.0])), len(set(seconds[1.0]))) == (1, 3)
 
 
+@pytest.mark.parametrize(("said", "same"), [(None, True), (0, True), (0.0, True), (0.5, False)])
+def test_a_request_without_a_temperature_is_the_same_as_one_at_0(said: float | None, same: bool) -> None:
+    silent = parse_request(json.dumps(chat("hello")).encode())
+    asked = parse_request(json.dumps(chat("hello", temperature=said)).encode())
+    assert (asked.content == silent.content) is same
+
+
 def test_a_call_in_flight_at_a_reset_is_counted_when_it_ends() -> None:
     loop, dispatcher, recorder = bench(STEADY)
     post(dispatcher, Slip(loop))

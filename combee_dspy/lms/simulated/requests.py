@@ -105,7 +105,9 @@ def parse_request(body: bytes) -> ChatRequest:
 
 def _digest(data: dict[str, Any]) -> str:
     # Only what may change the answer: clients differ in the harmless rest, such as "stream": false.
-    parts = [data.get(name) for name in ("messages", "temperature", "seed", "n", "response_format", "tools")]
+    # A request without a temperature counts as one at 0: said or not, it is the same.
+    said = {**data, "temperature": data.get("temperature") or None}
+    parts = [said.get(name) for name in ("messages", "temperature", "seed", "n", "response_format", "tools")]
     parts.append(data.get("max_completion_tokens", data.get("max_tokens")))
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

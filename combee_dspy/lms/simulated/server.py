@@ -111,13 +111,16 @@ class SimulatedService:
     def lm(self, **kwargs: Any) -> dspy.LM:
         """Return a ``dspy.LM`` that calls this service.
 
+        It says that its temperature is 0, as which the service counts a request without one: whoever asks
+        whether it samples (see :func:`combee_dspy.rollouts.repeats_itself`) is told what holds.
+
         Sets ``LITELLM_LOCAL_MODEL_COST_MAP`` where the environment does not:
         DSPy would otherwise ask a host outside for its list of models with the
         first call. The list in its package then serves every LM of the process.
 
         Args:
             **kwargs: Passed to ``dspy.LM``. ``cache`` is False unless given, since a cached call tells nothing
-                about the service.
+                about the service. ``temperature`` above 0 makes it sample.
 
         Raises:
             ServiceError: The service is not running.
@@ -125,7 +128,7 @@ class SimulatedService:
         import dspy
 
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        settings: dict[str, Any] = {"api_base": self.api_base, "api_key": MODEL, "cache": False}
+        settings: dict[str, Any] = {"api_base": self.api_base, "api_key": MODEL, "cache": False, "temperature": 0.0}
         return dspy.LM(f"openai/{MODEL}", **{**settings, **kwargs})
 
     def stats(self) -> ServiceStats:
