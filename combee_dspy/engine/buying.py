@@ -160,8 +160,7 @@ class Buyer:
 
     def began(self, order: Order) -> bool:
         """Return whether a rollout was started early, and waits for somebody to ask for it."""
-        key, _, _ = self._way(order)
-        return key is not None and self.ahead.get(key) is not None
+        return self.joins and self.ahead.get(self._key(order)) is not None
 
     def ask_early(self, order: Order, lane: str) -> Ticket:
         """Return the ticket of a rollout that nobody needs yet, and enter it in :attr:`ahead`. Needs a memo.
@@ -211,13 +210,17 @@ class Buyer:
         cache = self._cache
         if cache is None:
             return None, lambda: (buy(), True), lambda: (settings.run(buy), True)
-        if not self._prints.knows(identity):
-            self.program(candidate, identity)
-        key = self._prints.key(identity, row, example, replicate)
+        key = self._key(order)
         ask = functools.partial(
             cache.obtain, key, example, lambda: self.program(candidate, identity), buy, traced=self._keeps(row)
         )
         return key, ask, functools.partial(settings.run, self._asked, ask)
+
+    def _key(self, order: Order) -> RolloutKey:
+        """Return what a rollout is known by in the memo."""
+        if not self._prints.knows(order.identity):
+            self.program(order.candidate, order.identity)
+        return self._prints.key(order.identity, self.row_hash(order.example), order.example, order.replicate)
 
     def _asked(self, ask: _Ask) -> tuple[Future[Rollout], bool]:
         future, bought = ask()
