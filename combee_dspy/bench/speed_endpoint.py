@@ -88,14 +88,16 @@ class _Simulated:
     def __init__(
         self, service: SimulatedService, reading: SimulatedService, task: SimulatedTask, settings: Mapping[str, float]
     ) -> None:
-        self._service = service
+        self._service, self._reading = service, reading
         self._task = task
         self.task_lm = self.reflection_lm = service.lm(**settings)
         self.reading_lm = reading.lm(**settings)
 
     def begin(self) -> None:
         self._service.reset_stats()
-        self._service.forget_attempts()
+        # A further draw is one of the same request: what another run asked before must not make it one.
+        for service in (self._service, self._reading):
+            service.forget_attempts()
 
     def counted(self) -> Counted:
         stats = self._service.stats()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -56,8 +57,9 @@ class SpeedOptions:
         attention: Which law says what the simulated model takes in of a crowded prompt (see
             :class:`combee_dspy.lms.CapacityModel`): 12 items, or with ``"reading"`` items of about 5,000 tokens.
             The two agree on raw records; on lists of lessons, which are short, the second takes in more.
-        temperature: Temperature of the LMs, 0 or above; ``None`` for what the endpoint makes of a request without
-            one: at 0 the simulated one gives the same answer to the same request.
+        temperature: Temperature of both LMs, 0 or above; ``None`` says nothing of one to an endpoint, and 0 to the
+            simulated one. At 0 that answers a question by what it was taught alone, whatever the prompt around it;
+            above, however little, every call is a draw of its own.
         base_accuracy: Share of questions that the simulated model answers rightly untaught: 67.5 %,
             what the untaught model of the ACE paper scores on Formula (arXiv 2510.04618, DeepSeek-V3.1).
         taught_accuracy: Share of questions that it answers rightly when it has been taught what they need: 85.5 %,
@@ -173,9 +175,9 @@ def check_options(options: SpeedOptions) -> None:  # noqa: C901 - one refusal af
     if options.attention not in get_args(Attention):
         remedy = f"Give one of {', '.join(get_args(Attention))}."
         raise ArgumentValueError("attention", options.attention, "is no law of attention", remedy)
-    if options.temperature is not None and not options.temperature >= 0:
-        remedy = "Give 0, or a number above it, which makes the LM sample."
-        raise ArgumentValueError("temperature", options.temperature, "is below 0", remedy)
+    if options.temperature is not None and not 0 <= options.temperature < math.inf:
+        remedy = "Give 0, or a number above it, which makes the LMs sample."
+        raise ArgumentValueError("temperature", options.temperature, "is no number from 0 on", remedy)
     if not 0 <= options.base_accuracy <= 1:
         raise ArgumentValueError("base_accuracy", options.base_accuracy, "is not in [0, 1]", "It is a share.")
     if not options.base_accuracy <= options.taught_accuracy <= 1:

@@ -93,7 +93,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
     ] = "",
     temperature: Annotated[
         float | None,
-        typer.Option(help="Temperature of the LMs: above 0 they sample. By default the service's own."),
+        typer.Option(help="Temperature of both LMs: above 0 they sample. By default the service's own."),
     ] = None,
     base_accuracy: Annotated[
         float, typer.Option(help="Share of questions that the simulated model answers rightly untaught.")

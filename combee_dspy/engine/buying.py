@@ -159,8 +159,8 @@ class Buyer:
         return Ticket(future, bought or entry.bought, not entry.charged, again, entry.said)
 
     def began(self, order: Order) -> bool:
-        """Return whether a rollout was started early, and waits for somebody to ask for it."""
-        return self.joins and self.ahead.get(self._key(order)) is not None
+        """Return whether a rollout was started early, and waits for somebody to ask for it. Needs a memo."""
+        return self.ahead.get(self._key(order)) is not None
 
     def ask_early(self, order: Order, lane: str) -> Ticket:
         """Return the ticket of a rollout that nobody needs yet, and enter it in :attr:`ahead`. Needs a memo.

@@ -255,7 +255,7 @@ class Evaluator:
             standing: ``"certain"`` is asked for unless the run ends, and waits for its turn like any other.
                 ``"likely"`` waits for its turn too; a ``"guess"`` takes the slots that nobody else wants.
                 What was started before on a guess moves to its new place.
-            most: The most that may be started: the first that is new beyond it ends the batch.
+            most: The most that may be started: the first beyond it that has not begun early ends the batch.
             ready: As for :meth:`begin`.
         """
         if not self._buyer.joins:

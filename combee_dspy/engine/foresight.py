@@ -182,13 +182,10 @@ class Foresight:
         """
         if self._waits or not self._sure:
             return
-        # A screen of one example is over when its verdict is certain.
-        open_screens = {
-            number: plan for number, plan in enumerate(plans) if plan is not None and len(plan.positions) > 1
-        }
+        open_screens = {number: plan for number, plan in enumerate(plans) if plan is not None}
         waiting = {ticket.future for number in open_screens for ticket in begun.pending[number]}
-        while waiting and open_screens:
-            waiting -= first_of(waiting, self._evaluator.look)
+        while True:
+            # Before any has ended too: a screen of one example refuses nobody.
             for number in [*open_screens]:
                 scores = [_score(ticket.future) for ticket in begun.pending[number]]
                 if open_screens[number].surely_passes(scores):
@@ -199,6 +196,9 @@ class Foresight:
                     if len(children) == 1:
                         # Without staleness everything waits for the minibatch rather than for the validation.
                         self._guess(children[0], standing="guess" if self._settings.staleness else "likely")
+            if not (waiting and open_screens):
+                return
+            waiting -= first_of(waiting, self._evaluator.look)
 
     def beside_validation(self, children: Sequence[Candidate]) -> None:
         """Run the next minibatch on the likeliest parent, the first, beside its validation."""

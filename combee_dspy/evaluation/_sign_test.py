@@ -20,7 +20,8 @@ def sign_test(before: Sequence[float], after: Sequence[float]) -> tuple[int, int
         before: The parent's scores.
         after: The child's, on the same examples. One that is no number is a loss.
     """
-    wins = sum(new > old for old, new in zip(before, after, strict=True))
-    losses = sum(not new >= old for old, new in zip(before, after, strict=True))
+    # Counted in Python's integers: a sum of NumPy's booleans is one of NumPy's, and 2**told would overflow.
+    wins = sum(1 for old, new in zip(before, after, strict=True) if new > old)
+    losses = sum(1 for old, new in zip(before, after, strict=True) if not new >= old)
     told = wins + losses
     return wins, losses, sum(math.comb(told, count) for count in range(losses, told + 1)) / 2**told

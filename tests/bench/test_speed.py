@@ -240,6 +240,7 @@ def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
         (replace(TINY, attention="magic"), "items, reading"),
         (replace(TINY, temperature=-0.1), "temperature"),
         (replace(TINY, temperature=math.nan), "temperature"),
+        (replace(TINY, temperature=math.inf), "temperature"),
         (replace(TINY, base_accuracy=1.5), "base_accuracy"),
         (replace(TINY, reasoning_tokens=0), r"reasoning\.tokens"),
         (replace(TINY, seeds=(1, 1)), "seeds"),
@@ -291,6 +292,11 @@ def test_the_simulated_lms_are_told_their_temperature(given: float | None, told:
     assert f"temperature {told:g}" in (options.law or "")
 
 
+def test_where_the_lms_sample_every_run_still_starts_from_the_same_answers() -> None:
+    runs = list(run_speed(replace(TINY, methods=("gepa", "combee", "combee-epoch"), temperature=1.0)))
+    assert len({run.before for run in runs}) == 1
+
+
 def test_another_endpoints_lms_are_told_a_temperature_only_where_one_is_given(
     other_endpoint: SimulatedService,
 ) -> None:
@@ -299,6 +305,7 @@ def test_another_endpoints_lms_are_told_a_temperature_only_where_one_is_given(
         asked = replace(options, temperature=given)
         with open_endpoint(asked, options_module.load_rows(TINY), 0, timed=False) as endpoint:
             assert endpoint.task_lm.kwargs.get("temperature") == given
+            assert endpoint.reflection_lm.kwargs.get("temperature") == given
 
 
 def test_a_key_that_is_not_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

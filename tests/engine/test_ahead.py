@@ -20,6 +20,7 @@ from combee_dspy.engine.foresight import Foresight
 from combee_dspy.engine.state import RunState
 from combee_dspy.events import (
     CandidateProposed,
+    CandidateScreened,
     Event,
     IterationStarted,
     ReflectionsMade,
@@ -319,6 +320,23 @@ def _planned(
     state.outcomes = [OperatorOutcome("insert", 1, None, accepted=one) for one in outcomes]
     allowance = Allowance(state, 0.1, validation=60, screen=8, epoch=240, limit=None, least=0, last=last)
     return allowance.planned(rollouts, reads - reads // 2, screened=screened)
+
+
+def test_a_screen_of_one_example_refuses_nobody_and_holds_up_no_validation() -> None:
+    validated, missed = threading.Event(), []
+
+    def task(request: ScriptedRequest) -> str:
+        number = _number(request)
+        if _taught(request) and number >= 100:
+            validated.set()
+        elif _taught(request) and not validated.wait(20):
+            missed.append(number)
+        return _task_answer(request)
+
+    world = World(ScriptedLM(task, model="scripted/task"), ScriptedLM(_proposer_answer, model="scripted/proposer"))
+    _, hook = _run(world, screen=1, speculation=0.0, operators=["insert"], num_threads=32, max_metric_calls=60)
+    assert {(one.size, one.passed) for one in hook.of(CandidateScreened)} == {(1, True)}
+    assert not missed, "a child's validation waited for the only example of its screen"
 
 
 def test_guesses_are_bounded_by_what_the_epoch_will_have_taken() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.engine.finals import FINALS_SHARE, affordable_finalists, choose, finals_reserve
+from combee_dspy.engine.finals import FINALS_SHARE, affordable_finalists, choose, finals_reserve, rivals
+from combee_dspy.engine.screening import verdict
 
 counts = st.integers(0, 12)
 sizes = st.integers(1, 400)
@@ -73,3 +75,21 @@ def test_of_candidates_that_answer_every_question_alike_the_shortest_stands_for_
     # Beside one that differs, only one of them is drawn again.
     _, drawn = _chosen({0: [1.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 1.0]}, ["a longer text", "text", "text and more"])
     assert drawn == [["text", "text and more"]]
+
+
+@pytest.mark.parametrize(
+    ("losses", "wins", "within"),
+    [(1, 0, True), (2, 0, False), (3, 1, True), (4, 1, False), (11, 9, True), (13, 7, False)],
+)
+def test_out_of_reach_is_what_would_be_refused_on_a_screen(losses: int, wins: int, within: bool) -> None:
+    best = [1.0] * losses + [0.0] * wins + [1.0] * 5
+    other = [0.0] * losses + [1.0] * wins + [1.0] * 5
+    assert rivals([best, other]) == ([0, 1] if within else [0])
+    assert verdict(best, other)[0] is within
+
+
+def test_what_scores_as_another_is_drawn_for_it_and_the_best_always_is() -> None:
+    best, twin, rival, beaten = [1.0] * 5 + [0.0], [1.0] * 5 + [0.0], [1.0] * 4 + [0.0, 1.0], [0.0] * 6
+    assert rivals([best, twin, rival, beaten]) == [0, 2]
+    assert rivals([best]) == [0]
+    assert rivals([]) == []

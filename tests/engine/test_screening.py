@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,11 @@ def test_the_sign_test_is_the_exact_one(pairs: list[tuple[float, float]]) -> Non
 
 def test_a_score_that_is_no_number_is_a_loss() -> None:
     assert sign_test([0.0], [float("nan")])[:2] == (0, 1)
+
+
+def test_scores_of_numpys_are_counted_like_any_other() -> None:
+    many = np.ones(200)
+    assert sign_test(many, many - 1) == (0, 200, 0.5**200)
 
 
 @pytest.mark.parametrize(
