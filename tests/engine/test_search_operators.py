@@ -17,12 +17,10 @@ from combee_dspy.events import (
     CandidateProposed,
     CandidateRefused,
     CandidateScreened,
-    IterationStarted,
     OperatorsWeighted,
     RetentionMeasured,
     RolloutFinished,
     ScanFinished,
-    ValidationFinished,
 )
 from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
 from combee_dspy.operators import Operator
@@ -319,12 +317,3 @@ def test_what_retention_says_of_a_known_scan(world: Any) -> None:
             for level in levels
         )
     assert seen_lost == 2
-
-
-def test_rollouts_of_the_finalists_further_draw_are_counted(world: Any) -> None:
-    program, hook = run(world, max_metric_calls=240, speculation=0.0)
-    again = [event for event in hook.of(RolloutFinished) if event.replicate == 1]
-    assert again
-    assert program.combee_report.rollouts == bought(hook)
-    assert hook.of(IterationStarted)
-    assert hook.of(ValidationFinished)

@@ -123,6 +123,12 @@ def test_nothing_is_drawn_again_where_it_tells_nothing_or_cannot_be_paid(world: 
     assert program.signature.instructions == f"{OWN} LUCKY"
 
 
+def test_rollouts_of_the_finalists_further_draw_are_counted(world: Any) -> None:
+    program, hook = _chosen(world, speculation=0.0)
+    assert len(_redrawn(hook)) == 2 * 12
+    assert program.combee_report.rollouts == sum(not event.cached for event in hook.of(RolloutFinished))
+
+
 def test_a_choice_stays_within_the_budget(world: Any) -> None:
     program, hook = _chosen(world)
     bought = sum(not event.cached for event in hook.of(RolloutFinished))
