@@ -19,7 +19,7 @@ left than that to find something better is not helped by knowing better which of
 OUT_OF_REACH = 0.25
 """The sign test's p at or below which a finalist trails the best by more than a further draw makes up: the level at
 which a child is refused on its screen. By ``python -m combee_dspy.bench.finals`` a draw of those within reach gains
-at most 0.0006 of accuracy less than one of all three, for a sixth to five sixths fewer rollouts."""
+at most 0.0007 of accuracy less than one of all three, for a sixth to five sixths fewer rollouts."""
 
 
 def affordable_finalists(count: int, rollouts: int, validation: int) -> int:
