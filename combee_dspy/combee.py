@@ -137,7 +137,7 @@ class Combee(Teleprompter):
         receipts: Where readings of the held-out set are noted, so that a study cannot move it: a file,
             or a :class:`~combee_dspy.evaluation.ReceiptBook`; by default a file in ``log_dir``.
         finalists: How many of the best candidates may be validated once more before one is chosen: the best and
-            those that do not trail it by more than a further draw makes up, where the task LM samples and the
+            those within reach of it (a sign test with p of a quarter or more), where the task LM samples and the
             budget has room for it; 1 chooses at once.
         memoize: Whether a (candidate, example) pair is bought only once in a run. By
             default it is, except in parity with ``dspy.GEPA``, which buys it again.

@@ -24,38 +24,42 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from combee_dspy.engine.finals import OUT_OF_REACH, rivals
+from combee_dspy.engine.finals import WITHIN_REACH, rivals
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
 
-__all__ = ["SPREADS", "WORLDS", "FinalsRow", "main", "run_finals", "table"]
+__all__ = ["MEANS", "SPREADS", "WORLDS", "FinalsRow", "main", "run_finals", "table"]
 
 WORLDS = ("even", "own", "shared")
-SPREADS = (0.02, 0.05, 0.1)
-"""Standard deviations of the candidates' quality."""
+MEANS = (0.6, 0.9)
+"""Mean quality of the candidates: away from the ceiling, and near it."""
+SPREADS = (0.02, 0.05)
+"""Standard deviations of their quality."""
 
-_LEVELS = (0.0, 0.05, OUT_OF_REACH)
-_CANDIDATES, _FINALISTS, _MEAN = 5, 3, 0.6
+_LEVELS = (0.0, 0.05, WITHIN_REACH)
+_CANDIDATES, _FINALISTS = 5, 3
 # How steep a question's chance falls where it is as hard as the candidate is good.
 _STEEP = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsRow:
-    """One world, spread and size of the validation set.
+    """One world, mean, spread and size of the validation set.
 
     Attributes:
         world: How far questions are chance.
+        mean: Mean quality of the candidates.
         spread: Standard deviation of the candidates' quality.
         validation: Questions.
         lost: How much worse the best of one draw is than the best candidate, mean over trials.
-        gains: What a further draw wins of that, by the level at or below which a candidate is out of reach.
+        gains: What a further draw wins of that, by the p below which a candidate is left out.
         rollouts: What that draw costs, by the same.
         error: Standard error of the last gain minus the first.
         trials: Trials.
     """
 
     world: str
+    mean: float
     spread: float
     validation: int
     lost: float
@@ -70,7 +74,7 @@ def run_finals(sizes: Sequence[int] = (24, 60, 200), trials: int = 2_000, seed: 
 
     Args:
         sizes: Questions of the validation set, each at least 1.
-        trials: Sets of candidates per world, spread and size, at least 2.
+        trials: Sets of candidates per row, at least 2.
         seed: Where they come from.
 
     Raises:
@@ -80,16 +84,23 @@ def run_finals(sizes: Sequence[int] = (24, 60, 200), trials: int = 2_000, seed: 
         raise ArgumentValueError("sizes", sizes, "holds no size, or one below 1", "Give numbers of questions.")
     if trials < 2:
         raise ArgumentValueError("trials", trials, "is below 2", "An error needs several trials.")
-    return tuple(_row(world, spread, size, trials, seed) for size in sizes for world in WORLDS for spread in SPREADS)
+    return tuple(
+        _row(world, mean, spread, size, trials, seed)
+        for size in sizes
+        for mean in MEANS
+        for world in WORLDS
+        for spread in SPREADS
+    )
 
 
-def _row(world: str, spread: float, size: int, trials: int, seed: int) -> FinalsRow:
-    random = np.random.default_rng(derive(seed, "bench finals", world, str(spread), size).getrandbits(64))
+def _row(world: str, mean: float, spread: float, size: int, trials: int, seed: int) -> FinalsRow:
+    stream = derive(seed, "bench finals", world, str(mean), str(spread), size)
+    random = np.random.default_rng(stream.getrandbits(64))
     lost = np.zeros(trials)
     gains = np.zeros((len(_LEVELS), trials))
     rollouts = np.zeros((len(_LEVELS), trials))
     for trial in range(trials):
-        quality = np.clip(_MEAN + spread * random.standard_normal(_CANDIDATES), 0.05, 0.95)
+        quality = np.clip(mean + spread * random.standard_normal(_CANDIDATES), 0.05, 0.98)
         chances = _chances(world, quality, size, random)
         first, second = (random.random((2, *chances.shape)) < chances).astype(float)
         order = np.argsort(-first.mean(axis=1), kind="stable")[:_FINALISTS]
@@ -106,6 +117,7 @@ def _row(world: str, spread: float, size: int, trials: int, seed: int) -> Finals
     error = float((gains[-1] - gains[0]).std(ddof=1) / math.sqrt(trials))
     return FinalsRow(
         world,
+        mean,
         spread,
         size,
         float(lost.mean()),
@@ -128,14 +140,15 @@ def _chances(world: str, quality: NDArray[np.float64], size: int, random: np.ran
 
 def table(rows: Iterable[FinalsRow]) -> str:
     """Return a Markdown table: by level, the points of accuracy that a further draw wins, and its rollouts."""
-    said = ["all three" if not level else f"p > {level:g}" for level in _LEVELS]
+    said = ["all three" if not level else f"p ≥ {level:g}" for level in _LEVELS]
     head = " | ".join(f"{one}: won | rollouts" for one in said)
-    lines = [f"| world | spread | questions | lost by one draw | {head} | last minus first |"]
-    lines.append(f"| --- | ---: | ---: | ---: |{' ---: | ---: |' * len(_LEVELS)} ---: |")
+    lines = [f"| world | mean | spread | questions | lost by one draw | {head} | last minus first |"]
+    lines.append(f"| --- | ---: | ---: | ---: | ---: |{' ---: | ---: |' * len(_LEVELS)} ---: |")
     for row in rows:
         cells = " | ".join(f"{gain:.2%} | {cost:,.0f}" for gain, cost in zip(row.gains, row.rollouts, strict=True))
         difference = f"{row.gains[-1] - row.gains[0]:+.2%} ± {1.96 * row.error:.2%}"
-        lines.append(f"| {row.world} | {row.spread:g} | {row.validation} | {row.lost:.2%} | {cells} | {difference} |")
+        place = f"{row.world} | {row.mean:g} | {row.spread:g} | {row.validation}"
+        lines.append(f"| {place} | {row.lost:.2%} | {cells} | {difference} |")
     return "\n".join(lines)
 
 

@@ -220,7 +220,7 @@ METHODS: Mapping[str, Method] = {
 """The methods by name.
 
 Every accepted child is validated in full by each of them: gepa's own default policy. Where the LM samples, Combee then
-draws finalists that differ once more.
+draws finalists within reach of the best once more.
 """
 
 DEFAULT_METHODS = (

@@ -10,16 +10,15 @@ from combee_dspy.evaluation import sign_test
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.stopping import Finalist, Selection, finalists, select
 
-__all__ = ["FINALS_SHARE", "OUT_OF_REACH", "affordable_finalists", "choose", "finals_reserve", "rivals"]
+__all__ = ["FINALS_SHARE", "WITHIN_REACH", "affordable_finalists", "choose", "finals_reserve", "rivals"]
 
 FINALS_SHARE = 0.2
 """The most of a budget in rollouts that is kept back for drawing finalists again. A search that has less
 left than that to find something better is not helped by knowing better which of two is best."""
 
-OUT_OF_REACH = 0.25
-"""The sign test's p at or below which a finalist trails the best by more than a further draw makes up: the level at
-which a child is refused on its screen. By ``python -m combee_dspy.bench.finals`` a draw of those within reach gains
-at most 0.0007 of accuracy less than one of all three, for a sixth to five sixths fewer rollouts."""
+WITHIN_REACH = 0.25
+"""The least p of the sign test at which a finalist is drawn again. Below it a right-or-wrong score trails by more than
+a further draw is likely to make up; ``python -m combee_dspy.bench.finals`` shows what other levels win and cost."""
 
 
 def affordable_finalists(count: int, rollouts: int, validation: int) -> int:
@@ -49,22 +48,17 @@ def finals_reserve(limit: int | None, finalists: int, validation: int) -> int:
     return affordable_finalists(finalists, int(FINALS_SHARE * limit), validation) * validation
 
 
-def rivals(scores: Sequence[Sequence[float]], level: float = OUT_OF_REACH) -> list[int]:
+def rivals(scores: Sequence[Sequence[float]], level: float = WITHIN_REACH) -> list[int]:
     """Return which finalists are worth another draw, by position; the first, the best, always is.
 
-    Not worth one is a finalist that scored on every example as one that stands before it, and one that the one-sided
-    sign test of the paired scores shows to be worse than the best.
+    Another is where the one-sided sign test of the paired scores does not show it to be worse than the best. The test
+    counts examples: of graded scores it does not see by how much they differ.
 
     Args:
         scores: Each finalist's scores on the same examples, the best first.
-        level: The p of that test at or below which a finalist is worse.
+        level: The p of that test below which a finalist is worse, in [0, 1].
     """
-    found = [tuple(one) for one in scores]
-    return [
-        place
-        for place, one in enumerate(found)
-        if one not in found[:place] and (place == 0 or sign_test(found[0], one)[2] > level)
-    ]
+    return [place for place, one in enumerate(scores) if place == 0 or sign_test(scores[0], one)[2] >= level]
 
 
 def choose(
@@ -80,7 +74,7 @@ def choose(
     is partly luck. So the finalists are drawn again, and the mean of both draws
     decides. Only candidates that were validated on the same examples can be
     compared: those that the first of the most widely validated ones was. Only the best and its :func:`rivals` are
-    drawn again. Of those that scored alike on every example the one with the fewest tokens stands for all.
+    drawn again; where it has none the first draw decides.
 
     Args:
         result: gepa's result.
@@ -98,9 +92,9 @@ def choose(
     chosen = [pool[position] for position in finalists(means, count if draw is not None else 1, tokens)]
     first = [tuple(scores[index][key] for key in order) for index in chosen]
     places = rivals(first)
-    chosen, first = [chosen[place] for place in places], [first[place] for place in places]
     again: Sequence[Sequence[float]] = ()
-    if draw is not None and len(chosen) > 1:
+    if draw is not None and len(places) > 1:
+        chosen, first = [chosen[place] for place in places], [first[place] for place in places]
         again = draw([dict(result.candidates[index]) for index in chosen], order)
     made = [
         Finalist(index, (first[place], tuple(again[place])) if again else (first[place],), tokens[pool.index(index)])

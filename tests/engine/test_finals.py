@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.engine.finals import FINALS_SHARE, affordable_finalists, choose, finals_reserve, rivals
-from combee_dspy.engine.screening import verdict
 
 counts = st.integers(0, 12)
 sizes = st.integers(1, 400)
@@ -66,30 +65,44 @@ def test_rivals_that_differ_are_drawn_again() -> None:
     assert selection.index == 1
 
 
-def test_of_candidates_that_answer_every_question_alike_the_shortest_stands_for_all() -> None:
+def test_candidates_that_answered_alike_by_chance_are_drawn_again_the_shortest_first() -> None:
     selection, drawn = _chosen(
-        {0: [1.0, 0.0], 1: [1.0, 0.0], 2: [1.0, 0.0]}, ["a longer text", "text", "text and more"]
+        {0: [1.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 1.0]}, ["a longer text", "text", "text and more"]
     )
-    assert not drawn
+    assert drawn == [["text", "a longer text", "text and more"]]
     assert selection.index == 1
-    # Beside one that differs, only one of them is drawn again.
-    _, drawn = _chosen({0: [1.0, 0.0], 1: [1.0, 0.0], 2: [0.0, 1.0]}, ["a longer text", "text", "text and more"])
-    assert drawn == [["text", "text and more"]]
+
+
+def test_one_within_reach_is_drawn_again_past_one_that_is_not() -> None:
+    # Graded scores: the second is a little worse everywhere, the third much worse on two examples.
+    best, far, near = [1.0] * 9, [0.9] * 9, [0.0, 0.0, *[1.0] * 7]
+    selection, drawn = _chosen({0: best, 1: far, 2: near}, ["best", "far", "near"])
+    assert drawn == [["best", "near"]]
+    assert selection.finalists == (0, 2)
+
+
+def test_where_nobody_is_within_reach_the_first_draw_decides_and_names_the_runner_up() -> None:
+    selection, drawn = _chosen({0: [1.0] * 9, 1: [1.0] * 5 + [0.0] * 4, 2: [0.0] * 9}, ["best", "second", "third"])
+    assert not drawn
+    assert (selection.index, selection.runner_up, selection.finalists) == (0, 1, (0, 1, 2))
+    assert selection.draws[0] == (1.0,)
+    assert selection.lead is not None
+    assert selection.lead.difference == pytest.approx(4 / 9)
 
 
 @pytest.mark.parametrize(
     ("losses", "wins", "within"),
-    [(1, 0, True), (2, 0, False), (3, 1, True), (4, 1, False), (11, 9, True), (13, 7, False)],
+    [(0, 0, True), (1, 0, True), (2, 0, True), (3, 0, False), (4, 1, False), (11, 9, True), (13, 7, False)],
 )
-def test_out_of_reach_is_what_would_be_refused_on_a_screen(losses: int, wins: int, within: bool) -> None:
+def test_within_reach_is_whom_a_quarter_of_chances_puts_as_far_behind(losses: int, wins: int, within: bool) -> None:
     best = [1.0] * losses + [0.0] * wins + [1.0] * 5
     other = [0.0] * losses + [1.0] * wins + [1.0] * 5
     assert rivals([best, other]) == ([0, 1] if within else [0])
-    assert verdict(best, other)[0] is within
+    assert rivals([best, other], 0.0) == [0, 1]
 
 
-def test_what_scores_as_another_is_drawn_for_it_and_the_best_always_is() -> None:
-    best, twin, rival, beaten = [1.0] * 5 + [0.0], [1.0] * 5 + [0.0], [1.0] * 4 + [0.0, 1.0], [0.0] * 6
-    assert rivals([best, twin, rival, beaten]) == [0, 2]
-    assert rivals([best]) == [0]
+def test_the_best_is_always_drawn_and_graded_scores_are_counted_by_example() -> None:
     assert rivals([]) == []
+    assert rivals([[0.2, 0.4]]) == [0]
+    best = [0.9, 0.8, 0.7, 0.2]
+    assert rivals([best, [0.8, 0.7, 0.6, 0.1], [0.1, 0.9, 0.8, 0.3]]) == [0, 2]

@@ -50,7 +50,7 @@ class Writes(Operator):
 
 
 class Fickle:
-    """With LUCKY all is right when it is asked for the first time; with STEADY eleven of twelve are, always."""
+    """With LUCKY all is right when it is asked for the first time; with STEADY five of six are, always."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -61,7 +61,7 @@ class Fickle:
         with self.lock:
             self.asked[request.text] += 1
             first = self.asked[request.text] == 1
-        right = ("LUCKY" in request.system and first) or ("STEADY" in request.system and int(number) % 12 != 0)
+        right = ("LUCKY" in request.system and first) or ("STEADY" in request.system and int(number) % 6 != 0)
         return as_chat({"answer": animal[::-1].upper() if right else "unknown"})
 
 
@@ -98,10 +98,10 @@ def test_the_best_of_one_draw_is_drawn_again_before_it_is_chosen(world: Any) -> 
     texts = {event.index: event.texts["self"] for event in hook.of(ValidationFinished)}
     draws = {texts[index]: draws for index, draws in zip(selected.finalists, selected.draws, strict=True)}
     assert draws[f"{OWN} LUCKY"] == (1.0, 0.0)
-    assert draws[f"{OWN} STEADY"] == pytest.approx((11 / 12, 11 / 12))
+    assert draws[f"{OWN} STEADY"] == pytest.approx((10 / 12, 10 / 12))
     assert texts[selected.index] == f"{OWN} STEADY"
     assert program.signature.instructions == f"{OWN} STEADY"
-    assert program.combee_report.best_score == pytest.approx(11 / 12)
+    assert program.combee_report.best_score == pytest.approx(10 / 12)
     assert program.combee_report.selection.looks == selected.looks == 3
     assert len(_redrawn(hook)) == 2 * 12, "the student is no rival: it is worse beyond doubt"
     assert not any(event.cached for event in _redrawn(hook))
