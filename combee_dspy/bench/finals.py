@@ -7,8 +7,10 @@ the validation set, and chosen among again after a further draw of the best thre
 how far the questions of a candidate of quality q are chance:
 
 - ``even``: each question is right with probability q;
-- ``own``: each candidate has its own easy and hard questions, Beta(q, 1 − q) each: most are nearly certain;
+- ``own``: each candidate has its own easy and hard questions, Beta(q, 1 − q) each: many are nearly certain;
 - ``shared``: the questions' difficulty is the same for all candidates, and only those at its edge are chance.
+
+Gains and losses are in expected accuracy over all questions of such a world.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ _LEVELS = (0.0, 0.05, WITHIN_REACH)
 _CANDIDATES, _FINALISTS = 5, 3
 # How steep a question's chance falls where it is as hard as the candidate is good.
 _STEEP = 6.0
+# Hardness is uniform in [0, 1].
+_HARDNESS = (np.arange(1_000) + 0.5) / 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +106,11 @@ def _row(world: str, mean: float, spread: float, size: int, trials: int, seed: i
     for trial in range(trials):
         quality = np.clip(mean + spread * random.standard_normal(_CANDIDATES), 0.05, 0.98)
         chances = _chances(world, quality, size, random)
+        accuracy = _accuracy(world, quality)
         first, second = (random.random((2, *chances.shape)) < chances).astype(float)
         order = np.argsort(-first.mean(axis=1), kind="stable")[:_FINALISTS]
         scores = first[order].tolist()
-        lost[trial] = quality.max() - quality[order[0]]
+        lost[trial] = accuracy.max() - accuracy[order[0]]
         for number, level in enumerate(_LEVELS):
             places = rivals(scores, level)
             chosen = order[0]
@@ -113,7 +118,7 @@ def _row(world: str, mean: float, spread: float, size: int, trials: int, seed: i
                 drawn = order[places]
                 chosen = drawn[np.argmax(first[drawn].sum(axis=1) + second[drawn].sum(axis=1))]
                 rollouts[number, trial] = size * len(places)
-            gains[number, trial] = quality[chosen] - quality[order[0]]
+            gains[number, trial] = accuracy[chosen] - accuracy[order[0]]
     error = float((gains[-1] - gains[0]).std(ddof=1) / math.sqrt(trials))
     return FinalsRow(
         world,
@@ -135,7 +140,16 @@ def _chances(world: str, quality: NDArray[np.float64], size: int, random: np.ran
         return np.repeat(each, size, axis=1)
     if world == "own":
         return random.beta(each, 1 - each, (len(quality), size))
-    return np.clip((each - random.random(size)[None, :]) * _STEEP + 0.5, 0.02, 0.98)
+    return _by_hardness(quality, random.random(size))
+
+
+def _accuracy(world: str, quality: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each candidate's expected accuracy."""
+    return _by_hardness(quality, _HARDNESS).mean(axis=1) if world == "shared" else quality
+
+
+def _by_hardness(quality: NDArray[np.float64], hardness: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip((quality[:, None] - hardness[None, :]) * _STEEP + 0.5, 0.02, 0.98)
 
 
 def table(rows: Iterable[FinalsRow]) -> str:

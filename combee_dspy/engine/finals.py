@@ -66,6 +66,7 @@ def choose(
     count: int,
     *,
     seed: int,
+    most: int | None = None,
     draw: Callable[[Sequence[Candidate], Sequence[Any]], Sequence[Sequence[float]]] | None,
 ) -> Selection:
     """Choose among a run's candidates.
@@ -80,6 +81,7 @@ def choose(
         result: gepa's result.
         count: How many finalists there are at most.
         seed: The run's seed.
+        most: How many of them may be drawn again; ``None`` for all.
         draw: Scores candidates once more on the validation examples with these ids; ``None``
             where that would tell nothing, or nothing is left to pay for it.
     """
@@ -91,7 +93,7 @@ def choose(
     tokens = [sum(map(estimate_tokens, result.candidates[index].values())) for index in pool]
     chosen = [pool[position] for position in finalists(means, count if draw is not None else 1, tokens)]
     first = [tuple(scores[index][key] for key in order) for index in chosen]
-    places = rivals(first)
+    places = rivals(first)[:most]
     again: Sequence[Sequence[float]] = ()
     if draw is not None and len(places) > 1:
         chosen, first = [chosen[place] for place in places], [first[place] for place in places]

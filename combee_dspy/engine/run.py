@@ -428,16 +428,18 @@ class _Run:
         settings = self.settings
         rows = list(self.splits.validation)
         count = min(settings.finalists, len(result.candidates))
-        left = None if self.limit is None else self.limit - result.total_metric_calls - self.state.unbilled
-        if left is not None:
-            count = affordable_finalists(count, left, len(rows))
-        if count < 2 or not self.redraws:
+        most = count
+        if self.limit is not None:
+            left = self.limit - result.total_metric_calls - self.state.unbilled
+            most = affordable_finalists(count, left, len(rows))
+        if most < 2 or not self.redraws:
             chosen = choose(result, 1, seed=settings.seed, draw=None)
         else:
             chosen = choose(
                 result,
                 count,
                 seed=settings.seed,
+                most=most,
                 draw=lambda candidates, ids: self.adapter.another_draw(candidates, [rows[number] for number in ids]),
             )
         self.services.bus.emit(chosen.event(self.state.iteration))

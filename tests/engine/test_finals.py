@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,19 +45,30 @@ def test_a_larger_budget_never_keeps_less(limit: int, finalists: int, size: int)
     assert finals_reserve(limit, finalists, size) <= finals_reserve(limit + size, finalists, size)
 
 
-def _chosen(scores: dict[int, list[float]], texts: list[str], count: int = 3) -> tuple[Any, list[list[str]]]:
-    """Choose among candidates, each with its validation scores; also return what was drawn again."""
+def _chosen(
+    scores: dict[int, list[float]],
+    texts: list[str],
+    count: int = 3,
+    *,
+    most: int | None = None,
+    again: Mapping[str, float] | None = None,
+) -> tuple[Any, list[list[str]]]:
+    """Choose among candidates, each with its validation scores; also return what was drawn again.
+
+    A further draw gives every candidate the score that ``again`` names, or 1, on each example.
+    """
     drawn: list[list[str]] = []
 
     def draw(candidates: Any, ids: Any) -> list[list[float]]:
-        drawn.append([one["self"] for one in candidates])
-        return [[1.0] * len(ids) for _ in candidates]
+        names = [one["self"] for one in candidates]
+        drawn.append(names)
+        return [[(again or {}).get(name, 1.0)] * len(ids) for name in names]
 
     found = SimpleNamespace(
         val_subscores=[dict(enumerate(one)) for one in scores.values()],
         candidates=[{"self": text} for text in texts],
     )
-    return choose(found, count, seed=0, draw=draw), drawn
+    return choose(found, count, seed=0, most=most, draw=draw), drawn
 
 
 def test_rivals_that_differ_are_drawn_again() -> None:
@@ -79,6 +91,21 @@ def test_one_within_reach_is_drawn_again_past_one_that_is_not() -> None:
     selection, drawn = _chosen({0: best, 1: far, 2: near}, ["best", "far", "near"])
     assert drawn == [["best", "near"]]
     assert selection.finalists == (0, 2)
+    assert selection.draws == ((1.0, 1.0), (pytest.approx(7 / 9), 1.0))
+
+
+def test_what_the_budget_pays_for_goes_to_those_within_reach() -> None:
+    best, far, near = [1.0] * 22 + [0.0] * 18, [1.0] * 19 + [0.0] * 21, [1.0] * 9 + [0.0] * 13 + [1.0] * 9 + [0.0] * 9
+    for most, names in ((None, ["best", "near", "as good"]), (3, ["best", "near", "as good"]), (2, ["best", "near"])):
+        _, drawn = _chosen({0: best, 1: far, 2: near, 3: near}, ["best", "far", "near", "as good"], count=4, most=most)
+        assert drawn == [names]
+
+
+def test_the_mean_of_both_draws_decides() -> None:
+    scores = {0: [1.0] * 3 + [0.0], 1: [0.0, 1.0, 1.0, 0.0]}
+    selection, _ = _chosen(scores, ["lucky", "steady"], again={"lucky": 0.0, "steady": 1.0})
+    assert selection.index == 1
+    assert selection.draws == ((0.5, 1.0), (0.75, 0.0))
 
 
 def test_where_nobody_is_within_reach_the_first_draw_decides_and_names_the_runner_up() -> None:
