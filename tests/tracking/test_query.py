@@ -130,3 +130,12 @@ def test_mlflow_and_the_journal_answer_alike(
     assert [(row["journal"] != "", row["status"], row["heldout_after"]) for row in rows] == [(True, "finished", 0.8)]
     with pytest.raises(ArgumentValueError, match="no run in MLflow"):
         query.rollouts("0" * 32, tracking_uri=uri)
+
+
+def test_a_store_that_does_not_answer_is_named_without_its_password(nowhere: Path) -> None:
+    pytest.importorskip("mlflow")
+    # Nobody listens on port 9 of this machine.
+    with pytest.raises(ArgumentValueError, match="cannot be read") as refused:
+        query.runs([nowhere], "http://me:tr0ub4dor@127.0.0.1:9")
+    assert "127.0.0.1:9" in str(refused.value)
+    assert "tr0ub4dor" not in str(refused.value)
