@@ -138,7 +138,8 @@ class Combee(Teleprompter):
             or a :class:`~combee_dspy.evaluation.ReceiptBook`; by default a file in ``log_dir``.
         finalists: How many of the best candidates may be validated once more before one is chosen: the best and
             those within reach of it (a sign test with p of a quarter or more), where the task LM samples and the
-            budget has room for it; 1 chooses at once.
+            budget has room for it: none once a limit in calls, tokens, dollars or seconds is reached. 1 chooses
+            at once.
         memoize: Whether a (candidate, example) pair is bought only once in a run. By
             default it is, except in parity with ``dspy.GEPA``, which buys it again.
         cache: Where rollouts that have been paid for are kept: a path, for every run that names

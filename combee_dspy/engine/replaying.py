@@ -63,11 +63,19 @@ class Decisions:
             return ask()
         return str(self._stop.values.get("reason", "")) if iteration >= self._stop.iteration else None
 
-    def stopped(self, iteration: int, reason: str) -> None:
-        """Note where the run has ended, once."""
+    def spent(self, ask: Callable[[], bool]) -> bool:
+        """Return whether a limit on cost was reached where the run ends.
+
+        Args:
+            ask: Asks the rule.
+        """
+        return ask() if self._stop is None else self._stop.values.get("spent") is True
+
+    def stopped(self, iteration: int, reason: str, *, spent: bool = False) -> None:
+        """Note where the run has ended, once, and whether a limit on cost was reached there."""
         if not self._told:
             self._told = True
-            self._note(Recorded(_STOP, iteration, {"reason": reason}))
+            self._note(Recorded(_STOP, iteration, {"reason": reason, "spent": spent}))
 
 
 class _Planned(BatchController):

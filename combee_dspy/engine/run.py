@@ -432,7 +432,7 @@ class _Run:
         if self.limit is not None:
             left = self.limit - result.total_metric_calls - self.state.unbilled
             most = affordable_finalists(count, left, len(rows))
-        if most < 2 or not self.redraws:
+        if most < 2 or not self.redraws or self.stopper.spent:
             chosen = choose(result, 1, seed=settings.seed, draw=None)
         else:
             chosen = choose(

@@ -35,6 +35,10 @@ class Stopper:
             nothing is in flight. What it raises ends the run.
         tell: Hears why the run is to stop, once.
         decisions: Notes the end, and may know where a rule has ended an earlier run.
+
+    Attributes:
+        reason: Why the run ends; ``None`` as long as it does not.
+        spent: Whether a limit on cost was reached there: nothing is bought any more that the result can do without.
     """
 
     def __init__(  # noqa: PLR0913 - one wiring point
@@ -63,6 +67,7 @@ class Stopper:
         self._reflection = reflection
         self._least = least
         self.reason: str | None = None
+        self.spent = False
 
     def __call__(self, state: Any) -> bool:
         """Return whether to stop.
@@ -98,7 +103,8 @@ class Stopper:
             self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
         if self.reason is not None and not self._told:
             self._told = True
-            self._decisions.stopped(view.iteration, self.reason)
+            self.spent = self._decisions.spent(lambda: rule is not None and rule.spent(view))
+            self._decisions.stopped(view.iteration, self.reason, spent=self.spent)
             self._tell(RunStopping(iteration=view.iteration, reason=self.reason))
         return self.reason is not None
 

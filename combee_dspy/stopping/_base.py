@@ -79,6 +79,14 @@ class StoppingRule(Strategy):
         """
         return None
 
+    def spent(self, view: RunView) -> bool:
+        """Return whether a limit on cost is reached: what the result can do without is then not bought any more.
+
+        Asked where a run ends, before its finalists are drawn again. Not meant are rollouts: of their limit it is
+        known how much is left.
+        """
+        return False
+
     def __or__(self, other: StoppingRule) -> StoppingRule:
         if not isinstance(other, StoppingRule):
             return NotImplemented
@@ -145,6 +153,10 @@ class AnyOf(_Composed):
         """Return the smallest limit in epochs of its rules: the first one reached stops."""
         return min(_epochs(self.rules), default=None)
 
+    def spent(self, view: RunView) -> bool:
+        """Return whether a limit on cost of any of its rules is reached."""
+        return any(rule.spent(view) for rule in self.rules)
+
     def check(self, view: RunView) -> str | None:
         """Return the reasons of the rules that would stop, or ``None``."""
         reasons = [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
@@ -173,6 +185,10 @@ class AllOf(_Composed):
         """Return the largest limit in epochs of its rules, or ``None`` where one of them has none."""
         found = _epochs(self.rules)
         return max(found) if len(found) == len(self.rules) else None
+
+    def spent(self, view: RunView) -> bool:
+        """Return whether limits on cost of all its rules are reached."""
+        return all(rule.spent(view) for rule in self.rules)
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of all rules, or ``None`` where one would go on."""

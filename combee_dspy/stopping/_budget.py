@@ -13,7 +13,8 @@ from combee_dspy.stopping._base import RunView, StoppingRule
 
 __all__ = ["Budget", "require_gpu_seconds", "require_prices"]
 
-_LIMITS = ("rollouts", "calls", "tokens", "dollars", "seconds", "gpu_seconds", "epochs")
+_COSTS = ("calls", "tokens", "dollars", "seconds", "gpu_seconds")
+_LIMITS = ("rollouts", *_COSTS, "epochs")
 
 
 class Budget(StoppingRule):
@@ -95,7 +96,22 @@ class Budget(StoppingRule):
             )
         if self.gpu_seconds is not None and view.gpu_seconds is None:
             return "budget.gpu_seconds cannot be kept: nobody counts the GPU-seconds of this run"
-        spent = {
+        found = self._reached(view)
+        if not found:
+            return None
+        name, amount = next(iter(found.items()))
+        return f"budget.{name} is spent: {_shown(amount)} of {_shown(getattr(self, name))}"
+
+    def spent(self, view: RunView) -> bool:
+        """Return whether a limit in calls, tokens, dollars, seconds or GPU-seconds is reached, or cannot be kept."""
+        uncounted = self.gpu_seconds is not None and view.gpu_seconds is None
+        unpriced = self.dollars is not None and view.totals.total.unpriced > 0
+        return uncounted or unpriced or not self._reached(view).keys().isdisjoint(_COSTS)
+
+    def _reached(self, view: RunView) -> dict[str, float]:
+        """Return the amount of each limit that is reached."""
+        total = view.totals.total
+        amounts = {
             "rollouts": view.rollouts,
             "calls": total.sent,
             "tokens": total.tokens,
@@ -104,11 +120,8 @@ class Budget(StoppingRule):
             "gpu_seconds": view.gpu_seconds or 0.0,
             "epochs": view.epochs,
         }
-        for name in _LIMITS:
-            limit = getattr(self, name)
-            if limit is not None and spent[name] >= limit:
-                return f"budget.{name} is spent: {_shown(spent[name])} of {_shown(limit)}"
-        return None
+        limits = {name: getattr(self, name) for name in _LIMITS}
+        return {name: amounts[name] for name, most in limits.items() if most is not None and amounts[name] >= most}
 
 
 def _check_limit(name: str, limit: Any) -> None:

@@ -161,6 +161,19 @@ def test_beyond_its_record_a_run_decides_by_itself() -> None:
     assert [ended.stop(iteration, lambda: "enough") for iteration in (1, 2, 3)] == [None, "late", "late"]
 
 
+@pytest.mark.parametrize("reached", [True, False])
+def test_whether_a_limit_on_cost_was_reached_is_recorded_and_replays(reached: bool) -> None:
+    kept: list[Recorded] = []
+    noted = Decisions(kept.append)
+    assert noted.spent(lambda: reached) is reached
+    noted.stopped(2, "the budget", spent=reached)
+    again = Decisions(lambda decision: None, ScheduleRecord((), tuple(kept)))
+    assert again.spent(lambda: not reached) is reached
+    # A record from before it was noted: finalists were drawn again then.
+    older = ScheduleRecord((), (Recorded("stop", 2, {"reason": "late"}),))
+    assert not Decisions(kept.append, older).spent(lambda: True)
+
+
 def test_decisions_stand_beside_the_schedule(tmp_path: Path) -> None:
     _run(8, controller=ByTheClock(), log_dir=str(tmp_path))
     lines = [json.loads(line) for line in (tmp_path / "schedule-001.jsonl").read_text().splitlines()]

@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Combee
+from combee_dspy import Budget, Combee
 from combee_dspy.diversity import Diversity, Restart, TemperatureSchedule
 from combee_dspy.evaluation import Calibration, HeldoutTerms
 from combee_dspy.events import (
@@ -113,6 +113,8 @@ def test_the_best_of_one_draw_is_drawn_again_before_it_is_chosen(world: Any) -> 
         ("the LM repeats itself", {"temperature": 0.0}),
         ("one finalist is asked for", {"finalists": 1}),
         ("the budget has no room", {"max_metric_calls": 72}),
+        ("a limit on cost is reached", {"max_metric_calls": None, "budget": Budget(calls=30)}),
+        ("one of two limits is", {"max_metric_calls": None, "budget": Budget(rollouts=90) | Budget(calls=30)}),
     ],
 )
 def test_nothing_is_drawn_again_where_it_tells_nothing_or_cannot_be_paid(world: Any, why: str, change: Any) -> None:
@@ -121,6 +123,11 @@ def test_nothing_is_drawn_again_where_it_tells_nothing_or_cannot_be_paid(world: 
     (selected,) = hook.of(CandidateSelected)
     assert all(len(draws) == 1 for draws in selected.draws)
     assert program.signature.instructions == f"{OWN} LUCKY"
+
+
+def test_a_limit_in_epochs_leaves_the_finalists_their_further_draw(world: Any) -> None:
+    _, hook = _chosen(world, max_metric_calls=None, budget=Budget(epochs=0.5) & Budget(calls=1), gepa_kwargs={})
+    assert len(_redrawn(hook)) == 2 * 12
 
 
 def test_rollouts_of_the_finalists_further_draw_are_counted(world: Any) -> None:

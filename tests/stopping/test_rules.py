@@ -122,6 +122,21 @@ def test_the_limit_in_epochs_of_composed_rules() -> None:
     assert After(1).epoch_limit() is None
 
 
+def test_whether_a_limit_on_cost_is_reached() -> None:
+    view = _view(rollouts=10, seconds=5.0, epochs=1.0)
+    costly, free = Budget(seconds=5), Budget(rollouts=10, epochs=1)
+    assert costly.spent(view)
+    assert not Budget(seconds=5.1).spent(view)
+    assert free.check(view) is not None
+    assert not free.spent(view)
+    assert (free | costly).spent(view)
+    assert not (free & costly).spent(view)
+    assert (costly & Budget(seconds=4)).spent(view)
+    # What cannot be counted cannot be kept.
+    assert Budget(gpu_seconds=9).spent(view)
+    assert not After(1).spent(view)
+
+
 def test_a_part_of_an_epoch_is_a_limit_too() -> None:
     assert Budget(epochs=0.5).check(_view(epochs=119 / 240)) is None
     assert Budget(epochs=0.5).check(_view(epochs=120 / 240)) == "budget.epochs is spent: 0.5 of 0.5"

@@ -169,6 +169,11 @@ class LooseEpochs(Says):
         return 1.5
 
 
+class SpendsOn(Says):
+    def spent(self, view: RunView) -> bool:
+        return view.seconds > 1
+
+
 class Crashes(Says):
     def check(self, view: RunView) -> str | None:
         return f"best is {max(view.validation_scores)}"
@@ -193,6 +198,7 @@ def failing(rule: StoppingRule) -> set[str]:
         (Counting(), "check_is_a_pure_function_of_the_view"),
         (LooseLimit(None), "check_keeps_its_rollout_limit"),
         (LooseEpochs(None), "check_keeps_its_epoch_limit"),
+        (SpendsOn(None), "check_stops_where_it_says_that_enough_is_spent"),
         (Crashes(None), "check_answers_with_a_reason_or_none"),
     ],
     ids=lambda value: type(value).__name__,
@@ -205,6 +211,6 @@ def test_a_rule_that_breaks_the_contract_is_found(rule: StoppingRule, check: str
     "rule", [Target(0.5), Patience(2), Budget(rollouts=60, gpu_seconds=5), Budget(epochs=2), Says("always")], ids=repr
 )
 def test_rules_that_keep_it_pass(rule: StoppingRule) -> None:
-    assert len([check for check in checks_for(rule) if check.__module__.endswith("checks.stopping")]) == 5
+    assert len([check for check in checks_for(rule) if check.__module__.endswith("checks.stopping")]) == 6
     assert failing(rule) == set()
     assert failing(rule | Budget(seconds=3)) == set()

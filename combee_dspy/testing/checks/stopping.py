@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from combee_dspy.costs import Counts, Totals
@@ -123,6 +124,18 @@ def check_keeps_its_epoch_limit(strategy: StoppingRule) -> None:
         )
 
 
+def check_stops_where_it_says_that_enough_is_spent(strategy: StoppingRule) -> None:
+    """Once a limit on cost is reached, finalists are not drawn again: a rule that goes on has not reached one."""
+    for view in _views():
+        answer = attempt(partial(strategy.spent, view), "`spent` returns", "return True or False")
+        expect(
+            answer is False or (answer is True and _ask(strategy, view) is not None),
+            "False, or True where `check` returns a reason to stop",
+            f"{answer!r} for {view}",
+            "say True only where a limit in calls, tokens, dollars or seconds is reached",
+        )
+
+
 def check_composes(strategy: StoppingRule) -> None:
     """``a | a`` and ``a & a`` stop when ``a`` does."""
     for view in _views():
@@ -141,5 +154,6 @@ CHECKS = (
     check_is_a_pure_function_of_the_view,
     check_keeps_its_rollout_limit,
     check_keeps_its_epoch_limit,
+    check_stops_where_it_says_that_enough_is_spent,
     check_composes,
 )
