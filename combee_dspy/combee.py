@@ -138,8 +138,8 @@ class Combee(Teleprompter):
             or a :class:`~combee_dspy.evaluation.ReceiptBook`; by default a file in ``log_dir``.
         finalists: How many of the best candidates may be validated once more before one is chosen: the best and
             those within reach of it (a sign test with p of a quarter or more), where the task LM samples and the
-            budget has room for it: none once a limit in calls, tokens, dollars or seconds is reached. 1 chooses
-            at once.
+            budget has room for it, which a reached limit in calls, tokens, dollars, seconds or GPU-seconds has
+            not. 1 chooses at once.
         memoize: Whether a (candidate, example) pair is bought only once in a run. By
             default it is, except in parity with ``dspy.GEPA``, which buys it again.
         cache: Where rollouts that have been paid for are kept: a path, for every run that names
@@ -148,9 +148,10 @@ class Combee(Teleprompter):
         probe: Whether each LM is asked for one token before anything is bought.
         progress: Whether progress is shown; by default when stderr is a terminal.
         replay: The ``log_dir`` of an earlier run, or its schedule file. What that run decided by the clock, the service
-            or the bill is done again: the sizes of its minibatches, the order in which its tasks began, and where
-            a budget in seconds or dollars ended it. With the same program, data, settings and ``seed`` this gives
-            the same candidates and scores, whatever ``num_threads`` is, where the models answer the same.
+            or the bill is done again: the sizes of its minibatches, the order in which its tasks began, where a
+            budget in seconds or dollars ended it, and that its finalists were not drawn again then. With the same
+            program, data, settings and ``seed`` this gives the same candidates and scores, whatever ``num_threads``
+            is, where the models answer the same.
 
     Raises:
         ArgumentTypeError: An argument has a type that cannot be used.

@@ -23,7 +23,9 @@ _REMEDY = "Give the log_dir of an earlier run, or its schedule file."
 
 
 class Decisions:
-    """What a run decides by the clock, the service or the bill: how large a minibatch is or may be, and when it ends.
+    """What a run decides by the clock, the service or the bill.
+
+    That is how large a minibatch is or may be, when the run ends, and whether a limit on cost was reached there.
 
     Each decision is noted for the record. With a record, the decision is the one found there, and nobody is asked;
     where the record has none any more, the run decides by itself. Used by the thread that runs the loop.
@@ -63,19 +65,25 @@ class Decisions:
             return ask()
         return str(self._stop.values.get("reason", "")) if iteration >= self._stop.iteration else None
 
-    def spent(self, ask: Callable[[], bool]) -> bool:
+    def cost_reached(self, ask: Callable[[], bool]) -> bool:
         """Return whether a limit on cost was reached where the run ends.
 
         Args:
             ask: Asks the rule.
         """
-        return ask() if self._stop is None else self._stop.values.get("spent") is True
+        return bool(ask() if self._stop is None else self._stop.values.get("cost_reached"))
 
-    def stopped(self, iteration: int, reason: str, *, spent: bool = False) -> None:
-        """Note where the run has ended, once, and whether a limit on cost was reached there."""
+    def stopped(self, iteration: int, reason: str, **more: bool) -> None:
+        """Note where the run has ended, once.
+
+        Args:
+            iteration: Iterations finished.
+            reason: Why.
+            **more: What else was decided there.
+        """
         if not self._told:
             self._told = True
-            self._note(Recorded(_STOP, iteration, {"reason": reason, "spent": spent}))
+            self._note(Recorded(_STOP, iteration, {"reason": reason, **more}))
 
 
 class _Planned(BatchController):

@@ -257,6 +257,8 @@ class _Run:
             self.foresight.close()
         # A stop of gepa's or the user's own may have come between the error and our next check.
         self.stopper.raise_failure()
+        reason = self.stopper.reason or "gepa stopped"
+        self.services.decisions.stopped(self.state.iteration, reason)
         chosen = self._choose(result)
         best: Candidate = result.candidates[chosen.index]
         program = self.adapter.build_program(best)
@@ -266,7 +268,7 @@ class _Run:
         note_spending(self.settings.log_dir, dump_totals(self.state.totals()))
         scores = result.val_aggregate_scores
         report = CombeeReport(
-            reason=self.stopper.reason or "gepa stopped",
+            reason=reason,
             seed_score=scores[0],
             best_score=chosen.score,
             # gepa did not see the finalists' further draws.
@@ -432,7 +434,7 @@ class _Run:
         if self.limit is not None:
             left = self.limit - result.total_metric_calls - self.state.unbilled
             most = affordable_finalists(count, left, len(rows))
-        if most < 2 or not self.redraws or self.stopper.spent:
+        if most < 2 or not self.redraws or self.stopper.cost_reached:
             chosen = choose(result, 1, seed=settings.seed, draw=None)
         else:
             chosen = choose(

@@ -38,7 +38,7 @@ class Stopper:
 
     Attributes:
         reason: Why the run ends; ``None`` as long as it does not.
-        spent: Whether a limit on cost was reached there: nothing is bought any more that the result can do without.
+        cost_reached: Whether a limit on cost was reached there.
     """
 
     def __init__(  # noqa: PLR0913 - one wiring point
@@ -67,7 +67,7 @@ class Stopper:
         self._reflection = reflection
         self._least = least
         self.reason: str | None = None
-        self.spent = False
+        self.cost_reached = False
 
     def __call__(self, state: Any) -> bool:
         """Return whether to stop.
@@ -103,8 +103,8 @@ class Stopper:
             self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
         if self.reason is not None and not self._told:
             self._told = True
-            self.spent = self._decisions.spent(lambda: rule is not None and rule.spent(view))
-            self._decisions.stopped(view.iteration, self.reason, spent=self.spent)
+            self.cost_reached = self._decisions.cost_reached(lambda: rule is not None and rule.cost_reached(view))
+            self._decisions.stopped(view.iteration, self.reason, cost_reached=self.cost_reached)
             self._tell(RunStopping(iteration=view.iteration, reason=self.reason))
         return self.reason is not None
 

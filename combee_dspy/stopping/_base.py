@@ -79,11 +79,11 @@ class StoppingRule(Strategy):
         """
         return None
 
-    def spent(self, view: RunView) -> bool:
-        """Return whether a limit on cost is reached: what the result can do without is then not bought any more.
+    def cost_reached(self, view: RunView) -> bool:
+        """Return whether a limit on cost is reached, not only one on progress.
 
-        Asked where a run ends, before its finalists are drawn again. Not meant are rollouts: of their limit it is
-        known how much is left.
+        Asked where the rule ends a run: what the result can do without, further draws of the finalists, is then not
+        bought.
         """
         return False
 
@@ -153,9 +153,9 @@ class AnyOf(_Composed):
         """Return the smallest limit in epochs of its rules: the first one reached stops."""
         return min(_epochs(self.rules), default=None)
 
-    def spent(self, view: RunView) -> bool:
+    def cost_reached(self, view: RunView) -> bool:
         """Return whether a limit on cost of any of its rules is reached."""
-        return any(rule.spent(view) for rule in self.rules)
+        return any(rule.cost_reached(view) for rule in self.rules)
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of the rules that would stop, or ``None``."""
@@ -186,9 +186,9 @@ class AllOf(_Composed):
         found = _epochs(self.rules)
         return max(found) if len(found) == len(self.rules) else None
 
-    def spent(self, view: RunView) -> bool:
-        """Return whether limits on cost of all its rules are reached."""
-        return all(rule.spent(view) for rule in self.rules)
+    def cost_reached(self, view: RunView) -> bool:
+        """Return whether limits on cost of all its rules are reached: beside a rule on progress, a limit is a floor."""
+        return all(rule.cost_reached(view) for rule in self.rules)
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of all rules, or ``None`` where one would go on."""

@@ -13,15 +13,18 @@ from combee_dspy.stopping._base import RunView, StoppingRule
 
 __all__ = ["Budget", "require_gpu_seconds", "require_prices"]
 
-_COSTS = ("calls", "tokens", "dollars", "seconds", "gpu_seconds")
-_LIMITS = ("rollouts", *_COSTS, "epochs")
+_COSTS = ("rollouts", "calls", "tokens", "dollars", "seconds", "gpu_seconds")
+_LIMITS = (*_COSTS, "epochs")
 
 
 class Budget(StoppingRule):
     """Stops when any one of its limits is reached.
 
     Limits are soft: rules are asked between iterations, and the iteration
-    that crosses a limit is finished and paid. A run that was resumed from its
+    that crosses a limit is finished and paid. Of a limit in rollouts a part is kept
+    for drawing the finalists again; of the others nothing is: a run that one of them
+    ends returns the best of one draw, and one that ends just below may pass it by
+    these draws. A run that was resumed from its
     ``log_dir`` has one budget: what its earlier parts spent counts.
 
     A dollars budget needs the price of every model of the run:
@@ -88,6 +91,19 @@ class Budget(StoppingRule):
 
     def check(self, view: RunView) -> str | None:
         """Return the first limit that is reached, with both figures, or ``None``."""
+        unkept = self._unkept(view)
+        if unkept is not None:
+            return unkept
+        for name, amount in self._reached(view).items():
+            return f"budget.{name} is spent: {_shown(amount)} of {_shown(getattr(self, name))}"
+        return None
+
+    def cost_reached(self, view: RunView) -> bool:
+        """Return whether a limit other than that in epochs is reached, or cannot be kept."""
+        return self._unkept(view) is not None or not self._reached(view).keys().isdisjoint(_COSTS)
+
+    def _unkept(self, view: RunView) -> str | None:
+        """Return which limit cannot be kept any more, because nobody knows what has been spent."""
         total = view.totals.total
         if self.dollars is not None and total.unpriced:
             return (
@@ -96,17 +112,7 @@ class Budget(StoppingRule):
             )
         if self.gpu_seconds is not None and view.gpu_seconds is None:
             return "budget.gpu_seconds cannot be kept: nobody counts the GPU-seconds of this run"
-        found = self._reached(view)
-        if not found:
-            return None
-        name, amount = next(iter(found.items()))
-        return f"budget.{name} is spent: {_shown(amount)} of {_shown(getattr(self, name))}"
-
-    def spent(self, view: RunView) -> bool:
-        """Return whether a limit in calls, tokens, dollars, seconds or GPU-seconds is reached, or cannot be kept."""
-        uncounted = self.gpu_seconds is not None and view.gpu_seconds is None
-        unpriced = self.dollars is not None and view.totals.total.unpriced > 0
-        return uncounted or unpriced or not self._reached(view).keys().isdisjoint(_COSTS)
+        return None
 
     def _reached(self, view: RunView) -> dict[str, float]:
         """Return the amount of each limit that is reached."""

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms.redact import MASK, SECRET_NAME, forms_of, mask, secret_variables, secrets_of
 from combee_dspy.tracking._text import beginning, one_line, shown
 
-__all__ = ["Redactor", "known_secrets", "lm_secrets"]
+__all__ = ["Redactor", "known_secrets", "lm_secrets", "store_error"]
 
 
 # Between texts that are searched for keys in one go. `shown` leaves no NUL in a text, so this occurs in none, and no
@@ -107,3 +108,20 @@ class Redactor:
         if value is None or isinstance(value, (bool, int, float)):
             return value
         return self.text(repr(value))
+
+
+def store_error(uri: object, problem: str, error: Exception, remedy: str) -> ArgumentValueError:
+    """Return what says that an MLflow store cannot be used, without the password that its address may hold.
+
+    To be raised ``from None``: MLflow's own message quotes the address, and a traceback would show it.
+
+    Args:
+        uri: The store's address; ``None`` for the one that is set for MLflow.
+        problem: What is wrong.
+        error: What MLflow said.
+        remedy: What to do.
+    """
+    redactor = Redactor()
+    address = None if uri is None else redactor.text(str(uri))
+    # Before the cut: of a secret that is cut, the rest would not be found.
+    return ArgumentValueError("tracking_uri", address, f"{problem}: {redactor.text(str(error))[:300]}", remedy)

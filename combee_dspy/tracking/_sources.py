@@ -15,7 +15,7 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking._codec import decode
 from combee_dspy.tracking._journal import entries_of, files_of, find_journal
-from combee_dspy.tracking._redact import Redactor
+from combee_dspy.tracking._redact import Redactor, store_error
 from combee_dspy.tracking._rows import Cells, cells_of, parquet_of
 from combee_dspy.tracking.report import Collector, ReportData, render, seen_in
 from combee_dspy.tracking.report._data import CandidateRow
@@ -193,7 +193,8 @@ def open_run(run: str | Path, tracking_uri: str | None = None) -> Source:
         found = client.get_run(str(run))
     except (MlflowException, OSError) as error:
         problem = f"is no folder and no run in MLflow: {Redactor().text(str(error))[:200]}"
-        raise ArgumentValueError("run", str(run), problem, remedy) from error
+        # Not chained: MLflow's message quotes the address, and with it a password.
+        raise ArgumentValueError("run", str(run), problem, remedy) from None
     return MLflowSource(client, found.info.run_id)
 
 
@@ -201,7 +202,7 @@ def client_of(tracking_uri: str | None) -> Any:
     """Return a client of an MLflow store, ``None`` where none is named and none lies here.
 
     Raises:
-        ArgumentValueError: A store is named, and MLflow is not installed.
+        ArgumentValueError: A store is named, and MLflow is not installed, or knows no such store.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -210,15 +211,18 @@ def client_of(tracking_uri: str | None) -> Any:
     except ImportError as error:
         if tracking_uri is None:
             return None
-        problem = f"needs MLflow, which cannot be imported: {error}"
         remedy = "Install it with `pip install combee-dspy[mlflow]`."
-        raise ArgumentValueError("tracking_uri", tracking_uri, problem, remedy) from error
+        raise store_error(tracking_uri, "needs MLflow, which cannot be imported", error, remedy) from error
     local = Path.cwd() / "combee_runs" / "mlflow.db"
     if tracking_uri is None and not mlflow.is_tracking_uri_set():
         if not local.is_file():
             return None
         tracking_uri = f"sqlite:///{local}"
-    return mlflow.MlflowClient(tracking_uri=tracking_uri or mlflow.get_tracking_uri())
+    try:
+        return mlflow.MlflowClient(tracking_uri=tracking_uri or mlflow.get_tracking_uri())
+    except mlflow.exceptions.MlflowException as error:
+        remedy = "Give the address of an MLflow server, or of a store such as sqlite:///mlflow.db."
+        raise store_error(tracking_uri, "is no address of a store", error, remedy) from None
 
 
 def data_of_journal(folder: Path, *, rollouts: bool = True) -> ReportData:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.tracking._redact import Redactor
+from combee_dspy.tracking._redact import Redactor, store_error
 
 __all__ = [
     "PLACE",
@@ -134,13 +134,10 @@ def connect(
             found = None if known is None else _again(mlflow, uri, known)
             return found or _create(mlflow, uri, artifacts, experiment, run_name, parent)
     except (MlflowException, OSError) as error:
-        shown = Redactor().text(str(uri))
-        raise ArgumentValueError(
-            "tracking_uri",
-            shown,
-            f"cannot be written to: {Redactor().text(str(error))[:300]}",
-            "Start the server or correct the address (MLFLOW_TRACKING_URI), or pass tracker=None. Nothing was spent.",
-        ) from error
+        remedy = (
+            "Start the server or correct the address (MLFLOW_TRACKING_URI), or pass tracker=None. Nothing was spent."
+        )
+        raise store_error(uri, "cannot be written to", error, remedy) from None
 
 
 def client_of(uri: str) -> Any:

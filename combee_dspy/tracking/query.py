@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms.redact import scrub
+from combee_dspy.tracking._redact import store_error
 from combee_dspy.tracking._sources import (
     SPOOL,
     client_of,
@@ -293,10 +293,7 @@ def _in_mlflow(tracking_uri: str | None) -> Iterator[RunRow]:
         found = list(_all(client.search_runs, experiments, filter_string="tags.`combee.journal` LIKE '%'"))
     except (MlflowException, OSError) as error:
         remedy = "Start the server or correct the address (MLFLOW_TRACKING_URI)."
-        # An address may hold a password, and the client's message quotes the address.
-        address = None if tracking_uri is None else scrub(tracking_uri)
-        problem = f"cannot be read: {scrub(str(error))[:300]}"
-        raise ArgumentValueError("tracking_uri", address, problem, remedy) from error
+        raise store_error(tracking_uri, "cannot be read", error, remedy) from None
     for run in found:
         yield _of_mlflow(run)
 

@@ -127,6 +127,17 @@ def test_a_replayed_run_ends_where_the_clock_ended_the_first(tmp_path: Path) -> 
         assert other.of(RunStopping)[0].reason == said.reason
 
 
+def test_where_a_callback_ended_a_run_its_replay_ends_too(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"max_metric_calls": None, "reflection_minibatch_size": 5}
+    ends = {"stop_callbacks": [lambda state: state.i >= 1]}
+    first, _ = _run(4, gepa_kwargs=ends, budget=Budget(seconds=1e6), log_dir=str(tmp_path), **common)
+    assert first["iterations"] == 2
+    # Its rule is not asked where the first run's was not what ended it.
+    again, hook = _run(2, gepa_kwargs=ends, budget=Budget(seconds=1e-9), replay=tmp_path, **common)
+    assert again == first
+    assert hook.of(RunStopping)[0].reason == "gepa stopped"
+
+
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentValueError, match="holds no schedule"):
         read_schedule(tmp_path, None)
@@ -165,13 +176,13 @@ def test_beyond_its_record_a_run_decides_by_itself() -> None:
 def test_whether_a_limit_on_cost_was_reached_is_recorded_and_replays(reached: bool) -> None:
     kept: list[Recorded] = []
     noted = Decisions(kept.append)
-    assert noted.spent(lambda: reached) is reached
-    noted.stopped(2, "the budget", spent=reached)
+    assert noted.cost_reached(lambda: reached) is reached
+    noted.stopped(2, "the budget", cost_reached=reached)
     again = Decisions(lambda decision: None, ScheduleRecord((), tuple(kept)))
-    assert again.spent(lambda: not reached) is reached
+    assert again.cost_reached(lambda: not reached) is reached
     # A record from before it was noted: finalists were drawn again then.
     older = ScheduleRecord((), (Recorded("stop", 2, {"reason": "late"}),))
-    assert not Decisions(kept.append, older).spent(lambda: True)
+    assert not Decisions(kept.append, older).cost_reached(lambda: True)
 
 
 def test_decisions_stand_beside_the_schedule(tmp_path: Path) -> None:

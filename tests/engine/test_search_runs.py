@@ -115,6 +115,7 @@ def test_the_best_of_one_draw_is_drawn_again_before_it_is_chosen(world: Any) -> 
         ("the budget has no room", {"max_metric_calls": 72}),
         ("a limit on cost is reached", {"max_metric_calls": None, "budget": Budget(calls=30)}),
         ("one of two limits is", {"max_metric_calls": None, "budget": Budget(rollouts=90) | Budget(calls=30)}),
+        ("both that must be are", {"max_metric_calls": None, "budget": Budget(rollouts=20) & Budget(calls=1)}),
     ],
 )
 def test_nothing_is_drawn_again_where_it_tells_nothing_or_cannot_be_paid(world: Any, why: str, change: Any) -> None:

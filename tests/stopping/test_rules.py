@@ -124,17 +124,23 @@ def test_the_limit_in_epochs_of_composed_rules() -> None:
 
 def test_whether_a_limit_on_cost_is_reached() -> None:
     view = _view(rollouts=10, seconds=5.0, epochs=1.0)
-    costly, free = Budget(seconds=5), Budget(rollouts=10, epochs=1)
-    assert costly.spent(view)
-    assert not Budget(seconds=5.1).spent(view)
+    costly, free = Budget(seconds=5), Budget(epochs=1)
+    assert costly.cost_reached(view)
+    assert Budget(rollouts=10).cost_reached(view)
+    assert not Budget(seconds=5.1).cost_reached(view)
     assert free.check(view) is not None
-    assert not free.spent(view)
-    assert (free | costly).spent(view)
-    assert not (free & costly).spent(view)
-    assert (costly & Budget(seconds=4)).spent(view)
-    # What cannot be counted cannot be kept.
-    assert Budget(gpu_seconds=9).spent(view)
-    assert not After(1).spent(view)
+    assert not free.cost_reached(view)
+    assert (free | costly).cost_reached(view)
+    assert not (free & costly).cost_reached(view)
+    assert (costly & Budget(rollouts=4)).cost_reached(view)
+    assert not After(1).cost_reached(view)
+
+
+def test_what_cannot_be_counted_cannot_be_kept() -> None:
+    assert Budget(gpu_seconds=9).cost_reached(_view())
+    assert Budget(dollars=9).cost_reached(_view(unpriced=1))
+    assert not Budget(dollars=9).cost_reached(_view(dollars=8.9))
+    assert Budget(tokens=9).cost_reached(_view(tokens=9))
 
 
 def test_a_part_of_an_epoch_is_a_limit_too() -> None:

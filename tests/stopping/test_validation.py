@@ -170,7 +170,7 @@ class LooseEpochs(Says):
 
 
 class SpendsOn(Says):
-    def spent(self, view: RunView) -> bool:
+    def cost_reached(self, view: RunView) -> bool:
         return view.seconds > 1
 
 
@@ -198,7 +198,7 @@ def failing(rule: StoppingRule) -> set[str]:
         (Counting(), "check_is_a_pure_function_of_the_view"),
         (LooseLimit(None), "check_keeps_its_rollout_limit"),
         (LooseEpochs(None), "check_keeps_its_epoch_limit"),
-        (SpendsOn(None), "check_stops_where_it_says_that_enough_is_spent"),
+        (SpendsOn(None), "check_stops_where_a_limit_on_cost_is_reached"),
         (Crashes(None), "check_answers_with_a_reason_or_none"),
     ],
     ids=lambda value: type(value).__name__,

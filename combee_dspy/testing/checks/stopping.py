@@ -124,15 +124,15 @@ def check_keeps_its_epoch_limit(strategy: StoppingRule) -> None:
         )
 
 
-def check_stops_where_it_says_that_enough_is_spent(strategy: StoppingRule) -> None:
+def check_stops_where_a_limit_on_cost_is_reached(strategy: StoppingRule) -> None:
     """Once a limit on cost is reached, finalists are not drawn again: a rule that goes on has not reached one."""
     for view in _views():
-        answer = attempt(partial(strategy.spent, view), "`spent` returns", "return True or False")
+        answer = attempt(partial(strategy.cost_reached, view), "`cost_reached` returns", "return True or False")
         expect(
             answer is False or (answer is True and _ask(strategy, view) is not None),
             "False, or True where `check` returns a reason to stop",
             f"{answer!r} for {view}",
-            "say True only where a limit in calls, tokens, dollars or seconds is reached",
+            "say True only where a limit in rollouts, calls, tokens, dollars or seconds is reached",
         )
 
 
@@ -154,6 +154,6 @@ CHECKS = (
     check_is_a_pure_function_of_the_view,
     check_keeps_its_rollout_limit,
     check_keeps_its_epoch_limit,
-    check_stops_where_it_says_that_enough_is_spent,
+    check_stops_where_a_limit_on_cost_is_reached,
     check_composes,
 )
