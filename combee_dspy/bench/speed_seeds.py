@@ -3,14 +3,15 @@
     for seed in 0 1 2; do combee bench speed --seed $seed --json speed-$seed.json; done
     python -m combee_dspy.bench.speed_seeds speed-*.json
 
-How fast a seed is hangs on how many of its children are kept and on its slowest calls. The median over seeds
-says more than the median of one seed's repeats, which make the same calls again.
+How fast a method is on a seed hangs on how many of its children are kept and on its slowest calls. Repeats of a
+seed share both where the service repeats itself, so the median over seeds says more than the median over repeats.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.bench.compare import Comparison
+from combee_dspy.bench.speed_methods import METHODS
 from combee_dspy.bench.speed_quality import compare_over_seeds
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive_seed
 
 __all__ = ["MethodOnSeed", "SeedFile", "compared", "main", "read_seed", "table"]
 
-# Of what a file says it measured, what may differ from one file to the next.
-_OWN = frozenset({"seed", "seeds"})
+# What may differ between files of one table: the timed seed, and those on which held-out was compared beside it.
+_OWN = ("seed", "seeds")
+_SAME = ("label", "service", "source", "versions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class SeedFile:
 
     Attributes:
         seed: The timed seed.
-        measured: The other options.
+        measured: What was measured, and by what: must be the same in all files.
         methods: By name, the reference first.
     """
 
@@ -67,37 +70,72 @@ def read_seed(path: Path) -> SeedFile:
     """Return what a file of ``combee bench speed --json`` holds.
 
     Raises:
-        ArgumentValueError: It cannot be read, or is no such file.
+        ArgumentValueError: It cannot be read, is no such file, or its run was cut off.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        options, runs = record["options"], record["runs"]
-        methods = {one["method"]: _method(one, runs) for one in record["results"]}
-        measured = {name: value for name, value in options.items() if name not in _OWN}
-        return SeedFile(int(options["seed"]), measured, methods)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        options = record["options"]
+        results = {one["method"]: one for one in record["results"]}
+        missing = _missing(options, results)
+        if missing is not None:
+            raise ArgumentValueError("files", str(path), f"was cut off: {missing}", "Measure that seed again.")
+        measured = {name: options[name] for name in options if name not in _OWN}
+        return SeedFile(
+            _whole(options["seed"]),
+            measured | {name: record[name] for name in _SAME},
+            {name: _method(one, record["runs"]) for name, one in results.items()},
+        )
+    except ArgumentValueError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         problem = f"is no file of combee bench speed --json ({type(error).__name__}: {error})"
         raise ArgumentValueError("files", str(path), problem, "Name what such a run wrote.") from error
 
 
+def _missing(options: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return what of a run is not in its file, which is written after each of its parts."""
+    for name in options["methods"]:
+        fewer = METHODS[name].peer and options["peer_repeats"] is not None
+        due = _whole(options["peer_repeats" if fewer else "repeats"])
+        timed = len(results[name]["seconds_of"]) if name in results else 0
+        if timed != due:
+            return f"{timed} of {due} timed runs of {name}"
+    return None
+
+
 def _method(result: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> MethodOnSeed:
     median = result["median"]
-    # Held-out of a seed's repeats is of the same calls; that of other seeds stands in their own files.
-    timed = next(run for run in runs if run["method"] == result["method"] and run["repeat"] == 0)
-    known, wasted = median["efficiency"], median["speculative"]
+    # A seed's repeats make the same calls; held-out of other seeds stands in their own files.
+    (timed,) = (run for run in runs if run["method"] == result["method"] and run["repeat"] == 0)
+    seconds, after = _number(result["seconds"]), tuple(_number(score) for score in timed["after"])
+    if seconds <= 0 or not after:
+        raise ValueError(f"{result['method']} took {seconds:g} s and was read on {len(after)} held-out examples")
     return MethodOnSeed(
-        seconds=float(result["seconds"]),
-        efficiency=None if known is None else float(known),
-        speculative=None if wasted is None else int(wasted),
-        tokens={str(name): int(count) for name, count in median["tokens"].items()},
-        after=tuple(float(score) for score in timed["after"]),
+        seconds=seconds,
+        efficiency=None if median["efficiency"] is None else _number(median["efficiency"]),
+        speculative=None if median["speculative"] is None else _whole(median["speculative"]),
+        tokens={str(name): _whole(count) for name, count in median["tokens"].items()},
+        after=after,
     )
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} where a number is due")
+    return number
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} where a whole number is due")
+    return value
 
 
 def compared(files: Sequence[SeedFile]) -> dict[str, Comparison]:
     """Return each method but the first beside the first, held-out paired by question and seed.
 
-    Its multiple is the median over seeds, and ``None`` where held-out is not shown to be no worse.
+    ``times_faster`` is the median over seeds, and ``None`` where held-out is not shown to be no worse.
 
     Args:
         files: One per seed.
@@ -105,34 +143,39 @@ def compared(files: Sequence[SeedFile]) -> dict[str, Comparison]:
     Raises:
         ArgumentValueError: There is none, two are of one seed, or they did not measure the same.
     """
-    reference, *others = _methods(files)
-    found: dict[str, Comparison] = {}
-    for name in others:
-        rows = [(one.methods[reference], one.methods[name]) for one in files]
-        found[name] = compare_over_seeds(
+    _check(files)
+    reference, *others = files[0].methods
+    return {
+        name: compare_over_seeds(
             reference,
-            [row.after for row, _ in rows],
-            [row.after for _, row in rows],
-            seconds=(statistics.median(first.seconds / own.seconds for first, own in rows), 1.0),
+            [one.methods[reference].after for one in files],
+            [one.methods[name].after for one in files],
+            # The median of ratios is no ratio of two seconds: it is given as one over 1.
+            seconds=(statistics.median(_times(files, reference, name)), 1.0),
             seed=derive_seed(0, "bench", reference, name),
         )
-    return found
+        for name in others
+    }
 
 
-def _methods(files: Sequence[SeedFile]) -> tuple[str, ...]:
+def _times(files: Sequence[SeedFile], reference: str, name: str) -> list[float]:
+    return [one.methods[reference].seconds / one.methods[name].seconds for one in files]
+
+
+def _check(files: Sequence[SeedFile]) -> None:
     if not files:
         raise ArgumentValueError("files", (), "names none", "Name one per seed.")
     seeds = [one.seed for one in files]
     if len(set(seeds)) < len(seeds):
         raise ArgumentValueError("files", seeds, "are of one seed twice", "Name one per seed.")
     first, *others = files
+    unknown = object()
     for one in others:
-        differing = [name for name in first.measured if one.measured.get(name) != first.measured[name]]
-        differing += [] if tuple(one.methods) == tuple(first.methods) else ["methods"]
+        names = dict.fromkeys((*first.measured, *one.measured))
+        differing = [n for n in names if first.measured.get(n, unknown) != one.measured.get(n, unknown)]
         if differing:
             problem = f"differ in {', '.join(differing)} between seeds {first.seed} and {one.seed}"
             raise ArgumentValueError("files", seeds, problem, "Measure the same on every seed.")
-    return tuple(first.methods)
 
 
 def table(files: Sequence[SeedFile]) -> str:
@@ -147,7 +190,6 @@ def table(files: Sequence[SeedFile]) -> str:
     versus = compared(files)
     ordered = sorted(files, key=lambda one: one.seed)
     reference, *others = ordered[0].methods
-    columns = [_column(name, ordered, versus.get(name)) for name in (reference, *others)]
     titles = [
         *(str(one.seed) for one in ordered),
         "median",
@@ -156,27 +198,28 @@ def table(files: Sequence[SeedFile]) -> str:
         "guesses for nothing",
         "task tokens",
         "reflection tokens",
-        f"held-out, {len(ordered)} seeds",
+        "held-out",
         f"minus `{reference}`'s, 95 %",
     ]
+    columns = [titles, *(_column(name, ordered, versus.get(name)) for name in (reference, *others))]
     head = ["seed", *(f"`{name}`" for name in (reference, *others))]
-    rows = [head, ["---:"] * len(head), *(list(row) for row in zip(titles, *columns, strict=True))]
+    rows = [head, ["---:"] * len(head), *zip(*columns, strict=True)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _column(name: str, files: Sequence[SeedFile], versus: Comparison | None) -> list[str]:
-    """Return one method's cells; of figures that are not of one seed, the medians."""
+    """Return one method's cells; below those of single seeds, medians over seeds."""
     runs = [one.methods[name] for one in files]
     seconds = [run.seconds for run in runs]
-    faster: list[float] = []
-    if versus is not None and versus.comparable:
-        faster = [one.methods[versus.reference].seconds / one.methods[name].seconds for one in files]
     took = [*seconds, statistics.median(seconds)]
-    times = [f" ({value:.1f})" for value in (*faster, statistics.median(faster))] if faster else [""] * len(took)
+    said, least = [""] * len(took), "reference" if versus is None else "not comparable"
+    if versus is not None and versus.times_faster is not None:
+        times = _times(files, versus.reference, name)
+        said, least = [f" ({value:.1f})" for value in (*times, versus.times_faster)], f"{min(times):.1f}"
     held = statistics.fmean(score for run in runs for score in run.after)
     return [
-        *(f"{one:,.0f}{more}" if one >= 100 else f"{one:.1f}{more}" for one, more in zip(took, times, strict=True)),
-        f"{min(faster):.1f}" if faster else "reference" if versus is None else "not comparable",
+        *(f"{one:,.0f}{more}" if one >= 100 else f"{one:.1f}{more}" for one, more in zip(took, said, strict=True)),
+        least,
         _median([run.efficiency for run in runs], "{:.2f}"),
         _median([run.speculative for run in runs], "{:g}"),
         _median([run.tokens.get("task") for run in runs], "{:,.0f}"),
@@ -187,16 +230,21 @@ def _column(name: str, files: Sequence[SeedFile], versus: Comparison | None) -> 
 
 
 def _median(values: Sequence[float | None], form: str) -> str:
+    """Return the median, nothing where one of the values is not known."""
     known = [value for value in values if value is not None]
-    return form.format(statistics.median(known)) if known else ""
+    return form.format(statistics.median(known)) if len(known) == len(values) else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table of the files that the command line names."""
+    """Print what the files that the command line names come to."""
     parser = argparse.ArgumentParser(prog="python -m combee_dspy.bench.speed_seeds", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="what combee bench speed --json wrote, one per seed")
     asked = parser.parse_args(arguments)
-    sys.stdout.write(table([read_seed(path) for path in asked.files]) + "\n")
+    files = [read_seed(path) for path in asked.files]
+    shown = table(files)
+    measured = files[0].measured
+    said = "; ".join(str(measured[name]) for name in ("label", "service", "source") if measured[name])
+    sys.stdout.write(f"{said}; seconds at full scale, in brackets how many times faster\n\n{shown}\n")
 
 
 if __name__ == "__main__":

@@ -35,13 +35,15 @@ the model is right on 67.5 % untaught, 85.5 % taught. --program predict answers 
     combee bench speed --methods combee,combee-picked,combee-epoch \\
         --path data/formula --time-scale 1 --json efficiency.json
     combee bench speed --program predict --path data/formula
+    python -m combee_dspy.bench.speed_seeds speed-0.json speed-1.json speed-2.json
     combee bench speed --endpoint http://gpu:8000/v1 --model my-model
 
 A method is called so many times faster than the first one only if it learned no
 less: the 95 % interval of its held-out score minus the first one's (paired by
 example, and by seed where --seeds names several) must lie above -0.05. Otherwise
 the table says "not comparable", which may also mean that there is too little
-held-out to tell. Seeds other than the timed one are run without latencies.
+held-out to tell. Seeds other than the timed one are run without latencies. To time
+several, run once with each --seed and a --json of its own: speed_seeds joins the files.
 
 What this machine computes counts in the seconds too, and counts for more the
 smaller --time-scale is: 1 costs as much time as it simulates, and is exact.

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from combee_dspy.bench import SpeedOptions, speed_record, summarize_speed
+from combee_dspy.bench.bound import Bound
 from combee_dspy.bench.speed_seeds import compared, main, read_seed, table
 from combee_dspy.exceptions import ArgumentValueError
 from tests.bench.test_speed_quality import run
@@ -14,13 +16,20 @@ RIGHT = [1.0] * 8
 
 
 def written(
-    folder: Path, seed: int, seconds: tuple[float, float], *, after: list[float] = RIGHT, **changed: object
+    folder: Path,
+    seed: int,
+    seconds: tuple[float, float],
+    *,
+    after: list[float] = RIGHT,
+    runs: int = 4,
+    **changed: object,
 ) -> Path:
-    """Write what ``combee bench speed --json`` writes of two methods on one seed."""
-    options = SpeedOptions(seed=seed, seeds=(seed,), **changed)  # type: ignore[arg-type]
-    runs = [run("gepa", RIGHT, seed=seed, repeat=0, seconds=seconds[0])]
-    runs += [run("combee", after, seed=seed, repeat=at, seconds=seconds[1] + at - 1) for at in range(3)]
-    record = speed_record(options, summarize_speed(options.methods, runs, seed=seed), runs, "combee bench speed")
+    """Write what ``combee bench speed --json`` has written after so many of its four runs."""
+    options = SpeedOptions(seed=seed, seeds=(seed,), **{"repeats": 3, "peer_repeats": 1, **changed})  # type: ignore[arg-type]
+    known = [run("gepa", RIGHT, seed=seed, repeat=0, seconds=seconds[0])]
+    known += [run("combee", after, seed=seed, repeat=at, seconds=seconds[1] + at - 1) for at in range(3)]
+    known = [replace(one, speculative=seed, bound=Bound(1.0, 1.0, 1.0, 1, 5.0)) for one in known[:runs]]
+    record = speed_record(options, summarize_speed(options.methods, known, seed=seed), known, "combee bench speed")
     path = folder / f"{len(list(folder.iterdir()))}.json"
     path.write_text(json.dumps(record), encoding="utf-8")
     return path
@@ -30,7 +39,9 @@ def test_seeds_stand_in_order_with_their_medians(tmp_path: Path, capsys: pytest.
     paths = [written(tmp_path, seed, took) for seed, took in ((2, (1_200.0, 20.0)), (0, (900.0, 30.0)))]
     paths.append(written(tmp_path, 1, (1_000.0, 25.0)))
     main([str(path) for path in paths])
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    said, _, *lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert said.startswith("simulated service, no language model; latency (0.5 s")
     assert rows[2:7] == [
         ["0", "900", "30.0 (30.0)"],
         ["1", "1,000", "25.0 (40.0)"],
@@ -39,7 +50,9 @@ def test_seeds_stand_in_order_with_their_medians(tmp_path: Path, capsys: pytest.
         ["least times faster", "reference", "30.0"],
     ]
     assert ["task tokens", "100", "100"] in rows
-    assert ["held-out, 3 seeds", "1.000", "1.000"] in rows
+    assert ["held-out", "1.000", "1.000"] in rows
+    assert ["efficiency", "0.01", "0.20"] in rows
+    assert ["guesses for nothing", "1", "1"] in rows
     assert rows[-1] == ["minus `gepa`'s, 95 %", "", "+0.000 (+0.000 to +0.000)"]
 
 
@@ -68,13 +81,30 @@ def test_files_of_one_seed_or_of_different_runs_are_refused(tmp_path: Path) -> N
     first = read_seed(written(tmp_path, 0, (100.0, 10.0)))
     with pytest.raises(ArgumentValueError, match="one seed twice"):
         compared([first, first])
-    with pytest.raises(ArgumentValueError, match="differ in time_scale between seeds 0 and 1"):
-        compared([first, read_seed(written(tmp_path, 1, (100.0, 10.0), time_scale=1.0))])
+    slower = read_seed(written(tmp_path, 1, (100.0, 10.0), time_scale=1.0))
+    for files in ([first, slower], [slower, first]):
+        with pytest.raises(ArgumentValueError, match="differ in time_scale between seeds"):
+            compared(files)
+    newer = replace(slower, measured={**first.measured, "versions": {"dspy": "9"}, "temper": 1})
+    for files in ([first, newer], [newer, first]):
+        with pytest.raises(ArgumentValueError, match="versions") as refused:
+            compared(files)
+        assert "temper" in str(refused.value)
     with pytest.raises(ArgumentValueError, match="names none"):
         table([])
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"options": {"seed": 0}, "runs": [], "results": [{}]}'])
+@pytest.mark.parametrize(("runs", "missing"), [(1, "0 of 3 timed runs of combee"), (3, "2 of 3 timed runs of combee")])
+def test_a_run_that_was_cut_off_is_refused(tmp_path: Path, runs: int, missing: str) -> None:
+    with pytest.raises(ArgumentValueError, match=f"was cut off: {missing}"):
+        read_seed(written(tmp_path, 0, (100.0, 10.0), runs=runs))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "[" * 100_000, '{"options": {"seed": 0}, "runs": [], "results": [{}]}'],
+    ids=["empty", "list", "object", "deep", "other"],
+)
 def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text, encoding="utf-8")
@@ -84,8 +114,32 @@ def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path, text: str) 
         read_seed(tmp_path / "missing.json")
 
 
-def test_a_run_that_was_cut_off_before_its_methods_ended_is_refused(tmp_path: Path) -> None:
-    whole, short = (read_seed(written(tmp_path, seed, (100.0, 10.0))) for seed in (0, 1))
-    methods = {"gepa": short.methods["gepa"]}
-    with pytest.raises(ArgumentValueError, match="differ in methods"):
-        compared([whole, type(short)(short.seed, short.measured, methods)])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("options", "seed"), 1.5),
+        (("options", "seed"), True),
+        (("results", 1, "seconds"), 0),
+        (("results", 1, "seconds"), -5.0),
+        (("results", 1, "seconds"), float("nan")),
+        (("results", 1, "seconds"), 10**400),
+        (("results", 1, "median", "speculative"), float("inf")),
+        (("results", 1, "median", "tokens"), {"task": "many"}),
+        (("runs", 1, "after"), ""),
+        (("runs", 1, "after"), "1x"),
+        (("runs", 1, "after"), [float("nan")]),
+        (("runs", 1, "repeat"), 7),
+    ],
+)
+def test_a_file_with_values_that_cannot_be_is_refused(
+    tmp_path: Path, where: tuple[str | int, ...], value: object
+) -> None:
+    path = written(tmp_path, 0, (100.0, 10.0))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    place = record
+    for part in where[:-1]:
+        place = place[part]
+    place[where[-1]] = value
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ArgumentValueError, match="is no file of combee bench speed --json"):
+        read_seed(path)
