@@ -59,7 +59,7 @@ class Ahead:
         """Return the entry of a rollout that was started and that nobody has asked for yet, if there is one."""
         return self._open.get(key)
 
-    def gave_up(self, key: RolloutKey) -> bool:
+    def was_given_up(self, key: RolloutKey) -> bool:
         """Return whether a rollout was started, given up, and not asked for since."""
         return key in self._given_up
 

@@ -178,7 +178,7 @@ class Buyer:
         entry = self.ahead.get(key)
         if entry is None:
             future, bought = (_cancelled(), False) if held else self._asked(ask)
-            if key in self._known and not bought and not self.ahead.gave_up(key):
+            if key in self._known and not bought and not self.ahead.was_given_up(key):
                 # It was told of by whoever asked for it.
                 return Ticket(future, bought=False, new=False, again=again, said=Said(done=True))
             entry = AheadEntry(future, order.identity, key.row, order.purpose, lane, bought, held)
