@@ -149,9 +149,9 @@ class Combee(Teleprompter):
         progress: Whether progress is shown; by default when stderr is a terminal.
         replay: The ``log_dir`` of an earlier run, or its schedule file. What that run decided by the clock, the service
             or the bill is done again: the sizes of its minibatches, the order in which its tasks began, where a
-            budget in seconds or dollars ended it, and that its finalists were not drawn again then. With the same
-            program, data, settings and ``seed`` this gives the same candidates and scores, whatever ``num_threads``
-            is, where the models answer the same.
+            budget in seconds or dollars or a callback ended it, and that finalists were not drawn again there. With
+            the same program, data, settings and ``seed`` this gives the same candidates and scores, whatever
+            ``num_threads`` is, where the models answer the same.
 
     Raises:
         ArgumentTypeError: An argument has a type that cannot be used.

@@ -74,17 +74,19 @@ def read_seed(path: Path) -> SeedFile:
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        options = record["options"]
-        results = {one["method"]: one for one in record["results"]}
+        options, results = record["options"], {one["method"]: one for one in record["results"]}
+        names = options["methods"]
+        if type(names) is not list or not names or len(results) != len(record["results"]) or set(results) - {*names}:
+            raise ValueError("the methods are not those of its options")
         missing = _missing(options, results)
         if missing is not None:
             raise ArgumentValueError("files", str(path), f"was cut off: {missing}", "Measure that seed again.")
         measured = {name: options[name] for name in options if name not in _OWN}
-        return SeedFile(
-            _whole(options["seed"]),
-            measured | {name: record[name] for name in _SAME},
-            {name: _method(one, record["runs"]) for name, one in results.items()},
-        )
+        measured |= {name: record[name] for name in _SAME}
+        # What else ran on it differs from one run to the next.
+        measured["machine"] = {name: said for name, said in record["machine"].items() if name != "load_average"}
+        methods = {name: _method(results[name], record["runs"], options) for name in names}
+        return SeedFile(_whole(options["seed"]), measured, methods)
     except ArgumentValueError:
         raise
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
@@ -103,31 +105,34 @@ def _missing(options: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]
     return None
 
 
-def _method(result: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> MethodOnSeed:
-    median = result["median"]
+def _method(result: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> MethodOnSeed:
+    name, median = result["method"], result["median"]
     # A seed's repeats make the same calls; held-out of other seeds stands in their own files.
-    (timed,) = (run for run in runs if run["method"] == result["method"] and run["repeat"] == 0)
-    seconds, after = _number(result["seconds"]), tuple(_number(score) for score in timed["after"])
-    if seconds <= 0 or not after:
-        raise ValueError(f"{result['method']} took {seconds:g} s and was read on {len(after)} held-out examples")
+    (timed,) = (run for run in runs if run["method"] == name and run["repeat"] == 0)
+    seconds = statistics.median(_number(one) for one in result["seconds_of"])
+    digits = timed["after"]
+    after = tuple(_number(int(one) if type(digits) is str else one) for one in digits)
+    if seconds <= 0 or timed["seed"] != options["seed"] or len(after) != options["heldout"]:
+        raise ValueError(f"{name}: {seconds:g} s on seed {timed['seed']} with {len(after)} held-out scores")
+    if not all(0 <= score <= 1 for score in after):
+        raise ValueError(f"{name}: a held-out score outside [0, 1]")
     return MethodOnSeed(
         seconds=seconds,
         efficiency=None if median["efficiency"] is None else _number(median["efficiency"]),
         speculative=None if median["speculative"] is None else _whole(median["speculative"]),
-        tokens={str(name): _whole(count) for name, count in median["tokens"].items()},
+        tokens={str(kind): _whole(count) for kind, count in median["tokens"].items()},
         after=after,
     )
 
 
 def _number(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{value} where a number is due")
-    return number
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} where a number is due")
+    return float(value)
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int:
+    if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} where a whole number is due")
     return value
 
@@ -135,7 +140,8 @@ def _whole(value: Any) -> int:
 def compared(files: Sequence[SeedFile]) -> dict[str, Comparison]:
     """Return each method but the first beside the first, held-out paired by question and seed.
 
-    ``times_faster`` is the median over seeds, and ``None`` where held-out is not shown to be no worse.
+    ``times_faster`` is the median over seeds, and ``None`` where held-out is not shown to be no worse. The order
+    of the files makes no difference.
 
     Args:
         files: One per seed.
@@ -144,6 +150,8 @@ def compared(files: Sequence[SeedFile]) -> dict[str, Comparison]:
         ArgumentValueError: There is none, two are of one seed, or they did not measure the same.
     """
     _check(files)
+    # Whatever is drawn by position is drawn for the same seed.
+    files = sorted(files, key=lambda one: one.seed)
     reference, *others = files[0].methods
     return {
         name: compare_over_seeds(
@@ -235,17 +243,32 @@ def _median(values: Sequence[float | None], form: str) -> str:
     return form.format(statistics.median(known)) if len(known) == len(values) else ""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print what the files that the command line names come to."""
-    parser = argparse.ArgumentParser(prog="python -m combee_dspy.bench.speed_seeds", description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what the files that the command line names come to.
+
+    Returns:
+        0, or 2 where they cannot be used.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m combee_dspy.bench.speed_seeds",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("files", nargs="+", type=Path, help="what combee bench speed --json wrote, one per seed")
     asked = parser.parse_args(arguments)
-    files = [read_seed(path) for path in asked.files]
-    shown = table(files)
+    try:
+        files = [read_seed(path) for path in asked.files]
+        shown = table(files)
+    except ArgumentValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     measured = files[0].measured
-    said = "; ".join(str(measured[name]) for name in ("label", "service", "source") if measured[name])
-    sys.stdout.write(f"{said}; seconds at full scale, in brackets how many times faster\n\n{shown}\n")
+    said = [str(measured[name]) for name in ("label", "service", "source") if measured[name]]
+    scale = "" if measured["endpoint"] else " at full scale"
+    said.append(f"seconds{scale}, medians of a seed's runs, in brackets how many times faster")
+    sys.stdout.write("; ".join(said) + f"\n\n{shown}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -43,7 +43,9 @@ class Decisions:
             kind: {one.iteration: decision_of(one.values) for one in found if one.decision == kind}
             for kind in (_BATCH, _GUESS)
         }
-        self._stop = next((one for one in reversed(found) if one.decision == _STOP), None)
+        # An end that the run was resumed beyond is none.
+        last = next((one for one in reversed(found) if one.decision in (_BATCH, _STOP)), None)
+        self._stop = last if last is not None and last.decision == _STOP else None
         self._told = False
 
     def planned(self, controller: BatchController) -> BatchController:
@@ -55,7 +57,7 @@ class Decisions:
         return _Planned(controller, _GUESS, self._found[_GUESS], self._note)
 
     def stop(self, iteration: int, ask: Callable[[], str | None]) -> str | None:
-        """Return why a rule that may depend on time or cost ends the run here, or ``None``.
+        """Return why the run ends here by time, cost or anything else that its settings do not tell, or ``None``.
 
         Args:
             iteration: Iterations finished.
@@ -65,25 +67,22 @@ class Decisions:
             return ask()
         return str(self._stop.values.get("reason", "")) if iteration >= self._stop.iteration else None
 
-    def cost_reached(self, ask: Callable[[], bool]) -> bool:
-        """Return whether a limit on cost was reached where the run ends.
-
-        Args:
-            ask: Asks the rule.
-        """
-        return bool(ask() if self._stop is None else self._stop.values.get("cost_reached"))
-
-    def stopped(self, iteration: int, reason: str, **more: bool) -> None:
-        """Note where the run has ended, once.
+    def cost_reached(self, iteration: int, ask: Callable[[], bool]) -> bool:
+        """Return whether a limit on cost is reached where the run ends.
 
         Args:
             iteration: Iterations finished.
-            reason: Why.
-            **more: What else was decided there.
+            ask: Asks the rule.
         """
+        if self._stop is None or iteration < self._stop.iteration:
+            return ask()
+        return self._stop.values.get("cost_reached") is True
+
+    def stopped(self, iteration: int, reason: str, *, cost_reached: bool = False) -> None:
+        """Note where the run has ended, once, and whether that left its finalists without a further draw."""
         if not self._told:
             self._told = True
-            self._note(Recorded(_STOP, iteration, {"reason": reason, **more}))
+            self._note(Recorded(_STOP, iteration, {"reason": reason, "cost_reached": cost_reached}))
 
 
 class _Planned(BatchController):

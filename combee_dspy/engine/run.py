@@ -255,10 +255,7 @@ class _Run:
                 self.foresight.close(failed=True)
                 raise
             self.foresight.close()
-        # A stop of gepa's or the user's own may have come between the error and our next check.
-        self.stopper.raise_failure()
-        reason = self.stopper.reason or "gepa stopped"
-        self.services.decisions.stopped(self.state.iteration, reason)
+        reason = self.stopper.ended()
         chosen = self._choose(result)
         best: Candidate = result.candidates[chosen.index]
         program = self.adapter.build_program(best)

@@ -58,6 +58,8 @@ class Stopper:
         self._between = between
         self._tell = tell
         self._told = False
+        # Iterations finished when gepa last asked, which it does before every end of its own.
+        self._finished = 0
         self._run = run
         self._epoch = epoch
         self._bought = -1
@@ -89,11 +91,12 @@ class Stopper:
             validation_history=tuple(self._run.validated),
             epochs=(self._run.cursor - self._run.ahead) / self._epoch,
         )
+        self._finished = view.iteration
         if self.reason is None and self._limit is not None and bought >= self._limit:
             self.reason = f"the budget of {self._limit} rollouts is spent ({bought} bought)"
         rule = self._rule
-        if self.reason is None and rule is not None:
-            self.reason = self._decisions.stop(view.iteration, lambda: ask(rule, view))
+        if self.reason is None:
+            self.reason = self._decisions.stop(view.iteration, lambda: None if rule is None else ask(rule, view))
         if self.reason is None and self._limit is not None and view.iteration and self._limit - bought < self._least:
             self.reason = (
                 f"what is left of the budget cannot pay for another iteration: {self._limit - bought} of "
@@ -101,12 +104,31 @@ class Stopper:
             )
         if self.reason is None and self._idle(bought, state.i):
             self.reason = "an epoch went by in which no rollout was left to buy: there is nothing more to learn here"
-        if self.reason is not None and not self._told:
-            self._told = True
-            self.cost_reached = self._decisions.cost_reached(lambda: rule is not None and rule.cost_reached(view))
-            self._decisions.stopped(view.iteration, self.reason, cost_reached=self.cost_reached)
-            self._tell(RunStopping(iteration=view.iteration, reason=self.reason))
+        if self.reason is not None:
+            # A rule's answer may be any truth value: what is recorded is one of two.
+            self._end(self.reason, lambda: rule is not None and bool(rule.cost_reached(view)))
         return self.reason is not None
+
+    def ended(self) -> str:
+        """Return why the run has ended: gepa's loop is over, and nobody asks any more.
+
+        Raises:
+            Exception: What a strategy raised, if a stop of gepa's or the user's own came before the next check.
+        """
+        self.raise_failure()
+        if self.reason is None:
+            self.reason = "gepa stopped"
+            self._end(self.reason, lambda: False)
+        return self.reason
+
+    def _end(self, reason: str, cost_reached: Callable[[], bool]) -> None:
+        """Tell of the end, once."""
+        if self._told:
+            return
+        self._told = True
+        self.cost_reached = self._decisions.cost_reached(self._finished, cost_reached)
+        self._decisions.stopped(self._finished, reason, cost_reached=self.cost_reached)
+        self._tell(RunStopping(iteration=self._finished, reason=reason))
 
     def raise_failure(self) -> None:
         """Raise what a strategy raised since this was last asked, if anything."""

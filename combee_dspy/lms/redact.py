@@ -66,6 +66,8 @@ SHAPES: tuple[Shape, ...] = (
         ),
         rf"\1{MASK}@",
     ),
+    # An argument of a database's address.
+    Shape(("passw",), re.compile(r"([?&](?:ssl)?passw(?:or)?d=)[^\s&'\")]+", re.IGNORECASE), rf"\1{MASK}"),
     Shape(
         ("key",),
         re.compile(r"(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}", re.IGNORECASE),

@@ -82,7 +82,7 @@ class StoppingRule(Strategy):
     def cost_reached(self, view: RunView) -> bool:
         """Return whether a limit on cost is reached, not only one on progress.
 
-        Asked where the rule ends a run: what the result can do without, further draws of the finalists, is then not
+        Asked once, where a run ends: what the result can do without, further draws of the finalists, is then not
         bought.
         """
         return False

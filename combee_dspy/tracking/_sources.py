@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -125,14 +125,14 @@ class MLflowSource(Source):
         """Return the rollouts that MLflow has.
 
         Raises:
-            ArgumentValueError: It has none of them.
+            ArgumentValueError: It has none of them, or does not answer.
         """
         pa = need_pyarrow()
         from pyarrow import parquet
 
         found = [item.path for item in self._list("rollouts") if item.path.endswith(".parquet")]
         with tempfile.TemporaryDirectory() as folder:
-            tables = [parquet.read_table(self._client.download_artifacts(self._run_id, path, folder)) for path in found]
+            tables = [parquet.read_table(self._fetched(path, folder)) for path in found]
         if not tables:
             raise self._lacks("rollouts")
         # Versions may differ in their columns; what an older one lacks is null.
@@ -142,7 +142,7 @@ class MLflowSource(Source):
         """Return the seed's texts, and the candidates.
 
         Raises:
-            ArgumentValueError: The run is not over, or was recorded by something else.
+            ArgumentValueError: The run is not over, was recorded by something else, or MLflow does not answer.
         """
         data = json.loads(self._text("candidates.json"))
         return dict(data["seed"]), tuple(_candidate(one) for one in data["candidates"])
@@ -151,7 +151,7 @@ class MLflowSource(Source):
         """Return the report that was recorded with the run.
 
         Raises:
-            ArgumentValueError: There is none yet.
+            ArgumentValueError: There is none yet, or MLflow does not answer.
         """
         return self._text("report.html")
 
@@ -159,10 +159,30 @@ class MLflowSource(Source):
         if not any(item.path == path for item in self._list(None)):
             raise self._lacks(path)
         with tempfile.TemporaryDirectory() as folder:
-            return Path(self._client.download_artifacts(self._run_id, path, folder)).read_text(encoding="utf-8")
+            return Path(self._fetched(path, folder)).read_text(encoding="utf-8")
 
     def _list(self, path: str | None) -> Iterable[Any]:
-        return list(self._client.list_artifacts(self._run_id, path))
+        return list(self._asked(self._client.list_artifacts, path))
+
+    def _fetched(self, path: str, folder: str) -> str:
+        found: str = self._asked(self._client.download_artifacts, path, folder)
+        return found
+
+    def _asked(self, ask: Callable[..., Any], *given: Any) -> Any:
+        """Ask MLflow something about the run.
+
+        Raises:
+            ArgumentValueError: It does not answer.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return ask(self._run_id, *given)
+        except (MlflowException, OSError) as error:
+            problem = f"cannot be read from MLflow: {Redactor().text(str(error))[:300]}"
+            remedy = "Start the server, or give the run's log_dir or its journal instead."
+            # Not chained: MLflow's message quotes the address, and with it a password.
+            raise ArgumentValueError("run", self._run_id, problem, remedy) from None
 
     def _lacks(self, what: str) -> ArgumentValueError:
         remedy = "Give the run's log_dir or its journal instead, or complete it with `combee track replay`."

@@ -161,7 +161,7 @@ def _again(mlflow: Any, uri: str, run_id: str) -> Place | None:
         run = client.get_run(run_id)
     except mlflow.exceptions.MlflowException as error:
         # Not there, or not answering; in the second case making a run says so.
-        _logger.debug("run %s not found: %s", run_id, error)
+        _logger.debug("run %s not found: %s", run_id, Redactor().text(str(error)))
         return None
     if run.info.lifecycle_stage != "active":
         return None
@@ -203,7 +203,7 @@ def _experiment(mlflow: Any, client: Any, artifacts: str | None, experiment: str
             client.create_experiment(experiment, artifact_location=artifacts)
         except mlflow.exceptions.MlflowException as error:
             # Another process may have been quicker; any other failure shows again below.
-            _logger.debug("experiment not made: %s", error)
+            _logger.debug("experiment not made: %s", Redactor().text(str(error)))
         found = client.get_experiment_by_name(experiment)
     if found is None or found.lifecycle_stage != "active":
         raise ArgumentValueError(

@@ -25,35 +25,44 @@ def written(
     **changed: object,
 ) -> Path:
     """Write what ``combee bench speed --json`` has written after so many of its four runs."""
-    options = SpeedOptions(seed=seed, seeds=(seed,), **{"repeats": 3, "peer_repeats": 1, **changed})  # type: ignore[arg-type]
+    options = SpeedOptions(seed=seed, seeds=(seed,), **{"heldout": 8, "repeats": 3, "peer_repeats": 1, **changed})  # type: ignore[arg-type]
     known = [run("gepa", RIGHT, seed=seed, repeat=0, seconds=seconds[0])]
     known += [run("combee", after, seed=seed, repeat=at, seconds=seconds[1] + at - 1) for at in range(3)]
-    known = [replace(one, speculative=seed, bound=Bound(1.0, 1.0, 1.0, 1, 5.0)) for one in known[:runs]]
+    known = [replace(one, speculative=seed, bound=Bound(1.0, 1.0, 1.0, 1, 10.0)) for one in known[:runs]]
     record = speed_record(options, summarize_speed(options.methods, known, seed=seed), known, "combee bench speed")
     path = folder / f"{len(list(folder.iterdir()))}.json"
     path.write_text(json.dumps(record), encoding="utf-8")
     return path
 
 
-def test_seeds_stand_in_order_with_their_medians(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [written(tmp_path, seed, took) for seed, took in ((2, (1_200.0, 20.0)), (0, (900.0, 30.0)))]
-    paths.append(written(tmp_path, 1, (1_000.0, 25.0)))
-    main([str(path) for path in paths])
+def test_seeds_stand_in_order_with_the_median_of_their_multiples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    took = {2: (1_200.0, 25.0), 0: (900.0, 30.0), 1: (1_000.0, 20.0)}
+    assert main([str(written(tmp_path, seed, seconds)) for seed, seconds in took.items()]) == 0
     said, _, *lines = capsys.readouterr().out.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert said.startswith("simulated service, no language model; latency (0.5 s")
+    assert "at full scale" in said
     assert rows[2:7] == [
         ["0", "900", "30.0 (30.0)"],
-        ["1", "1,000", "25.0 (40.0)"],
-        ["2", "1,200", "20.0 (60.0)"],
-        ["median", "1,000", "25.0 (40.0)"],
+        ["1", "1,000", "20.0 (50.0)"],
+        ["2", "1,200", "25.0 (48.0)"],
+        # Not 1,000 over 25.
+        ["median", "1,000", "25.0 (48.0)"],
         ["least times faster", "reference", "30.0"],
     ]
     assert ["task tokens", "100", "100"] in rows
     assert ["held-out", "1.000", "1.000"] in rows
-    assert ["efficiency", "0.01", "0.20"] in rows
+    assert ["efficiency", "0.01", "0.40"] in rows
     assert ["guesses for nothing", "1", "1"] in rows
     assert rows[-1] == ["minus `gepa`'s, 95 %", "", "+0.000 (+0.000 to +0.000)"]
+
+
+def test_the_order_of_the_files_makes_no_difference(tmp_path: Path) -> None:
+    scores = [[1.0] * right + [0.0] * (8 - right) for right in (8, 5, 7, 6)]
+    files = [read_seed(written(tmp_path, seed, (100.0, 10.0), after=after)) for seed, after in enumerate(scores)]
+    assert table(files[::-1]) == table(files) == table([*files[2:], *files[:2]])
 
 
 def test_held_out_is_paired_by_question_and_seed(tmp_path: Path) -> None:
@@ -110,8 +119,14 @@ def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path, text: str) 
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ArgumentValueError, match=r"is no file of combee bench speed --json.*other\.json"):
         read_seed(path)
-    with pytest.raises(ArgumentValueError, match="FileNotFoundError"):
-        read_seed(tmp_path / "missing.json")
+
+
+def test_the_command_says_in_one_line_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "missing.json")]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.count("\n") == 1
+    assert "missing.json" in said.err
 
 
 @pytest.mark.parametrize(
@@ -119,15 +134,25 @@ def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path, text: str) 
     [
         (("options", "seed"), 1.5),
         (("options", "seed"), True),
-        (("results", 1, "seconds"), 0),
-        (("results", 1, "seconds"), -5.0),
-        (("results", 1, "seconds"), float("nan")),
-        (("results", 1, "seconds"), 10**400),
+        (("options", "methods"), []),
+        (("options", "methods"), "gepa"),
+        (("options", "methods"), ["gepa"]),
+        (("options", "methods"), ["gepa", "other"]),
+        (("results", 1, "method"), "gepa"),
+        (("results", 1, "seconds_of"), [0, 0, 0]),
+        (("results", 1, "seconds_of"), [-5.0, -5.0, 1.0]),
+        (("results", 1, "seconds_of"), [1.0, 1.0, float("nan")]),
+        (("results", 1, "seconds_of"), [1.0, 1.0, "1"]),
+        (("results", 1, "seconds_of"), [1.0, 1.0, 10**400]),
         (("results", 1, "median", "speculative"), float("inf")),
         (("results", 1, "median", "tokens"), {"task": "many"}),
+        (("results", 1, "median", "tokens"), {"task": -1}),
         (("runs", 1, "after"), ""),
-        (("runs", 1, "after"), "1x"),
-        (("runs", 1, "after"), [float("nan")]),
+        (("runs", 1, "after"), "1111111"),
+        (("runs", 1, "after"), "1111111x"),
+        (("runs", 1, "after"), "11111119"),
+        (("runs", 1, "after"), [*[1.0] * 7, float("nan")]),
+        (("runs", 1, "seed"), 5),
         (("runs", 1, "repeat"), 7),
     ],
 )

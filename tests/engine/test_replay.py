@@ -127,15 +127,33 @@ def test_a_replayed_run_ends_where_the_clock_ended_the_first(tmp_path: Path) -> 
         assert other.of(RunStopping)[0].reason == said.reason
 
 
-def test_where_a_callback_ended_a_run_its_replay_ends_too(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"max_metric_calls": None, "reflection_minibatch_size": 5}
+@pytest.mark.parametrize(
+    "limits", [{"max_metric_calls": 120}, {"max_metric_calls": None, "budget": Budget(seconds=1e6)}]
+)
+def test_where_a_callback_ended_a_run_its_replay_ends_without_it(tmp_path: Path, limits: dict[str, Any]) -> None:
     ends = {"stop_callbacks": [lambda state: state.i >= 1]}
-    first, _ = _run(4, gepa_kwargs=ends, budget=Budget(seconds=1e6), log_dir=str(tmp_path), **common)
+    first, hook = _run(4, gepa_kwargs=ends, reflection_minibatch_size=5, log_dir=str(tmp_path), **limits)
     assert first["iterations"] == 2
-    # Its rule is not asked where the first run's was not what ended it.
-    again, hook = _run(2, gepa_kwargs=ends, budget=Budget(seconds=1e-9), replay=tmp_path, **common)
+    again, other = _run(2, reflection_minibatch_size=5, replay=tmp_path, **limits)
     assert again == first
-    assert hook.of(RunStopping)[0].reason == "gepa stopped"
+    for heard in (hook, other):
+        assert [(one.iteration, one.reason) for one in heard.of(RunStopping)] == [(2, "gepa stopped")]
+
+
+def test_a_run_that_is_resumed_where_it_ended_records_the_same_end(tmp_path: Path) -> None:
+    ends = {"stop_callbacks": [lambda state: state.i >= 1]}
+    for _ in range(2):
+        _run(4, gepa_kwargs=ends, reflection_minibatch_size=5, log_dir=str(tmp_path))
+    files = sorted(tmp_path.glob("schedule-*.jsonl"))
+    said = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+    stops = [[one["iteration"] for one in lines if one.get("decision") == "stop"] for lines in said]
+    assert stops == [[2], [2]]
+
+
+def test_an_end_that_the_run_was_resumed_beyond_is_none() -> None:
+    batch = Recorded("batch", 3, {"size": 7, "reason": "after", "fit": None, "clamps": []})
+    resumed = Decisions(lambda decision: None, ScheduleRecord((), (Recorded("stop", 2, {"reason": "late"}), batch)))
+    assert resumed.stop(5, lambda: None) is None
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
@@ -176,13 +194,14 @@ def test_beyond_its_record_a_run_decides_by_itself() -> None:
 def test_whether_a_limit_on_cost_was_reached_is_recorded_and_replays(reached: bool) -> None:
     kept: list[Recorded] = []
     noted = Decisions(kept.append)
-    assert noted.cost_reached(lambda: reached) is reached
+    assert noted.cost_reached(2, lambda: reached) is reached
     noted.stopped(2, "the budget", cost_reached=reached)
     again = Decisions(lambda decision: None, ScheduleRecord((), tuple(kept)))
-    assert again.cost_reached(lambda: not reached) is reached
+    assert again.cost_reached(2, lambda: not reached) is reached
+    assert again.cost_reached(1, lambda: not reached) is not reached
     # A record from before it was noted: finalists were drawn again then.
     older = ScheduleRecord((), (Recorded("stop", 2, {"reason": "late"}),))
-    assert not Decisions(kept.append, older).cost_reached(lambda: True)
+    assert not Decisions(kept.append, older).cost_reached(2, lambda: True)
 
 
 def test_decisions_stand_beside_the_schedule(tmp_path: Path) -> None:

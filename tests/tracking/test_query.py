@@ -10,6 +10,7 @@ import pytest
 from combee_dspy import events
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.tracking import Journal, query
+from combee_dspy.tracking._sources import MLflowSource, client_of
 
 pytest.importorskip("pyarrow")
 
@@ -139,12 +140,17 @@ def test_a_store_that_does_not_answer_is_named_without_its_password(nowhere: Pat
     password = "tr0ub4" + "dor"
     # Nobody listens on port 9 of this machine.
     silent = f"http://me:{password}@127.0.0.1:9"
-    asked: dict[str, Callable[[], Any]] = {
-        "cannot be read": lambda: query.runs([nowhere], silent),
-        "no run in MLflow": lambda: query.rollouts("0" * 32, tracking_uri=silent),
-        "no address of a store": lambda: query.runs([nowhere], f"htp://me:{password}@127.0.0.1:9"),
-    }
-    for said, ask in asked.items():
+    source = MLflowSource(client_of(silent), "0" * 32)
+    asked: list[tuple[str, Callable[[], Any]]] = [
+        ("cannot be read", lambda: query.runs([nowhere], silent)),
+        ("no run in MLflow", lambda: query.rollouts("0" * 32, tracking_uri=silent)),
+        ("no address of a store", lambda: query.runs([nowhere], f"htp://me:{password}@127.0.0.1:9")),
+        ("no address of a store", lambda: query.runs([nowhere], f"htp://127.0.0.1:9/db?user=me&password={password}")),
+        ("cannot be read from MLflow", source.table),
+        ("cannot be read from MLflow", source.candidates),
+        ("cannot be read from MLflow", source.html),
+    ]
+    for said, ask in asked:
         with pytest.raises(ArgumentValueError, match=said) as refused:
             ask()
         shown = "".join(traceback.format_exception(refused.value))

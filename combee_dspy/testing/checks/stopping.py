@@ -132,7 +132,7 @@ def check_stops_where_a_limit_on_cost_is_reached(strategy: StoppingRule) -> None
             answer is False or (answer is True and _ask(strategy, view) is not None),
             "False, or True where `check` returns a reason to stop",
             f"{answer!r} for {view}",
-            "say True only where a limit in rollouts, calls, tokens, dollars or seconds is reached",
+            "say True only where a limit in rollouts, calls, tokens, dollars, seconds or GPU-seconds is reached",
         )
 
 
