@@ -208,7 +208,12 @@ class _Run:
         if uses_scan(settings):
             anchored = frozenset(row_hash(row) for row in settings.anchors)
             self.screening = Screening(
-                settings.seed, self.screen or len(self.train), anchored, lambda: self.state.proposed, services.bus.emit
+                settings.seed,
+                self.screen or len(self.train),
+                anchored,
+                lambda: self.state.proposed,
+                services.bus.emit,
+                settings.failure_score,
             )
             self.adapter.look_ahead(self.foresight, self.screening, Recorder(scanner, streams, self.state))
         self.listener = Listener(

@@ -32,12 +32,14 @@ class ScreenPlan:
         parent_id: The parent's.
         positions: Places in the minibatch, ascending.
         parent: The parent's rollouts on the whole minibatch.
+        floor: The score of a rollout that failed.
     """
 
     candidate_id: str
     parent_id: str
     positions: tuple[int, ...]
     parent: tuple[Rollout, ...]
+    floor: float = 0.0
 
     def filled(self, rollouts: Sequence[Rollout]) -> tuple[Rollout, ...]:
         """Return one rollout per example: the child's own, the parent's elsewhere.
@@ -50,12 +52,18 @@ class ScreenPlan:
     def surely_passes(self, scores: Sequence[float | None]) -> bool:
         """Return whether the child passes whatever its missing scores will be.
 
+        Nothing is taken to score lower than a rollout that failed, unless one of the parent's does: where the parent
+        scored no better than that, a missing score is a tie at worst, and a loss elsewhere.
+
         Args:
             scores: Its scores on the screen's examples; ``None`` where there is none yet.
         """
         before = [self.parent[place].score for place in self.positions]
-        # What is worse than a loss on each is not to come.
-        worst = [math.nan if score is None else score for score in scores]
+        held = all(rollout.score >= self.floor for rollout in self.parent)
+        worst = [
+            (old if held and old <= self.floor else math.nan) if score is None else score
+            for old, score in zip(before, scores, strict=True)
+        ]
         return verdict(before, worst)[0]
 
 
@@ -75,6 +83,7 @@ class Screening:
         anchors: Row hashes of examples that every child must run on.
         proposed: Returns the children of this iteration, by content hash.
         emit: Where events go.
+        floor: The score of a rollout that failed.
 
     Attributes:
         gains: What each child of this iteration gained on its screen on average, by content hash.
@@ -87,7 +96,9 @@ class Screening:
         anchors: frozenset[str],
         proposed: Callable[[], Mapping[str, Proposed]],
         emit: Callable[[Event], None],
+        floor: float = 0.0,
     ) -> None:
+        self._floor = floor
         self._seed = seed
         self._size = size
         self._anchors = anchors
@@ -159,7 +170,7 @@ class Screening:
         stream = derive(self._seed, "screen", self._iteration, number)
         drawn = set(stream.sample(range(len(rows)), self._size))
         drawn |= {place for place, row in enumerate(rows) if row in self._anchors}
-        return ScreenPlan(identity, proposed.parent, tuple(sorted(drawn)), parent)
+        return ScreenPlan(identity, proposed.parent, tuple(sorted(drawn)), parent, self._floor)
 
 
 def verdict(before: Sequence[float], after: Sequence[float]) -> tuple[bool, str]:

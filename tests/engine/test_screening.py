@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from combee_dspy import Combee
-from combee_dspy.engine.screening import verdict
+from combee_dspy.engine.screening import ScreenPlan, verdict
 from combee_dspy.evaluation import sign_test
 from combee_dspy.events import CandidateRejected, CandidateScreened, RolloutFinished
+from combee_dspy.records import Rollout
 from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
 from tests.engine.conftest import Recorder, _task_answer, answer_in_kind
 
@@ -48,6 +49,35 @@ def test_eight_examples_refuse_what_they_show_to_be_worse(wins: int, losses: int
     after = [1.0] * wins + [0.0] * losses + [1.0] * (8 - wins - losses)
     assert verdict(before, after)[0] is passed
     assert verdict(before, after)[1]
+
+
+def _plan(parent: list[float], floor: float = 0.0) -> ScreenPlan:
+    example = dspy.Example(question="?").with_inputs("question")
+    rollouts = tuple(Rollout(str(place), example, None, (), score) for place, score in enumerate(parent))
+    return ScreenPlan("child", "parent", tuple(range(8)), rollouts, floor)
+
+
+def test_where_the_parent_was_as_wrong_as_can_be_no_child_can_be_refused() -> None:
+    unknown: list[float | None] = [None] * 8
+    assert _plan([0.0] * 8).surely_passes(unknown)
+    assert _plan([-1.0] * 8, floor=-1.0).surely_passes(unknown)
+    # One loss of eight refuses nobody; two would.
+    assert _plan([0.0] * 7 + [1.0]).surely_passes(unknown)
+    assert not _plan([0.0] * 6 + [1.0] * 2).surely_passes(unknown)
+    assert _plan([0.0] * 6 + [1.0] * 2).surely_passes([*[None] * 7, 1.0])
+
+
+def test_where_scores_go_below_a_failures_every_missing_one_may_be_a_loss() -> None:
+    # The last is no part of the screen.
+    assert not _plan([0.0] * 8 + [-0.5]).surely_passes([None] * 8)
+    assert _plan([0.0] * 8 + [-0.5], floor=-0.5).surely_passes([0.0] * 8)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2, st.booleans()), min_size=8, max_size=8))
+def test_a_child_that_surely_passes_does_pass(rows: list[tuple[float, float, bool]]) -> None:
+    before, after = [old for old, _, _ in rows], [new for _, new, _ in rows]
+    if _plan(before).surely_passes([new if known else None for _, new, known in rows]):
+        assert verdict(before, after)[0]
 
 
 def _run(world: Any, **kwargs: Any) -> tuple[Any, Recorder]:
