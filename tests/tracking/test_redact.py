@@ -37,6 +37,7 @@ SHAPED = [
     "AIzaabcdefghijklmnopqrstuvwxyz",
     "AKIAABCDEFGHIJKLMNOP",
     "http://ann:geheim@host:5000/x",
+    "postgresql://host/db?user=ann&password=geheim",
     "GET /v1?key=geheimgeheim",
 ]
 
