@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     measured = files[0].measured
     said = [str(measured[name]) for name in ("label", "service", "source") if measured[name]]
-    scale = "" if measured["endpoint"] else " at full scale"
+    scale = "" if measured.get("endpoint") else " at full scale"
     said.append(f"seconds{scale}, medians of a seed's runs, in brackets how many times faster")
     sys.stdout.write("; ".join(said) + f"\n\n{shown}\n")
     return 0

@@ -43,7 +43,7 @@ class Decisions:
             kind: {one.iteration: decision_of(one.values) for one in found if one.decision == kind}
             for kind in (_BATCH, _GUESS)
         }
-        # An end that the run was resumed beyond is none.
+        # An end that the run was resumed beyond is none; where sizes are not planned nothing tells of that.
         last = next((one for one in reversed(found) if one.decision in (_BATCH, _STOP)), None)
         self._stop = last if last is not None and last.decision == _STOP else None
         self._told = False

@@ -32,14 +32,14 @@ class ScreenPlan:
         parent_id: The parent's.
         positions: Places in the minibatch, ascending.
         parent: The parent's rollouts on the whole minibatch.
-        floor: The score of a rollout that failed.
+        floor: The least score that there is, as far as is known; minus infinity where nothing is.
     """
 
     candidate_id: str
     parent_id: str
     positions: tuple[int, ...]
     parent: tuple[Rollout, ...]
-    floor: float = 0.0
+    floor: float = -math.inf
 
     def filled(self, rollouts: Sequence[Rollout]) -> tuple[Rollout, ...]:
         """Return one rollout per example: the child's own, the parent's elsewhere.
@@ -52,14 +52,13 @@ class ScreenPlan:
     def surely_passes(self, scores: Sequence[float | None]) -> bool:
         """Return whether the child passes whatever its missing scores will be.
 
-        Nothing is taken to score lower than a rollout that failed, unless one of the parent's does: where the parent
-        scored no better than that, a missing score is a tie at worst, and a loss elsewhere.
+        Where the parent has the least score that there is, a missing one is a tie at worst, and a loss elsewhere.
 
         Args:
             scores: Its scores on the screen's examples; ``None`` where there is none yet.
         """
         before = [self.parent[place].score for place in self.positions]
-        held = all(rollout.score >= self.floor for rollout in self.parent)
+        held = all(score is None or score >= self.floor for score in scores)
         worst = [
             (old if held and old <= self.floor else math.nan) if score is None else score
             for old, score in zip(before, scores, strict=True)
@@ -83,7 +82,7 @@ class Screening:
         anchors: Row hashes of examples that every child must run on.
         proposed: Returns the children of this iteration, by content hash.
         emit: Where events go.
-        floor: The score of a rollout that failed.
+        floor: The score of a rollout that failed: the least there is, as long as nothing is seen that scores lower.
 
     Attributes:
         gains: What each child of this iteration gained on its screen on average, by content hash.
@@ -96,7 +95,7 @@ class Screening:
         anchors: frozenset[str],
         proposed: Callable[[], Mapping[str, Proposed]],
         emit: Callable[[Event], None],
-        floor: float = 0.0,
+        floor: float = -math.inf,
     ) -> None:
         self._floor = floor
         self._seed = seed
@@ -122,6 +121,7 @@ class Screening:
             parent: The parent.
             rollouts: In minibatch order.
         """
+        self._look([rollout.score for rollout in rollouts])
         rows = tuple(rollout.example_id for rollout in rollouts)
         self._parents[candidate_id(parent), rows] = (number, rollouts)
 
@@ -134,6 +134,7 @@ class Screening:
         """
         before = [plan.parent[place].score for place in plan.positions]
         after = [rollout.score for rollout in rollouts]
+        self._look(after)
         passed, reason = verdict(before, after)
         score, against = fmean(after), fmean(before)
         self.gains[plan.candidate_id] = score - against
@@ -150,6 +151,10 @@ class Screening:
             )
         )
         return passed
+
+    def _look(self, scores: Sequence[float]) -> None:
+        if not all(score >= self._floor for score in scores):
+            self._floor = -math.inf
 
     def plan(self, child: Candidate, batch: Sequence[Any], row_hash: Callable[[Any], str]) -> ScreenPlan | None:
         """Return a child's screen; ``None`` where it is to run on its whole minibatch.

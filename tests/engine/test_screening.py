@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from combee_dspy import Combee
-from combee_dspy.engine.screening import ScreenPlan, verdict
+from combee_dspy.engine.candidates import candidate_id
+from combee_dspy.engine.screening import Screening, ScreenPlan, verdict
+from combee_dspy.engine.state import Proposed
 from combee_dspy.evaluation import sign_test
 from combee_dspy.events import CandidateRejected, CandidateScreened, RolloutFinished
 from combee_dspy.records import Rollout
@@ -67,10 +71,35 @@ def test_where_the_parent_was_as_wrong_as_can_be_no_child_can_be_refused() -> No
     assert _plan([0.0] * 6 + [1.0] * 2).surely_passes([*[None] * 7, 1.0])
 
 
-def test_where_scores_go_below_a_failures_every_missing_one_may_be_a_loss() -> None:
-    # The last is no part of the screen.
-    assert not _plan([0.0] * 8 + [-0.5]).surely_passes([None] * 8)
-    assert _plan([0.0] * 8 + [-0.5], floor=-0.5).surely_passes([0.0] * 8)
+def test_where_a_score_below_the_floor_has_come_every_missing_one_may_be_a_loss() -> None:
+    assert not _plan([0.0] * 8).surely_passes([-1.0, *[None] * 7])
+    assert not _plan([0.0] * 8, floor=-math.inf).surely_passes([None] * 8)
+
+
+@pytest.mark.parametrize("seen", ["parent", "child"])
+def test_a_score_below_that_of_a_failure_lifts_the_floor_for_the_rest_of_the_run(seen: str) -> None:
+    parents = {"seed": [0.0] * 12, "other": [0.0] * 11 + [-0.5 if seen == "parent" else 0.0]}
+    example = dspy.Example(question="?").with_inputs("question")
+    proposed = {
+        candidate_id({"self": name}): Proposed(0, candidate_id({"self": name[1:]})) for name in ("1seed", "2seed")
+    }
+    screening = Screening(0, 8, frozenset(), lambda: proposed, lambda event: None, 0.0)
+    rows = [str(place) for place in range(12)]
+
+    def planned(child: str) -> ScreenPlan:
+        screening.begin(1)
+        for number, (name, scores) in enumerate(parents.items()):
+            if name == "seed" or child == "2seed":
+                found = tuple(Rollout(row, example, None, (), score) for row, score in zip(rows, scores, strict=True))
+                screening.remember(number, {"self": name}, found)
+        plan = screening.plan({"self": child}, rows, str)
+        assert plan is not None
+        return plan
+
+    first = planned("1seed")
+    assert first.surely_passes([None] * 8)
+    screening.judge(first, [replace(first.parent[0], score=-0.5 if seen == "child" else 0.0)] * 8)
+    assert not planned("2seed").surely_passes([None] * 8)
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 2, st.booleans()), min_size=8, max_size=8))
