@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,3 +108,13 @@ class Aggregator(Strategy):
             ArgumentValueError: ``size`` is negative, or a parameter of this strategy is out of range.
         """
         return None
+
+    def reads(self, size: int) -> int:
+        """Return how many shards a scan of so many reflections reads: by the paper's plan ⌊√n⌋, unless overridden.
+
+        What a scan that may turn out to be for nothing is counted as before it begins.
+
+        Args:
+            size: Reflections, at least 0.
+        """
+        return math.isqrt(size)

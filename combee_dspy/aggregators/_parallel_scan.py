@@ -7,7 +7,7 @@ from typing import ClassVar
 from combee_dspy.aggregators._plan import merge_levels
 from combee_dspy.aggregators._reading import LEARN, LESSON_TOKENS, Asking, Held, check_call_tokens, check_least
 from combee_dspy.aggregators._scan import merged_tree
-from combee_dspy.aggregators._sharded import Sharded, shards_for
+from combee_dspy.aggregators._sharded import Sharded
 from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.exceptions import ArgumentValueError
@@ -28,14 +28,17 @@ class ParallelScan(Sharded):
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
-        fan_in: The most reflections, or lists of lessons, one call may take. The
-            default of 32 keeps two levels up to 512 reflections at two copies
-            (F²/p) and shards of ⌈2√n⌉ as in the paper up to 256.
+        fan_in: The most reflections one call may take. 16 keeps the ⌊√n⌋ shards of the paper
+            up to n = 64, of ⌈2√n⌉ each; larger batches get more shards rather than longer ones.
+            Records are what crowds a call (see the sweep among the results); ``combee tune-scan``
+            measures how many of them a model reads.
+        merge_fan_in: The most lists of lessons one call may merge. Lessons are short: 32 lists
+            keep two levels up to 256 reflections at two copies.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
             24,000 leaves room for the answer in a 32k context. A reflection may
             take a quarter of what the prompt leaves; longer ones are split or trimmed.
-        max_lessons: The most lessons a call may return; by default one for each reflection
-            of a full shard. It bounds what a call writes and what the level above reads.
+        max_lessons: The most lessons a shard's call may return; ``None`` for ``fan_in``, one for
+            each reflection of a full shard. It bounds what a call writes and what the level above reads.
         window: How many shards a copy may travel, or ``None`` for no bound.
     """
 
@@ -45,10 +48,11 @@ class ParallelScan(Sharded):
         self,
         copies: int = 2,
         placement: Placement = "distinct",
-        fan_in: int = 32,
+        fan_in: int = 16,
         max_call_tokens: int = 24_000,
-        max_lessons: int = 32,
+        max_lessons: int | None = None,
         window: int | None = None,
+        merge_fan_in: int = 32,
     ) -> None:
         self.copies = copies
         self.placement: Placement = placement
@@ -56,6 +60,7 @@ class ParallelScan(Sharded):
         self.max_call_tokens = max_call_tokens
         self.max_lessons = max_lessons
         self.window = window
+        self.merge_fan_in = merge_fan_in
 
     def validate(self) -> None:
         """Check the parameters, before anything is spent.
@@ -63,7 +68,9 @@ class ParallelScan(Sharded):
         Raises:
             ArgumentValueError: A parameter is out of its range.
         """
-        check_least(self, {"copies": 1, "fan_in": 2, "max_lessons": 1})
+        check_least(self, {"copies": 1, "fan_in": 2, "merge_fan_in": 2})
+        if self.max_lessons is not None:
+            check_least(self, {"max_lessons": 1})
         if self.placement not in PLACEMENTS:
             raise ArgumentValueError("placement", self.placement, "is unknown", f"Give {' or '.join(PLACEMENTS)}.")
         if self.window is not None:
@@ -71,8 +78,9 @@ class ParallelScan(Sharded):
         check_call_tokens(self.max_call_tokens)
 
     def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course:
-        shards = shards_for(self, size, room, context, tokens, window=self.window)
-        fan_in = min(self.fan_in, max(2, room // (self.max_lessons * LESSON_TOKENS)))
+        shards = self._shards(size, room, context, tokens)
+        most = self.fan_in if self.max_lessons is None else self.max_lessons
+        fan_in = min(self.merge_fan_in, max(2, room // (most * LESSON_TOKENS)))
         above = list(merge_levels(len(shards), fan_in))
         called = above[:-1] if context.joined_later else above
         planned = (len(shards), *(sum(len(node.sources) > 1 for node in nodes) for nodes in called))
@@ -80,4 +88,4 @@ class ParallelScan(Sharded):
         def merge(told: ScanTeller, read: list[Held]) -> list[list[Held]]:
             return merged_tree(told, read, fan_in, room)
 
-        return Course(shards, planned, Asking(LEARN, self.max_lessons), merge)
+        return Course(shards, planned, Asking(LEARN, most), merge)

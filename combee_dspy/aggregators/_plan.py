@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.shuffle import Placement, effective_copies, largest_shard, plan_shards
 
-__all__ = ["PlanNode", "ScanPlan", "TokenBudget", "merge_levels", "plan_scan"]
+__all__ = ["PlanNode", "ScanPlan", "TokenBudget", "merge_levels", "plan_scan", "shard_count"]
 
 _DRAWN = 8
 
@@ -104,10 +104,9 @@ def plan_scan(  # noqa: PLR0913 - a pure function of all that decides a plan
     """Plan the scan of n reflections.
 
     k = ⌊√n⌋ shards and a root over them (§3.1), which makes n < 4 a single call.
-    Where ⌈pn/k⌉ reflections or k lists would pass the fan-in limit, k grows to
-    the fewest shards that respect it, and a tree of that fan-in stands above
-    them. Its depth 1 + ⌈log_F(k)⌉ is the least that p copies of n reflections
-    allow with at least ⌊√n⌋ shards.
+    Where ⌈pn/k⌉ reflections would pass the fan-in limit, k grows to the fewest
+    shards that respect it. Above them stands a tree of the merges' fan-in F, of
+    depth 1 + ⌈log_F(k)⌉, which is the least for k shards.
 
     With a token budget, shards shrink by one reflection at a time until each
     one's estimated tokens fit. The sums of the shards decide, not the longest
@@ -116,19 +115,20 @@ def plan_scan(  # noqa: PLR0913 - a pure function of all that decides a plan
     Args:
         n: Reflections, at positions 0 to n − 1.
         copies: Copies of each wanted.
-        fan_in: The most items one call may take, at least 2.
+        fan_in: The most reflections one call may take, at least 2.
         stream: Where chance comes from; it alone decides the result.
         placement: How copies are placed (see :mod:`combee_dspy.shuffle`).
         window: How many shards a copy may travel (see :mod:`combee_dspy.shuffle`).
-        merge_fan_in: A lower limit for the calls that merge lists, at least 2.
+        merge_fan_in: The most lists one call may merge, at least 2; ``None`` for ``fan_in``.
         budget: Token limit of level-1 calls.
 
     Raises:
         ArgumentValueError: A number is out of range, or one reflection alone passes the token budget.
     """
-    merge = fan_in if merge_fan_in is None else min(fan_in, merge_fan_in)
-    if merge < 2:
-        raise ArgumentValueError("fan_in", merge, "is below 2", "A call must merge at least two items.")
+    merge = fan_in if merge_fan_in is None else merge_fan_in
+    for name, limit in (("fan_in", fan_in), ("merge_fan_in", merge)):
+        if limit < 2:
+            raise ArgumentValueError(name, limit, "is below 2", "A call must merge at least two items.")
     if n < 0:
         raise ArgumentValueError("n", n, "is negative", "Give the number of reflections.")
     if n == 0:
@@ -139,7 +139,7 @@ def plan_scan(  # noqa: PLR0913 - a pure function of all that decides a plan
     seed = stream.getrandbits(128)
     tried = 0
     for size in range(fan_in, 0, -1):
-        k = _shard_count(n, copies, size, placement, window)
+        k = shard_count(n, copies, size, placement, window)
         if k == tried:
             continue
         tried = k
@@ -152,8 +152,8 @@ def plan_scan(  # noqa: PLR0913 - a pure function of all that decides a plan
     return ScanPlan(n, effective_copies(copies, k, placement, window), tuple(levels))
 
 
-def _shard_count(n: int, copies: int, size: int, placement: Placement, window: int | None) -> int:
-    """Return the fewest shards, at least ⌊√n⌋, of at most ``size`` entries."""
+def shard_count(n: int, copies: int, size: int, placement: Placement, window: int | None) -> int:
+    """Return the fewest shards of n ≥ 1 reflections, at least ⌊√n⌋, of at most ``size`` ≥ 1 entries."""
     k = math.isqrt(n)
     while largest_shard(n, copies, k, placement, window) > size:
         # More shards may allow more copies, and a window rounds: grow until both agree.

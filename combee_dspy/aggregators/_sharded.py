@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from combee_dspy.aggregators._base import Aggregator, Scan
-from combee_dspy.aggregators._plan import plan_scan
+from combee_dspy.aggregators._plan import plan_scan, shard_count
 from combee_dspy.aggregators._reading import call_room, fit_limit
 from combee_dspy.aggregators._stream import Course, ShardScan
 from combee_dspy.exceptions import ArgumentValueError
@@ -16,16 +15,24 @@ from combee_dspy.reflections import fit_reflections
 from combee_dspy.shuffle import Placement
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["Sharded", "shards_for"]
+__all__ = ["Sharded"]
 
 
 class Sharded(Aggregator):
     """What aggregators over shards share: a scan is begun, fed and finished.
 
     Attributes:
-        max_call_tokens: Estimated tokens one call may take, the prompt included; a parameter of each.
+        copies: Copies of each reflection, p.
+        placement: How copies are placed.
+        fan_in: The most reflections one call may take.
+        window: How many shards a copy may travel, or ``None``.
+        max_call_tokens: Estimated tokens one call may take, the prompt included.
     """
 
+    copies: int
+    placement: Placement
+    fan_in: int
+    window: int | None
     max_call_tokens: int
 
     def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
@@ -55,6 +62,26 @@ class Sharded(Aggregator):
         course = self._course(size, room, context, tokens)
         return None if course is None else ShardScan(self.name, course, size, room, context)
 
+    def reads(self, size: int) -> int:
+        """Return the shards of the plan; each counts once, also where its reflections need several calls."""
+        return shard_count(size, self.copies, self.fan_in, self.placement, self.window) if size else 0
+
+    def _shards(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> list[tuple[int, ...]]:
+        """Return the shards of a plan that is made before any reflection is there (see :func:`plan_scan`).
+
+        Args:
+            size: Positions.
+            room: Estimated tokens that the data of one call may take.
+            context: Where chance comes from.
+            tokens: What a reflection is expected to take, or ``None``.
+        """
+        fan_in = self.fan_in
+        if tokens is not None:
+            # What takes more than its share of a call is split, so no reflection counts for more.
+            fan_in = max(min(fan_in, room // min(tokens, fit_limit(room))), 2)
+        plan = plan_scan(size, self.copies, fan_in, context.stream("shuffle"), self.placement, window=self.window)
+        return [node.sources for node in plan.levels[0]] if plan.levels else []
+
     @abstractmethod
     def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course | None:
         """Plan a scan from its size alone, or return ``None`` where the reflections decide its shards."""
@@ -70,32 +97,3 @@ class Sharded(Aggregator):
         items = fit_reflections(reflections, fit_limit(room), context.component, context.emit, context.iteration)
         course = self._course_over(items, room, context)
         return ShardScan(self.name, course, len(items), room, context, fitted=True), items
-
-
-class _Dealt(Protocol):
-    """What a strategy must hold to be dealt by :func:`shards_for`."""
-
-    copies: int
-    fan_in: int
-    placement: Placement
-
-
-def shards_for(
-    strategy: _Dealt, size: int, room: int, context: StrategyContext, tokens: int | None, *, window: int | None
-) -> list[tuple[int, ...]]:
-    """Return the shards of a plan that is made before any reflection is there (see :func:`plan_scan`).
-
-    Args:
-        strategy: Says how copies are dealt.
-        size: Positions.
-        room: Estimated tokens that the data of one call may take.
-        context: Where chance comes from.
-        tokens: What a reflection is expected to take, or ``None``.
-        window: How many shards a copy may travel, or ``None``.
-    """
-    fan_in = strategy.fan_in
-    if tokens is not None:
-        # What takes more than its share of a call is split, so no reflection counts for more.
-        fan_in = max(min(fan_in, room // min(tokens, fit_limit(room))), 2)
-    plan = plan_scan(size, strategy.copies, fan_in, context.stream("shuffle"), strategy.placement, window=window)
-    return [node.sources for node in plan.levels[0]] if plan.levels else []

@@ -18,7 +18,7 @@ from combee_dspy.aggregators._reading import (
     read_texts,
     token_budget,
 )
-from combee_dspy.aggregators._sharded import Sharded, shards_for
+from combee_dspy.aggregators._sharded import Sharded
 from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.aggregators._topics import topic_groups
@@ -57,11 +57,11 @@ class Union(Sharded):
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
-        fan_in: The most reflections one call may take. 32, as for the parallel scan.
+        fan_in: The most reflections one call may take. 16, as for the parallel scan.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
         max_lessons: The most lines a shard may return.
         window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4: from
-            eight shards on (64 reflections) they are dealt in blocks of four to seven, so that an early
+            eight shards on (57 reflections) they are dealt in blocks of four to seven, so that an early
             shard need not wait for the last rollout. ``combee_dspy.bench.placement`` shows that copies
             stay apart as without a bound.
         max_tokens: Estimated tokens of the joined list from which an LM shortens it. 8,000, about
@@ -79,7 +79,7 @@ class Union(Sharded):
         self,
         copies: int = 2,
         placement: Placement = "distinct",
-        fan_in: int = 32,
+        fan_in: int = 16,
         max_call_tokens: int = 24_000,
         max_lessons: int = 32,
         window: int | None = 4,
@@ -116,7 +116,7 @@ class Union(Sharded):
     def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course | None:
         if self.sharding == "topic":
             return None
-        shards = shards_for(self, size, room, context, tokens, window=self.window)
+        shards = self._shards(size, room, context, tokens)
         return self._over(shards, room)
 
     def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:

@@ -266,7 +266,13 @@ def _scan(law: str, capacity: CapacityModel, config: tuple[int, int, int], seed:
     place = ("survival scan", law, *config, number)
     facts = plant(n, derive_seed(seed, *place))
     reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
-    scan = ParallelScan(copies=copies, fan_in=fan_in, max_call_tokens=_NO_LIMIT, max_lessons=fan_in * fan_in)
+    scan = ParallelScan(
+        copies=copies,
+        fan_in=fan_in,
+        merge_fan_in=fan_in,
+        max_call_tokens=_NO_LIMIT,
+        max_lessons=fan_in * fan_in,
+    )
     with simulated_predict(facts, capacity, derive_seed(seed, *place, "service")) as predict:
         lessons = scan.aggregate(
             reflections,

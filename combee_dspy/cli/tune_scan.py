@@ -71,10 +71,10 @@ def tune_scan(  # noqa: PLR0913 - one parameter an option
         int,
         typer.Option(
             min=2,
-            help="Most lists in one merge. 17 is what parallel-scan's default token limit allows.",
+            help="Most lists in one merge; parallel-scan's token limit allows 32 up to a fan-in of 17, 17 at 32.",
             rich_help_panel=_SCAN,
         ),
-    ] = 17,
+    ] = 32,
     reflection_tokens: Annotated[
         int, typer.Option(min=1, help="Mean tokens of one reflection.", rich_help_panel=_SCAN)
     ] = 300,

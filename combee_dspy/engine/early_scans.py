@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -16,7 +15,7 @@ from combee_dspy.engine.streaming import Guess, HeldEvents, Stream, StreamKey, S
 from combee_dspy.records import Rollout
 from combee_dspy.strategies import PredictFn
 
-__all__ = ["EarlyScans", "Hears", "place_of", "reads_of"]
+__all__ = ["EarlyScans", "Hears", "place_of"]
 
 Hears = Callable[[int, Rollout], None]
 """Takes in a rollout of a minibatch by its position, in any order and from any thread."""
@@ -52,12 +51,16 @@ class EarlyScans:
     @property
     def reading(self) -> int:
         """Shards of the scans that somebody is sure to ask for."""
-        return sum(reads_of(one.key, one.components) for one in self._streams.certain())
+        return sum(self.reads(one.key, one.components) for one in self._streams.certain())
 
     @property
     def guessed_reads(self) -> int:
         """Shards that may be read on a guess."""
         return sum(one.guess.reads for one in self._streams.guesses() if one.guess is not None)
+
+    def reads(self, key: StreamKey, components: Sequence[str] | None) -> int:
+        """Return how many shards the scans of a minibatch read, as planned: what a guess of them is counted as."""
+        return self._scanner.reads(len(key[1])) * len(components or ())
 
     def hears(self, coming: Coming, key: StreamKey) -> Hears | None:
         """Return what hears a minibatch's rollouts, its scans begun; ``None`` where none can begin yet.
@@ -169,11 +172,6 @@ class EarlyScans:
                 and any(operator.needs_lessons for operator in known)
             )
         return any(known[position].needs_lessons for position in operators)
-
-
-def reads_of(key: StreamKey, components: Sequence[str] | None) -> int:
-    """Return how many shards a scan reads by the paper's plan, ⌊√n⌋ a component: what a guess of one is counted as."""
-    return math.isqrt(len(key[1])) * len(components or ())
 
 
 def place_of(number: int) -> str:

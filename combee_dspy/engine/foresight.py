@@ -10,7 +10,7 @@ import dspy
 from combee_dspy.engine.ahead import AheadEntry
 from combee_dspy.engine.allowance import Allowance
 from combee_dspy.engine.candidates import Candidate, candidate_id
-from combee_dspy.engine.early_scans import EarlyScans, Hears, reads_of
+from combee_dspy.engine.early_scans import EarlyScans, Hears
 from combee_dspy.engine.evaluator import Begun, Evaluator, Standing
 from combee_dspy.engine.forecast import Coming, Forecast
 from combee_dspy.engine.screening import ScreenPlan
@@ -224,7 +224,7 @@ class Foresight:
             key = self._key(one)
             # A scan waits for its whole minibatch: of one that is not run in full it would not read much earlier.
             left -= len(key[1]) - self._begun(key)
-            reads = max(0, min(reads_of(key, one.components), left))
+            reads = max(0, min(self._scans.reads(key, one.components), left))
             hears.append(self._scans.guess(one, key, reads))
             if hears[-1] is not None:
                 left, room = left - reads, room - reads

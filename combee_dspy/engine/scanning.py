@@ -116,6 +116,10 @@ class Scanner:
         chance = derive(self._seed, "record", iteration, component, rollout.example_id)
         return self._adapter.own_record(program, trajectory, component, chance)
 
+    def reads(self, size: int) -> int:
+        """Return how many shards of so many reflections a component's scan reads, as planned."""
+        return self._aggregator.reads(size)
+
     def begin(
         self,
         candidate: Candidate,

@@ -180,7 +180,15 @@ def test_the_same_seed_gives_the_same_shards_and_another_place_others(
 
 @pytest.mark.parametrize(
     "params",
-    [{"copies": 0}, {"fan_in": 1}, {"max_call_tokens": 10}, {"max_lessons": 0}, {"placement": "x"}, {"window": 0}],
+    [
+        {"copies": 0},
+        {"fan_in": 1},
+        {"merge_fan_in": 1},
+        {"max_call_tokens": 10},
+        {"max_lessons": 0},
+        {"placement": "x"},
+        {"window": 0},
+    ],
 )
 def test_parameters_out_of_range_are_refused_by_name(
     params: dict[str, Any], context_of: Any, learner: Any, reflections: Any

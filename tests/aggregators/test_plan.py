@@ -116,9 +116,14 @@ def test_a_reflection_above_the_budget_is_refused() -> None:
         plan_scan(4, 2, 32, derive(0), budget=TokenBudget((10, 10, 10, 99), 50))
 
 
-def test_merges_can_have_a_lower_fan_in() -> None:
-    plan = plan_scan(100, 2, 32, derive(0), merge_fan_in=4)
-    assert plan.calls_per_level == (10, 3, 1)
+@pytest.mark.parametrize(("fan_in", "merge_fan_in", "levels"), [(32, 4, (10, 3, 1)), (16, 32, (13, 1))])
+def test_merges_can_have_a_fan_in_of_their_own(fan_in: int, merge_fan_in: int, levels: tuple[int, ...]) -> None:
+    assert plan_scan(100, 2, fan_in, derive(0), merge_fan_in=merge_fan_in).calls_per_level == levels
+
+
+def test_a_merge_of_less_than_two_lists_is_refused() -> None:
+    with pytest.raises(ArgumentValueError, match="merge_fan_in"):
+        plan_scan(4, 2, 8, derive(0), merge_fan_in=1)
 
 
 @pytest.mark.parametrize("fan_in", [1, 0, -3])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,28 +101,28 @@ def test_a_window_lets_shards_fire_before_the_last_rollout(aggregator: Any, cont
     for position in range(160):
         ready += scan.feed(position, material[position])
     assert events == []
-    assert sorted(shard.position for shard in ready) == list(range(10))
+    assert sorted(shard.position for shard in ready) == list(range(17))
     for shard in ready:
         scan.read(shard)
-    assert len(predict.batches) == 10
+    assert len(predict.batches) == 17
     started = events[0]
-    assert isinstance(started, ScanStarted) and started.levels[0] == 15
+    assert isinstance(started, ScanStarted) and started.levels[0] == 30
     assert len(events) == 1
     late = [shard for position in range(160, 240) for shard in scan.feed(position, material[position])]
-    assert sorted(shard.position for shard in late) == list(range(10, 15))
+    assert sorted(shard.position for shard in late) == list(range(17, 30))
     scan.finish()
-    assert len(predict.batches[10][1]) == 5
+    assert len(predict.batches[17][1]) == 13
 
 
 def test_an_empty_shard_makes_no_call_and_no_node(context_of: Any, learner: Any, facts: Any) -> None:
     context, predict, _ = context_of(learner)
     scan = Union().begin(240, context)
     ready = [shard for position, one in enumerate(made(240, range(80, 240))) for shard in scan.feed(position, one)]
-    assert sorted(shard.position for shard in ready) == list(range(5, 15))
+    assert sorted(shard.position for shard in ready) == list(range(8, 30))
     lessons = scan.finish()
-    assert [node.node for node in lessons.nodes if node.level == 1] == list(range(10))
+    assert [node.node for node in lessons.nodes if node.level == 1] == list(range(22))
     assert facts(lessons) <= set(range(80, 240))
-    assert len(predict.batches[0][1]) == 10
+    assert len(predict.batches[0][1]) == 22
 
 
 @pytest.mark.parametrize("aggregator", [Union(), ParallelScan()], ids=str)
@@ -258,3 +259,12 @@ def test_a_scan_is_begun_only_with_parameters_in_range(context_of: Any, learner:
     context, _, _ = context_of(learner)
     with pytest.raises(ArgumentValueError, match="copies"):
         Union(copies=0).begin(3, context)
+
+
+@pytest.mark.parametrize("aggregator", [Union(), Union(window=None, fan_in=5), ParallelScan(copies=3)], ids=str)
+@pytest.mark.parametrize("size", [0, 3, 40, 60, 240])
+def test_reads_are_the_shards_of_the_plan(aggregator: Any, size: int, context_of: Any, learner: Any) -> None:
+    context, predict, _ = context_of(learner)
+    streamed(aggregator, made(size, range(size)), range(size), [], context)
+    assert aggregator.reads(size) == (len(predict.batches[0][1]) if size else 0)
+    assert TopK().reads(size) == math.isqrt(size)

@@ -348,7 +348,7 @@ def test_a_guess_that_has_begun_is_read_as_far_as_there_is_room_later(world: Any
             SimpleNamespace(calibration=None, ceiling=None, memoize=True, gepa_kwargs={}, anchors=(), staleness=0),
             RunState(),
             bench.evaluator,
-            SimpleNamespace(reading=0, guessed_reads=0, guess=guess),
+            SimpleNamespace(reading=0, guessed_reads=0, guess=guess, reads=lambda key, components: 2),
             validation=(),
             allowance=SimpleNamespace(over=lambda: False, room=lambda **_: rooms.pop(0)),
         )
