@@ -74,6 +74,8 @@ def open_endpoint(options: SpeedOptions, benchmark: Benchmark, seed: int, *, tim
     with quietly():
         task = SimulatedTask.from_benchmark(benchmark, seed, params=options.params, base_rate=options.base_accuracy)
         task = replace(task, taught_rate=options.taught_accuracy)
+        if options.lessons == "mistake":
+            task = task.by_mistake()
     # What is not timed need not wait: the same answers, from a service of the same seed without latencies.
     with (
         SimulatedService(options.service(seed, timed=timed), task) as service,

@@ -14,7 +14,7 @@ from combee_dspy.benchmarks import Benchmark, Split, load_benchmark
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import CapacityModel, ReasoningLaw, SimulatedConfig
 
-__all__ = ["LABEL", "Attention", "Program", "SpeedOptions", "check_options", "data_source", "load_rows"]
+__all__ = ["LABEL", "Attention", "Grain", "Program", "SpeedOptions", "check_options", "data_source", "load_rows"]
 
 LABEL = "simulated service, no language model"
 """What is said wherever figures of the simulated service are shown."""
@@ -24,6 +24,11 @@ Program = Literal["chain-of-thought", "predict"]
 
 Attention = Literal["items", "reading"]
 """What the simulated model's attention counts: the items of a prompt, or their tokens."""
+
+Grain = Literal["mistake", "formula"]
+"""What one lesson of the simulated model covers: one kind of mistake with a formula, or all about it."""
+
+_COVERED: Mapping[Grain, str] = {"mistake": "formula and kind of mistake", "formula": "formula"}
 
 _CAPACITIES: Mapping[Attention, CapacityModel] = {"items": CapacityModel(), "reading": CapacityModel.reading()}
 
@@ -57,13 +62,18 @@ class SpeedOptions:
         attention: Which law says what the simulated model takes in of a crowded prompt (see
             :class:`combee_dspy.lms.CapacityModel`): 12 items, or with ``"reading"`` items of about 5,000 tokens.
             The two agree on raw records; on lists of lessons, which are short, the second takes in more.
+        lessons: What one lesson of the simulated model covers. In the comparison whose latencies the service has
+            the mistakes of an epoch taught 123 lessons. With ``"mistake"``, a lesson for each formula and kind of
+            mistake, those of Formula teach 120 to 132 (ten seeds), with ``"formula"`` 50.
         temperature: Temperature of both LMs, 0 or above; ``None`` says nothing of one to an endpoint, and 0 to the
             simulated one. At 0 that answers a question by what it was taught alone, whatever the prompt around it;
             above, however little, every call is a draw of its own.
-        base_accuracy: Share of questions that the simulated model answers rightly untaught: 67.5 %,
-            what the untaught model of the ACE paper scores on Formula (arXiv 2510.04618, DeepSeek-V3.1).
-        taught_accuracy: Share of questions that it answers rightly when it has been taught what they need: 85.5 %,
-            the best that the same paper's methods reach with that model on Formula. The others are too hard for it.
+        base_accuracy: Share of questions that the simulated model answers rightly untaught. At 0, and 1 for the
+            next, a question is answered rightly where its lesson was taught and nowhere else: the service's law
+            without luck, under which the serial peer takes about what it took in that comparison.
+            The ACE paper (arXiv 2510.04618) reports 0.675 for DeepSeek-V3.1 on Formula.
+        taught_accuracy: Share of questions that it answers rightly when it has been taught what they need; the
+            others are too hard for it. The best that the same paper's methods reach with that model is 0.855.
         benchmark: A benchmark's name.
         params: Its parameters, without the sizes.
         endpoint: Address of an OpenAI-compatible service; ``None`` for the simulated one.
@@ -84,10 +94,11 @@ class SpeedOptions:
     program: Program = "chain-of-thought"
     reasoning_tokens: float = 300.0
     reasoning_spread: float = 0.0
-    attention: Attention = "items"
+    attention: Attention = "reading"
+    lessons: Grain = "mistake"
     temperature: float | None = None
-    base_accuracy: float = 0.675
-    taught_accuracy: float = 0.855
+    base_accuracy: float = 0.0
+    taught_accuracy: float = 1.0
     benchmark: str = "formula-mini"
     params: Mapping[str, Any] = field(default_factory=lambda: {"task": "compute"})
     endpoint: str | None = None
@@ -119,6 +130,7 @@ class SpeedOptions:
         tokens = capacity.attended_tokens
         most = f"at most {capacity.attended_items} items" if tokens is None else f"items of about {tokens:,} tokens"
         said = f"latency {said}; {most} attended in a call"
+        said = f"{said}; a lesson for each {_COVERED[self.lessons]}"
         said = f"{said}; right untaught {self.base_accuracy:.1%}, taught {self.taught_accuracy:.1%}"
         said = f"{said}; temperature {self.temperature or 0:g}"
         law = config.reasoning
@@ -175,6 +187,9 @@ def check_options(options: SpeedOptions) -> None:  # noqa: C901 - one refusal af
     if options.attention not in get_args(Attention):
         remedy = f"Give one of {', '.join(get_args(Attention))}."
         raise ArgumentValueError("attention", options.attention, "is no law of attention", remedy)
+    if options.lessons not in get_args(Grain):
+        remedy = f"Give one of {', '.join(get_args(Grain))}."
+        raise ArgumentValueError("lessons", options.lessons, "is not what a lesson can cover", remedy)
     if options.temperature is not None and not 0 <= options.temperature < math.inf:
         remedy = "Give 0, or a number above it, which makes the LMs sample."
         raise ArgumentValueError("temperature", options.temperature, "is no number from 0 on", remedy)

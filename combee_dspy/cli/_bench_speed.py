@@ -99,8 +99,11 @@ def speed(  # noqa: PLR0913 - one parameter an option
     ] = None,
     base_accuracy: Annotated[
         float, typer.Option(help="Share of questions that the simulated model answers rightly untaught.")
-    ] = 0.675,
-    taught_accuracy: Annotated[float, typer.Option(help="Share of them that it answers rightly when taught.")] = 0.855,
+    ] = 0.0,
+    taught_accuracy: Annotated[float, typer.Option(help="Share of them that it answers rightly when taught.")] = 1.0,
+    lessons: Annotated[
+        str, typer.Option(help="What a lesson of the simulated model covers: a formula's mistake, or a formula.")
+    ] = "mistake",
     reasoning_tokens: Annotated[float, typer.Option(help="Median tokens of the simulated model's reasoning.")] = 300.0,
     reasoning_spread: Annotated[
         float, typer.Option(help="Standard deviation of the log of these tokens; 0: always as many.")
@@ -108,7 +111,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
     attention: Annotated[
         str,
         typer.Option(help="What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens."),
-    ] = "items",
+    ] = "reading",
     endpoint: Annotated[
         str | None, _of_endpoint("Address of an OpenAI-compatible service, instead of simulated.")
     ] = None,
@@ -137,6 +140,7 @@ def speed(  # noqa: PLR0913 - one parameter an option
         # Checked with all other options.
         program=program,  # type: ignore[arg-type]
         attention=attention,  # type: ignore[arg-type]
+        lessons=lessons,  # type: ignore[arg-type]
         reasoning_tokens=reasoning_tokens,
         reasoning_spread=reasoning_spread,
         temperature=temperature,
@@ -222,6 +226,7 @@ def _command(options: SpeedOptions) -> str:
         "reasoning_tokens",
         "reasoning_spread",
         "attention",
+        "lessons",
     ):
         parts += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     given = {

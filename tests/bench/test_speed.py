@@ -5,8 +5,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import dspy
 import pytest
 
 from combee_dspy.bench import (
@@ -169,24 +171,40 @@ def test_a_program_that_reasons_writes_what_the_law_says_and_one_that_does_not_w
 
 def test_the_law_says_what_the_model_does_untaught() -> None:
     defaults = SpeedOptions()
-    assert "right untaught 67.5%" in (defaults.law or "")
+    assert "right untaught 0.0%" in (defaults.law or "")
     assert (defaults.law or "").endswith("reasoning 300 tokens")
     assert "reasoning 300 tokens × lognormal(0.35)" in (replace(defaults, reasoning_spread=0.35).law or "")
     assert "reasoning" not in (replace(defaults, program="predict").law or "")
-    assert "taught 85.5%" in (defaults.law or "")
+    assert "taught 100.0%" in (defaults.law or "")
     sure = replace(TINY, methods=("gepa",), base_accuracy=1.0, taught_accuracy=1.0)
     (run,) = run_speed(sure)
     assert set(run.before) == {1.0}
 
 
 def test_attention_is_said_and_reaches_the_service() -> None:
-    items, reading = TINY, replace(TINY, attention="reading")
+    items, reading = replace(TINY, attention="items"), TINY
     assert items.service().capacity == SimulatedConfig().capacity
     assert "at most 12 items attended in a call" in (items.law or "")
     assert reading.service(3, timed=False).capacity == CapacityModel.reading()
     assert "items of about 5,000 tokens attended in a call" in (reading.law or "")
     record = json.loads(json.dumps(speed_record(reading, [], [], "combee bench speed")))
     assert (record["options"]["attention"], record["service"]) == ("reading", reading.law)
+
+
+@pytest.mark.parametrize(
+    ("lessons", "covered", "right"), [("mistake", "formula and kind of mistake", 0.0), ("formula", "formula", 1.0)]
+)
+def test_what_a_lesson_covers_is_said_and_reaches_the_service(lessons: Any, covered: str, right: float) -> None:
+    options = replace(TINY, lessons=lessons, base_accuracy=0.0)
+    assert f"; a lesson for each {covered}; right untaught 0.0%" in (options.law or "")
+    rows = options_module.load_rows(options)
+    with open_endpoint(options, rows, 0, timed=False) as endpoint:
+        student = rows.program()
+        row = rows.heldout.examples[0]
+        key = str(row["formula"]).replace(" ", "-")
+        student.predict.signature = student.predict.signature.with_instructions(f"[{key}] All about it.")
+        with dspy.context(lm=endpoint.task_lm):
+            assert rows.metric(row, student(**row.inputs())).score == right
 
 
 def test_every_default_method_is_one_and_can_be_made() -> None:
@@ -238,6 +256,7 @@ def test_pinned_sizes_come_in_order_and_the_last_goes_on() -> None:
         (replace(TINY, peer_repeats=0), "peer_repeats"),
         (replace(TINY, program="magic"), "chain-of-thought, predict"),
         (replace(TINY, attention="magic"), "items, reading"),
+        (replace(TINY, lessons="magic"), "mistake, formula"),
         (replace(TINY, temperature=-0.1), "temperature"),
         (replace(TINY, temperature=math.nan), "temperature"),
         (replace(TINY, temperature=math.inf), "temperature"),

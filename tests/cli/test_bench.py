@@ -113,7 +113,7 @@ def test_options_reach_the_measurement_and_the_record(
     arguments = (
         "--methods gepa --examples 9 --validation 5 --heldout 7 --program predict --slots 3 --time-scale 0.5 "
         "--repeats 2 --seed 4 --base-accuracy 0.5 --taught-accuracy 0.855 "
-        "--reasoning-tokens 200.0 --reasoning-spread 0.35 --attention reading "
+        "--reasoning-tokens 200.0 --reasoning-spread 0.35 --attention items --lessons formula "
         "--peer-repeats 2 --temperature 1.0 "
         "--seeds 0,1,2,7 --path my/rows"
     )
@@ -133,7 +133,9 @@ def test_options_reach_the_measurement_and_the_record(
         base_accuracy=0.5,
         reasoning_tokens=200.0,
         reasoning_spread=0.35,
-        attention="reading",
+        attention="items",
+        lessons="formula",
+        taught_accuracy=0.855,
         peer_repeats=2,
         temperature=1.0,
         seeds=(0, 1, 2, 7),

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms.simulated.knowledge import SimulatedQuestion, SimulatedTask, wrong_number
+from combee_dspy.lms.simulated.knowledge import SimulatedQuestion, SimulatedTask
+from combee_dspy.lms.simulated.mistakes import wrong_number
 
 __all__ = ["formula_task"]
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.lms.simulated.matching import words_of
+from combee_dspy.lms.simulated.mistakes import mistake_of, said_of, wrong_number
 from combee_dspy.streams import derive
 
 if TYPE_CHECKING:
     from combee_dspy.benchmarks import Benchmark
 
-__all__ = ["SimulatedQuestion", "SimulatedTask", "same_answer", "wrong_number"]
+__all__ = ["SimulatedQuestion", "SimulatedTask", "same_answer"]
 
 _KEY = re.compile(r"[A-Za-z][\w.:-]*")
 _FEWEST_WORDS = 3
@@ -118,6 +118,27 @@ class SimulatedTask:
             lines.setdefault(question.key, question.line)
         return lines
 
+    def by_mistake(self) -> SimulatedTask:
+        """Return the same questions with finer lessons: one for each key and each mistake that is made with it.
+
+        The lesson a question needs is then against the mistake that its wrong answer shows: ``F17.sign`` instead
+        of ``F17``, and a lesson helps with a third of a key's questions.
+
+        Raises:
+            ArgumentValueError: A question's answer is no number, or its wrong answer is no usual mistake.
+        """
+        questions = []
+        for question in self.questions:
+            mistake = mistake_of(question.target, question.wrong)
+            if mistake is None:
+                problem = f"is no usual mistake with {question.target!r}"
+                remedy = "Lessons by mistake need numbers as answers, spoiled by the simulated model itself."
+                raise ArgumentValueError("wrong", question.wrong, problem, remedy)
+            subject = question.lesson.partition(":")[0]
+            lesson = f"{subject}: {said_of(mistake)}."
+            questions.append(replace(question, key=f"{question.key}.{mistake}", lesson=lesson))
+        return replace(self, questions=tuple(questions))
+
     @classmethod
     def from_examples(  # noqa: PLR0913 - one function per column of a record, all but three optional
         cls,
@@ -208,20 +229,6 @@ def same_answer(left: str, right: str) -> bool:
         return float(one.replace(",", "")) == float(other.replace(",", ""))
     except ValueError:
         return False
-
-
-def wrong_number(target: str, seed: int, *place: str | int) -> str | None:
-    """Return a number spoiled in a usual way: off by ×100, by its sign, by one; None if ``target`` is no number."""
-    try:
-        value = float(target.replace(",", ""))
-    except ValueError:
-        return None
-    if not math.isfinite(value):
-        return None
-    # A huge number swallows the addition, as written at least, and its hundredfold may be infinite; its sign remains.
-    spoiled = [candidate for candidate in (value * 100, -value, value + 1) if float(f"{candidate:.12g}") != value]
-    chosen = derive(seed, "wrong", *place).choice([item for item in spoiled if math.isfinite(item)])
-    return f"{chosen:.12g}"
 
 
 def _formula(seed: int, params: Mapping[str, Any] | None, base_rate: float) -> SimulatedTask:
