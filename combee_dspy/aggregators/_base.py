@@ -112,7 +112,8 @@ class Aggregator(Strategy):
     def reads(self, size: int) -> int:
         """Return how many shards a scan of so many reflections reads: by the paper's plan ⌊√n⌋, unless overridden.
 
-        What a scan that may turn out to be for nothing is counted as before it begins.
+        What a scan that may turn out to be for nothing is counted as before it begins,
+        without what is offered to it again.
 
         Args:
             size: Reflections, at least 0.

@@ -62,8 +62,8 @@ class Union(Sharded):
         max_lessons: The most lines a shard may return.
         window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4: from
             eight shards on (57 reflections) they are dealt in blocks of four to seven, so that an early
-            shard need not wait for the last rollout. ``combee_dspy.bench.placement`` shows that copies
-            stay apart as without a bound.
+            shard need not wait for the last rollout. ``combee_dspy.bench.placement`` shows, with the
+            paper's number of shards, that copies stay apart as without a bound.
         max_tokens: Estimated tokens of the joined list from which an LM shortens it. 8,000, about
             two hundred lessons, is a third of a call: below that a reader is not crowded by it.
         similarity: Jaccard similarity of word pairs from which two lessons count

@@ -75,7 +75,11 @@ def open_endpoint(options: SpeedOptions, benchmark: Benchmark, seed: int, *, tim
         task = SimulatedTask.from_benchmark(benchmark, seed, params=options.params, base_rate=options.base_accuracy)
         task = replace(task, taught_rate=options.taught_accuracy)
         if options.lessons == "mistake":
-            task = task.by_mistake()
+            try:
+                task = task.by_mistake()
+            except ArgumentValueError as error:
+                problem = f"needs numbers as answers, which {benchmark.name} lacks"
+                raise ArgumentValueError("lessons", "mistake", problem, 'Give lessons="formula".') from error
     # What is not timed need not wait: the same answers, from a service of the same seed without latencies.
     with (
         SimulatedService(options.service(seed, timed=timed), task) as service,

@@ -71,7 +71,7 @@ def tune_scan(  # noqa: PLR0913 - one parameter an option
         int,
         typer.Option(
             min=2,
-            help="Most lists in one merge; parallel-scan's token limit allows 32 up to a fan-in of 17, 17 at 32.",
+            help="Most lists in one merge. 32 is parallel-scan's default.",
             rich_help_panel=_SCAN,
         ),
     ] = 32,

@@ -33,6 +33,7 @@ class BatchView:
         score_variance: Variance of the parents' scores so far, if any.
         record_tokens: Mean estimated tokens of a reflection, if measured.
         call_tokens: Tokens of reflections that one LM call may hold, if known.
+        fan_in: The most reflections that one LM call is given, if there is such a limit.
     """
 
     iteration: int
@@ -50,6 +51,7 @@ class BatchView:
     score_variance: float | None = None
     record_tokens: float | None = None
     call_tokens: int | None = None
+    fan_in: int | None = None
 
 
 class BatchController(Strategy):

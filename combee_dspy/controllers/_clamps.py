@@ -86,21 +86,24 @@ def capacity_bound(view: BatchView, waves: int) -> Bound:
 
 
 def context_bound(view: BatchView) -> Bound | None:
-    """Bound by what one call of a two-level scan can read.
+    """Bound by what one call can read of the paper's plan.
 
     With k = ⌊√n⌋ shards and two copies of each reflection (Combee §3.1, §3.2), a
     shard holds about 2·√n reflections of ``record_tokens`` tokens. They fit into
     ``call_tokens`` while n ≤ (call_tokens / (2·record_tokens))². Larger batches
-    would need a third level, and its time.
+    would need smaller shards, and in the end a third level and its time. Nothing
+    is bound where no call is given more reflections than fit, whatever n is.
     """
     if view.call_tokens is None or view.record_tokens is None or not view.record_tokens > 0:
+        return None
+    if view.fan_in is not None and view.fan_in * view.record_tokens <= view.call_tokens:
         return None
     root = max(0.0, view.call_tokens / (_COPIES * view.record_tokens))
     # Beyond this every batch fits, and squaring could overflow.
     limit = view.trainset_size if root > view.trainset_size else int(root * root)
     reason = (
-        f"two levels of calls that hold {view.call_tokens} tokens each "
-        f"take in {max(1, limit)} reflections of {view.record_tokens:.0f} tokens"
+        f"the paper's shards of {max(1, limit)} reflections of {view.record_tokens:.0f} tokens "
+        f"fit into calls that hold {view.call_tokens}"
     )
     return Bound("context", max(1, limit), reason)
 

@@ -59,7 +59,7 @@ class EarlyScans:
         return sum(one.guess.reads for one in self._streams.guesses() if one.guess is not None)
 
     def reads(self, key: StreamKey, components: Sequence[str] | None) -> int:
-        """Return how many shards the scans of a minibatch read, as planned: what a guess of them is counted as."""
+        """Return how many shards the scans of a minibatch alone read: what a guess of them is counted as."""
         return self._scanner.reads(len(key[1])) * len(components or ())
 
     def hears(self, coming: Coming, key: StreamKey) -> Hears | None:

@@ -301,6 +301,7 @@ class _PlaybookRun:
             score_variance=state.score_variance,
             record_tokens=state.mean_record_tokens,
             call_tokens=getattr(self.settings.aggregator, "max_call_tokens", None),
+            fan_in=getattr(self.settings.aggregator, "fan_in", None),
         )
 
     def _costs(self) -> Mapping[str, Any]:

@@ -69,6 +69,7 @@ class ViewMaker:
                 score_variance=self._state.score_variance,
                 record_tokens=self._state.mean_record_tokens,
                 call_tokens=getattr(self._aggregator, "max_call_tokens", None),
+                fan_in=getattr(self._aggregator, "fan_in", None),
             )
 
         return make

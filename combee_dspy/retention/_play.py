@@ -17,7 +17,7 @@ _TAIL = 0.025
 
 
 def survival_range(
-    laws: RetentionLaws, plan: ScanPlan, scans: int, *, max_lessons: int = 32, seed: int = 0
+    laws: RetentionLaws, plan: ScanPlan, scans: int, *, max_lessons: int = 16, seed: int = 0
 ) -> tuple[float, float]:
     """Return the 95 % prediction interval of the mean survival of a few scans.
 

@@ -32,7 +32,7 @@ class PredictedSurvival:
     lines: tuple[float, ...]
 
 
-def predicted_survival(laws: RetentionLaws, plan: ScanPlan, *, max_lessons: int = 32) -> PredictedSurvival:
+def predicted_survival(laws: RetentionLaws, plan: ScanPlan, *, max_lessons: int = 16) -> PredictedSurvival:
     """Predict the survival of a lesson through a plan.
 
     It is the survival of a lesson that one reflection teaches: the worst case,

@@ -68,9 +68,9 @@ def tune_scan(  # noqa: PLR0913 - one keyword a dimension of the question
     copies: Sequence[int] = (1, 2, 3),
     fan_ins: Sequence[int] = (8, 12, 16, 24, 32),
     max_calls: int | None = None,
-    merge_fan_in: int | None = None,
+    merge_fan_in: int = 32,
     reflection_tokens: int = 300,
-    max_lessons: int | None = None,
+    max_lessons: int = 16,
     seed: int = 0,
 ) -> TunedScan:
     """Compare settings of ``parallel-scan`` by the survival that they lead one to expect.
@@ -85,9 +85,9 @@ def tune_scan(  # noqa: PLR0913 - one keyword a dimension of the question
         copies: Values of p to compare, each at least 1.
         fan_ins: Values of the fan-in to compare, each at least 2.
         max_calls: The most LM calls that one scan may make; ``None`` for no limit.
-        merge_fan_in: The most lists one call may merge; ``None`` for the fan-in that is compared.
+        merge_fan_in: The most lists one call may merge; by default as by that of ``parallel-scan``.
         reflection_tokens: Mean tokens of one reflection, for the estimate of cost.
-        max_lessons: The most lessons that a level-1 call may return; ``None`` for its fan-in.
+        max_lessons: The most lessons that a level-1 call may return; by default as by that of ``parallel-scan``.
         seed: Where the placement of copies comes from.
 
     Raises:
@@ -102,7 +102,7 @@ def tune_scan(  # noqa: PLR0913 - one keyword a dimension of the question
     for p in sorted(set(copies)):
         for fan_in in sorted(set(fan_ins)):
             plan = plan_scan(n, p, fan_in, derive(seed, "tune-scan", n, p), merge_fan_in=merge_fan_in)
-            predicted = predicted_survival(laws, plan, max_lessons=fan_in if max_lessons is None else max_lessons)
+            predicted = predicted_survival(laws, plan, max_lessons=max_lessons)
             calls = sum(plan.calls_per_level)
             choices.append(
                 ScanChoice(

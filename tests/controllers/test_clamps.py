@@ -56,6 +56,12 @@ def test_context_limits_nothing_where_it_was_not_measured(record, call):
     assert context_bound(replace(VIEW, record_tokens=record, call_tokens=call)) is None
 
 
+@pytest.mark.parametrize(("fan_in", "limit"), [(16, None), (17, 64), (None, 64)])
+def test_context_limits_nothing_where_a_call_never_gets_more_than_fits(fan_in, limit):
+    bound = context_bound(replace(VIEW, record_tokens=100.0, call_tokens=1600, fan_in=fan_in))
+    assert (bound.limit if bound else None) == limit
+
+
 def test_context_keeps_at_least_one_and_never_overflows():
     assert context_bound(replace(VIEW, record_tokens=1e6, call_tokens=10)).limit == 1
     assert context_bound(replace(VIEW, record_tokens=1e-300, call_tokens=10**9)).limit == 240

@@ -21,8 +21,6 @@ def question(number: int, target: str, wrong: str) -> SimulatedQuestion:
 @given(value=st.floats(allow_nan=False, allow_infinity=False), seed=st.integers(0, 99))
 def test_a_spoiled_number_is_wrong_finite_and_tells_its_mistake(value: float, seed: int) -> None:
     target = repr(value)
-    if not any(float(f"{one:.12g}") != value and math.isfinite(one) for one in (value * 100, -value, value + 1)):
-        return
     wrong = wrong_number(target, seed, "place")
     assert wrong is not None and math.isfinite(float(wrong)) and not same_answer(target, wrong)
     assert mistake_of(target, wrong) in {"scale", "sign", "rounding"}

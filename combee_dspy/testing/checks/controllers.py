@@ -43,6 +43,7 @@ def _view(stream: random.Random) -> BatchView:
         score_variance=stream.choice([None, 0.0, 0.01, 0.25]),
         record_tokens=stream.choice([None, 80.0, 3000.0]),
         call_tokens=stream.choice([None, 4000, 32_000]),
+        fan_in=stream.choice([None, 16]),
     )
 
 
