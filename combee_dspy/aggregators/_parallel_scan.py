@@ -7,7 +7,7 @@ from typing import ClassVar
 from combee_dspy.aggregators._plan import merge_levels
 from combee_dspy.aggregators._reading import LEARN, LESSON_TOKENS, Asking, Held, check_call_tokens, check_least
 from combee_dspy.aggregators._scan import merged_tree
-from combee_dspy.aggregators._sharded import Sharded
+from combee_dspy.aggregators._sharded import Dealt
 from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.exceptions import ArgumentValueError
@@ -17,7 +17,7 @@ from combee_dspy.strategies import StrategyContext
 __all__ = ["ParallelScan"]
 
 
-class ParallelScan(Sharded):
+class ParallelScan(Dealt):
     """Reads shards of reflections in parallel and merges their lessons level by level.
 
     The plan is :func:`combee_dspy.aggregators.plan_scan`; all calls of a level

@@ -15,24 +15,16 @@ from combee_dspy.reflections import fit_reflections
 from combee_dspy.shuffle import Placement
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["Sharded"]
+__all__ = ["Dealt", "Sharded"]
 
 
 class Sharded(Aggregator):
     """What aggregators over shards share: a scan is begun, fed and finished.
 
     Attributes:
-        copies: Copies of each reflection, p.
-        placement: How copies are placed.
-        fan_in: The most reflections one call may take.
-        window: How many shards a copy may travel, or ``None``.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
     """
 
-    copies: int
-    placement: Placement
-    fan_in: int
-    window: int | None
     max_call_tokens: int
 
     def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
@@ -62,6 +54,38 @@ class Sharded(Aggregator):
         course = self._course(size, room, context, tokens)
         return None if course is None else ShardScan(self.name, course, size, room, context)
 
+    @abstractmethod
+    def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course | None:
+        """Plan a scan from its size alone, or return ``None`` where the reflections decide its shards."""
+
+    def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
+        """Plan a scan of reflections that are there, each of which fits its share of a call."""
+        raise NotImplementedError(f"{type(self).__name__}._course left the plan to _course_over, which is missing")
+
+    def _begin_over(
+        self, reflections: Sequence[Reflection], context: StrategyContext
+    ) -> tuple[Scan, Sequence[Reflection]]:
+        room = call_room(self.max_call_tokens, context)
+        items = fit_reflections(reflections, fit_limit(room), context.component, context.emit, context.iteration)
+        course = self._course_over(items, room, context)
+        return ShardScan(self.name, course, len(items), room, context, fitted=True), items
+
+
+class Dealt(Sharded):
+    """What aggregators share whose shards are dealt by the paper's shuffle, so that they are known beforehand.
+
+    Attributes:
+        copies: Copies of each reflection, p.
+        placement: How copies are placed.
+        fan_in: The most reflections one call may take.
+        window: How many shards a copy may travel, or ``None``.
+    """
+
+    copies: int
+    placement: Placement
+    fan_in: int
+    window: int | None
+
     def reads(self, size: int) -> int:
         """Return the shards of the plan; each counts once, also where its reflections need several calls."""
         return shard_count(size, self.copies, self.fan_in, self.placement, self.window) if size else 0
@@ -81,19 +105,3 @@ class Sharded(Aggregator):
             fan_in = max(min(fan_in, room // min(tokens, fit_limit(room))), 2)
         plan = plan_scan(size, self.copies, fan_in, context.stream("shuffle"), self.placement, window=self.window)
         return [node.sources for node in plan.levels[0]] if plan.levels else []
-
-    @abstractmethod
-    def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course | None:
-        """Plan a scan from its size alone, or return ``None`` where the reflections decide its shards."""
-
-    def _course_over(self, items: Sequence[Reflection], room: int, context: StrategyContext) -> Course:
-        """Plan a scan of reflections that are there, each of which fits its share of a call."""
-        raise NotImplementedError(f"{type(self).__name__}._course left the plan to _course_over, which is missing")
-
-    def _begin_over(
-        self, reflections: Sequence[Reflection], context: StrategyContext
-    ) -> tuple[Scan, Sequence[Reflection]]:
-        room = call_room(self.max_call_tokens, context)
-        items = fit_reflections(reflections, fit_limit(room), context.component, context.emit, context.iteration)
-        course = self._course_over(items, room, context)
-        return ShardScan(self.name, course, len(items), room, context, fitted=True), items

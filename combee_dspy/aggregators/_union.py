@@ -18,7 +18,7 @@ from combee_dspy.aggregators._reading import (
     read_texts,
     token_budget,
 )
-from combee_dspy.aggregators._sharded import Sharded
+from combee_dspy.aggregators._sharded import Dealt
 from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
 from combee_dspy.aggregators._topics import topic_groups
@@ -39,7 +39,7 @@ _ADD = Question(AddLessons, "most_lessons", "lessons")
 _WORDS_PER_TOKEN = 0.65
 
 
-class Union(Sharded):
+class Union(Dealt):
     """Reads shards of reflections in parallel; each returns lines to add, and code joins the lines.
 
     The shards are those of :class:`combee_dspy.aggregators.ParallelScan`. Their

@@ -36,6 +36,17 @@ def test_every_reflection_is_learned_from_in_one_batch_a_level(
     assert predict.roles == {"proposer"}
 
 
+def test_a_large_batch_gets_more_shards_rather_than_longer_ones(
+    context_of: Any, learner: Any, reflections: Any
+) -> None:
+    """Sixteen records a call, so thirty shards of 240 reflections at two copies, and one merge of their lists."""
+    context, predict, events = context_of(learner)
+    ParallelScan().aggregate(reflections(240), context)
+    assert events[0].levels == (30, 1)
+    shards = predict.batches[0][1]
+    assert {len(call["examples_with_feedback"]) for call in shards} == {call["most_lessons"] for call in shards} == {16}
+
+
 def test_no_reflections_need_no_call(context_of: Any, learner: Any) -> None:
     context, predict, events = context_of(learner)
     assert ParallelScan().aggregate([], context) == Lessons("answer")

@@ -373,3 +373,8 @@ def test_more_rows_than_there_are_is_refused(formula_rows: Path) -> None:
 def test_formula_without_rows_is_an_error() -> None:
     with pytest.raises(DataSourceError, match="no path"):
         run_speed(replace(TINY, benchmark="formula", params={}))
+
+
+def test_lessons_by_mistake_are_refused_where_answers_are_no_numbers() -> None:
+    with pytest.raises(ArgumentValueError, match='lessons="formula"'):
+        list(run_speed(replace(TINY, methods=("gepa",), params={"task": "route"})))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy import Combee
+from combee_dspy.aggregators import ParallelScan
 from combee_dspy.engine.ahead import Ahead, AheadEntry
 from combee_dspy.engine.allowance import Allowance, speculation_room
 from combee_dspy.engine.foresight import Foresight
@@ -392,6 +393,16 @@ def test_reads_are_counted_and_outlive_a_checkpoint(world: Any, states: list[Run
 
 
 REFUSED = {"operators": ["insert"], "budget": Budget(epochs=1), "max_metric_calls": 5000}
+
+
+@pytest.mark.parametrize("fan_in", [2, 16])
+def test_a_guess_of_reads_is_counted_by_the_shards_of_the_plan(world: Any, fan_in: int) -> None:
+    """Every guess is wrong, and drops a scan that was planned in full: nine records in three shards, or in nine."""
+    given = {**WRONG, "reflection_minibatch_size": 9, "aggregator": ParallelScan(fan_in=fan_in)}
+    program, _ = _run(world, speculation=0.9, **given)
+    wasted = program.combee_report.speculative_reads
+    assert wasted > 0
+    assert wasted % {2: 9, 16: 3}[fan_in] == 0
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])

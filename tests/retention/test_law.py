@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.aggregators import PlanNode, ScanPlan, plan_scan
+from combee_dspy.aggregators import ParallelScan, PlanNode, ScanPlan, plan_scan
+from combee_dspy.events import Event, ScanStarted
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import Reflection
 from combee_dspy.retention import (
     RetentionFit,
     RetentionLaw,
@@ -21,7 +23,9 @@ from combee_dspy.retention import (
     survival_range,
     tune_scan,
 )
+from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive
+from combee_dspy.testing.doubles import ScriptedPredict
 
 
 def known(law: RetentionLaw) -> RetentionFit:
@@ -230,9 +234,20 @@ def test_a_budget_of_calls_rules_settings_out() -> None:
     assert tune_scan(crowded, 40, copies=(1,), fan_ins=(4,), max_calls=2).best is None
 
 
+@pytest.mark.parametrize("n", [40, 240, 600])
+@pytest.mark.parametrize("fan_in", [8, 16, 32])
+def test_the_tree_that_is_tuned_is_the_one_that_a_scan_makes(n: int, fan_in: int) -> None:
+    laws = RetentionLaws(known(RetentionLaw()), known(RetentionLaw()))
+    (choice,) = tune_scan(laws, n, copies=(2,), fan_ins=(fan_in,)).choices
+    events: list[Event] = []
+    context = StrategyContext("answer", "Answer.", ScriptedPredict(), events.append)
+    ParallelScan(fan_in=fan_in).aggregate([Reflection(i, {"Feedback": f"fact {i}"}) for i in range(n)], context)
+    assert [event.levels for event in events if isinstance(event, ScanStarted)] == [choice.levels]
+
+
 def test_more_copies_pay_where_calls_forget_and_merges_do_not() -> None:
     forgetful = RetentionLaws(known(RetentionLaw(0.5)), known(RetentionLaw()))
-    tuned = tune_scan(forgetful, 60, copies=(1, 2, 3), fan_ins=(32,))
+    tuned = tune_scan(forgetful, 60, copies=(1, 2, 3), fan_ins=(32,), max_lessons=32)
     assert [one.predicted.survival for one in tuned.choices] == pytest.approx([0.5, 0.75, 0.875])
     assert tuned.best is not None
     assert tuned.best.copies == 3

@@ -184,6 +184,22 @@ def check_survives_empty_answers(strategy: Aggregator) -> None:
         _check_lessons(_run(strategy, count, ScriptedPredict(empty=True)), count)
 
 
+def check_reads_are_counted(strategy: Aggregator) -> None:
+    """What a guessed scan is counted as; a scan of nothing is none."""
+    for count in COUNTS:
+        reads = attempt(
+            lambda count=count: strategy.reads(count),  # type: ignore[misc]
+            f"`reads({count})` returns",
+            "it is asked before a minibatch that may never be needed is read",
+        )
+        expect(
+            isinstance(reads, int) and (reads >= 1 if count else reads == 0),
+            f"`reads({count})` is a number of shards, {'1 or more' if count else '0'}",
+            f"it is {reads!r}",
+            "return how many shards a scan of so many reflections reads, or leave the method as inherited",
+        )
+
+
 CHECKS = (
     check_takes_any_number_of_reflections,
     check_no_reflections_cost_nothing,
@@ -193,4 +209,5 @@ CHECKS = (
     check_every_call_goes_through_predict,
     check_survives_failed_calls,
     check_survives_empty_answers,
+    check_reads_are_counted,
 )
