@@ -90,8 +90,8 @@ class Combee(Teleprompter):
             no search: each minibatch is predicted, reflected on and curated, by shards of
             ``aggregator``'s shuffle; its epochs bound the run, a budget may end it sooner.
         aggregator: Turns reflections into lessons: a name, or an object. By default ``union``:
-            the paper's shards, joined by code rather than by further calls. In this project's
-            sweep over batch sizes it kept the most lessons at the fewest calls; the paper's own
+            the paper's shards, sixteen records at most in each, joined by code rather than by further
+            calls. In this project's simulated sweep it kept the most lessons of large batches; the paper's own
             is ``parallel-scan``. ``single-call`` with its defaults, a ``reflection_minibatch_size`` and nothing else of
             Combee's own is parity with ``dspy.GEPA``: see :meth:`parity`.
         operators: Each makes one child from what one scan taught. By default ``insert``: instructions
