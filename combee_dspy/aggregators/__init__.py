@@ -4,6 +4,7 @@ from combee_dspy.aggregators._alternatives import NodeAlternative, node_lessons
 from combee_dspy.aggregators._base import Aggregator, ReadyShard, Scan
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._plan import PlanNode, ScanPlan, TokenBudget, plan_scan
+from combee_dspy.aggregators._sharded import Dealt
 from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
@@ -11,6 +12,7 @@ from combee_dspy.aggregators._union import Union
 
 __all__ = [
     "Aggregator",
+    "Dealt",
     "NodeAlternative",
     "ParallelScan",
     "PlanNode",

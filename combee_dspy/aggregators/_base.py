@@ -110,10 +110,10 @@ class Aggregator(Strategy):
         return None
 
     def reads(self, size: int) -> int:
-        """Return how many shards a scan of so many reflections reads: by the paper's plan ⌊√n⌋, unless overridden.
+        """Return how many shards a scan begun for so many reflections reads: the paper's ⌊√n⌋, unless overridden.
 
-        What a scan that may turn out to be for nothing is counted as before it begins,
-        without what is offered to it again.
+        What a scan that may turn out to be for nothing is counted as before :meth:`begin`,
+        without what is offered to it again. Of no account where :meth:`begin` returns none.
 
         Args:
             size: Reflections, at least 0.

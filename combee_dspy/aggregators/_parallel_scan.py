@@ -10,8 +10,7 @@ from combee_dspy.aggregators._scan import merged_tree
 from combee_dspy.aggregators._sharded import Dealt
 from combee_dspy.aggregators._stream import Course
 from combee_dspy.aggregators._telling import ScanTeller
-from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.shuffle import PLACEMENTS, Placement
+from combee_dspy.shuffle import Placement
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["ParallelScan"]
@@ -28,13 +27,13 @@ class ParallelScan(Dealt):
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
-        fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to
-            56 reflections at two copies; larger batches get more shards rather than longer ones.
-            In the sweep on the simulated service (see the results), which takes in about 12
-            records a call, 16 keep 0.94 of the lessons of a batch of 240 and 32 keep 0.78.
-            ``combee tune-scan`` measures what a model takes in.
+        fan_in: The most reflections one call may take; merges have a limit of their own. 16 keeps the
+            paper's ⌊√n⌋ shards up to 56 reflections at two copies; larger batches get more shards
+            rather than longer ones (see :class:`combee_dspy.aggregators.Union` for what that keeps;
+            here the last merge is what loses). ``combee tune-scan`` measures what a model takes in.
         merge_fan_in: The most lists of lessons one call may merge; fewer where so many of
-            ``max_lessons`` would not fit. Lists are short: 32 keep two levels up to about 256 reflections.
+            ``max_lessons`` would not fit beside the instruction. Lists are short: 32 keep two
+            levels up to 256 reflections, as long as the instruction takes less than about 2,500 tokens.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
             24,000 leaves room for the answer in a 32k context. A reflection may
             take a quarter of what the prompt leaves; longer ones are split or trimmed.
@@ -69,11 +68,8 @@ class ParallelScan(Dealt):
         Raises:
             ArgumentValueError: A parameter is out of its range.
         """
-        check_least(self, {"copies": 1, "fan_in": 2, "merge_fan_in": 2, "max_lessons": 1})
-        if self.placement not in PLACEMENTS:
-            raise ArgumentValueError("placement", self.placement, "is unknown", f"Give {' or '.join(PLACEMENTS)}.")
-        if self.window is not None:
-            check_least(self, {"window": 1})
+        check_least(self, {"merge_fan_in": 2, "max_lessons": 1})
+        self._check_deal()
         check_call_tokens(self.max_call_tokens)
 
     def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course:

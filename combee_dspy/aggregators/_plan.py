@@ -106,7 +106,7 @@ def plan_scan(  # noqa: PLR0913 - a pure function of all that decides a plan
     k = ⌊√n⌋ shards and a root over them (§3.1), which makes n < 4 a single call.
     Where ⌈pn/k⌉ reflections would pass the fan-in limit, k grows to the fewest
     shards that respect it. Above them stands a tree of the merges' fan-in F, of
-    depth 1 + ⌈log_F(k)⌉, which is the least for k shards.
+    ⌈log_F(k)⌉ levels, the fewest for k shards.
 
     With a token budget, shards shrink by one reflection at a time until each
     one's estimated tokens fit. The sums of the shards decide, not the longest

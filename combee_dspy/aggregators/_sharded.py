@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from combee_dspy.aggregators._base import Aggregator, Scan
 from combee_dspy.aggregators._plan import plan_scan, shard_count
-from combee_dspy.aggregators._reading import call_room, fit_limit
+from combee_dspy.aggregators._reading import call_room, check_least, fit_limit
 from combee_dspy.aggregators._stream import Course, ShardScan
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.reflections import fit_reflections
-from combee_dspy.shuffle import Placement
+from combee_dspy.shuffle import PLACEMENTS, Placement
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["Dealt", "Sharded"]
@@ -72,7 +72,7 @@ class Sharded(Aggregator):
 
 
 class Dealt(Sharded):
-    """What aggregators share whose shards are dealt by the paper's shuffle, so that they are known beforehand.
+    """What aggregators share whose shards are dealt by the paper's shuffle, from the number of reflections alone.
 
     Attributes:
         copies: Copies of each reflection, p.
@@ -86,8 +86,24 @@ class Dealt(Sharded):
     fan_in: int
     window: int | None
 
+    def _check_deal(self) -> None:
+        """Check what decides the shards.
+
+        Raises:
+            ArgumentValueError: A parameter is out of its range, or no number of shards is small enough.
+        """
+        check_least(self, {"copies": 1, "fan_in": 2})
+        if self.placement not in PLACEMENTS:
+            raise ArgumentValueError("placement", self.placement, "is unknown", f"Give {' or '.join(PLACEMENTS)}.")
+        if self.window is None:
+            return
+        check_least(self, {"window": 1})
+        if self.placement == "plain" and self.copies > self.fan_in * self.window:
+            problem = f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
+            raise ArgumentValueError("copies", self.copies, problem, "Give a larger window or fan_in, or window=None.")
+
     def reads(self, size: int) -> int:
-        """Return the shards of the plan; each counts once, also where its reflections need several calls."""
+        """Return the shards of the plan; each counts once, also where its reflections need several calls, or none."""
         return shard_count(size, self.copies, self.fan_in, self.placement, self.window) if size else 0
 
     def _shards(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> list[tuple[int, ...]]:

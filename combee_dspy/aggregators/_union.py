@@ -26,7 +26,7 @@ from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lesson, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_tokens
-from combee_dspy.shuffle import PLACEMENTS, Placement
+from combee_dspy.shuffle import Placement
 from combee_dspy.strategies import StrategyContext
 
 __all__ = ["Sharding", "Union"]
@@ -57,9 +57,12 @@ class Union(Dealt):
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
-        fan_in: The most reflections one call may take. 16, as for the parallel scan.
+        fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to 56
+            reflections at two copies; larger batches get more shards rather than longer ones. In the
+            sweep on the simulated service (see the results), which takes in about 12 records a call, 16
+            keep 0.94 of the lessons of a batch of 240 and 32 keep 0.78, for a quarter fewer tokens.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
-        max_lessons: The most lines a shard may return.
+        max_lessons: The most lines a shard may return: two for each reflection of a full shard.
         window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4: from
             eight shards on (57 reflections) they are dealt in blocks of four to seven, so that an early
             shard need not wait for the last rollout. ``combee_dspy.bench.placement`` shows, with the
@@ -103,12 +106,10 @@ class Union(Dealt):
         Raises:
             ArgumentValueError: A parameter is out of its range.
         """
-        check_least(self, {"copies": 1, "fan_in": 2, "max_lessons": 1, "max_tokens": 1})
-        if self.window is not None:
-            check_least(self, {"window": 1})
-        for name, known in (("placement", PLACEMENTS), ("sharding", SHARDINGS)):
-            if getattr(self, name) not in known:
-                raise ArgumentValueError(name, getattr(self, name), "is unknown", f"Give {' or '.join(known)}.")
+        check_least(self, {"max_lessons": 1, "max_tokens": 1})
+        self._check_deal()
+        if self.sharding not in SHARDINGS:
+            raise ArgumentValueError("sharding", self.sharding, "is unknown", f"Give {' or '.join(SHARDINGS)}.")
         if not 0 < self.similarity <= 1:
             raise ArgumentValueError("similarity", self.similarity, "is not in (0, 1]", "1 joins equal lessons only.")
         check_call_tokens(self.max_call_tokens)

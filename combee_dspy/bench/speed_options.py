@@ -64,15 +64,16 @@ class SpeedOptions:
             The two agree on raw records; on lists of lessons, which are short, the second takes in more.
         lessons: What one lesson of the simulated model covers: ``"mistake"``, one kind of mistake with a formula,
             or ``"formula"``, all about it. The first 240 questions of the Formula benchmark need 119 to 131 lessons
-            by mistake (ten seeds) and 50 by formula; in the project's measurements on that benchmark whose
-            latencies the service has there were 123. The bundled formula-mini needs 80 to 82 by mistake.
+            by mistake (ten seeds) and 50 by formula; there were 123 in the measured comparison whose latencies
+            the service has. The bundled formula-mini needs 80 to 82 by mistake. Answers must be numbers.
         temperature: Temperature of both LMs, 0 or above; ``None`` says nothing of one to an endpoint, and 0 to the
             simulated one. At 0 that answers a question by what it was taught alone, whatever the prompt around it;
             above, however little, every call is a draw of its own.
         base_accuracy: Share of questions that the simulated model answers rightly untaught. At 0, and 1 for the
             next, a question is answered rightly where its lesson was taught and nowhere else: the service's law
-            without luck. Hardly a minibatch is without a mistake then, so that the serial peer skips few.
-            The ACE paper (arXiv 2510.04618) reports 0.675 for DeepSeek-V3.1 on Formula.
+            without luck. Nearly every lesson improves its minibatch then, so that the serial peer accepts and
+            validates nearly every child, which favours large multiples over it. The ACE paper
+            (arXiv 2510.04618) reports 0.675 for DeepSeek-V3.1 on Formula, where multiples are smaller.
         taught_accuracy: Share of questions that it answers rightly when it has been taught what they need; the
             others are too hard for it. The best that the same paper's methods reach with that model is 0.855.
         benchmark: A benchmark's name.

@@ -44,6 +44,8 @@ _LABEL = "simulated service, no language model"
 _MODEL = "Model"
 _SCAN = "Scan"
 _PROBE = "Probe"
+# What parallel-scan merges by default; the advice names it where it is another.
+_MERGE_FAN_IN = 32
 
 
 @guarded
@@ -74,7 +76,7 @@ def tune_scan(  # noqa: PLR0913 - one parameter an option
             help="Most lists in one merge. 32 is parallel-scan's default.",
             rich_help_panel=_SCAN,
         ),
-    ] = 32,
+    ] = _MERGE_FAN_IN,
     reflection_tokens: Annotated[
         int, typer.Option(min=1, help="Mean tokens of one reflection.", rich_help_panel=_SCAN)
     ] = 300,
@@ -114,7 +116,7 @@ def tune_scan(  # noqa: PLR0913 - one parameter an option
     )
     if json_file is not None:
         _write(json_file, lm, probe, laws, tuned)
-    _show(lm, probe, laws, tuned)
+    _show(lm, probe, laws, tuned, merge_fan_in)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -181,7 +183,7 @@ def _fitted(probe: ProbeResult, seed: int) -> RetentionLaws:
     return RetentionLaws(fit_retention(probe.reads, seed=seed), fit_retention(probe.merges, seed=seed))
 
 
-def _show(lm: str | None, probe: ProbeResult, laws: RetentionLaws, tuned: TunedScan) -> None:
+def _show(lm: str | None, probe: ProbeResult, laws: RetentionLaws, tuned: TunedScan, merge_fan_in: int) -> None:
     console = Console()
     console.print(_retention_table(lm or _LABEL, probe, laws))
     if probe.failed:
@@ -194,11 +196,12 @@ def _show(lm: str | None, probe: ProbeResult, laws: RetentionLaws, tuned: TunedS
             console.print(f"{name}: {said}")
     console.print(_choice_table(tuned))
     best = tuned.best
+    merges = "" if merge_fan_in == _MERGE_FAN_IN else f", merge_fan_in={merge_fan_in}"
     if best is None:
         console.print("No setting respects --max-calls.")
         return
     console.print(
-        f"Take copies={best.copies}, fan_in={best.fan_in}: "
+        f"Take copies={best.copies}, fan_in={best.fan_in}{merges}: "
         f"{best.predicted.survival:.1%} of the lessons expected "
         f"({best.predicted.low:.1%} to {best.predicted.high:.1%}), "
         f"{best.calls} calls, about {best.tokens:,} tokens a scan."

@@ -33,7 +33,8 @@ class BatchView:
         score_variance: Variance of the parents' scores so far, if any.
         record_tokens: Mean estimated tokens of a reflection, if measured.
         call_tokens: Tokens of reflections that one LM call may hold, if known.
-        fan_in: The most reflections that one LM call is given, if there is such a limit.
+        fan_in: The most reflections that one LM call is given, where shards are dealt by such a limit.
+        merge_fan_in: The most lists that one LM call merges then; ``None`` where code joins them.
     """
 
     iteration: int
@@ -52,6 +53,7 @@ class BatchView:
     record_tokens: float | None = None
     call_tokens: int | None = None
     fan_in: int | None = None
+    merge_fan_in: int | None = None
 
 
 class BatchController(Strategy):

@@ -86,24 +86,29 @@ def capacity_bound(view: BatchView, waves: int) -> Bound:
 
 
 def context_bound(view: BatchView) -> Bound | None:
-    """Bound by what one call can read of the paper's plan.
+    """Bound by what the calls of a two-level scan can read: larger batches would need a third level, and its time.
 
-    With k = ⌊√n⌋ shards and two copies of each reflection (Combee §3.1, §3.2), a
-    shard holds about 2·√n reflections of ``record_tokens`` tokens. They fit into
-    ``call_tokens`` while n ≤ (call_tokens / (2·record_tokens))². Larger batches
-    would need smaller shards, and in the end a third level and its time. Nothing
-    is bound where no call is given more reflections than fit, whatever n is.
+    Two copies of each reflection (Combee §3.2) of ``record_tokens`` tokens go to
+    shards. Where those are dealt by a ``fan_in``, one holds m reflections, as many
+    as that and ``call_tokens`` allow, and n ≤ merge_fan_in·m / 2 leaves no more
+    lists than one call merges; where code joins the lists, nothing is bound.
+    Otherwise the shards are taken for the paper's: k = ⌊√n⌋ (§3.1) of about 2·√n
+    reflections, which fit while n ≤ (call_tokens / (2·record_tokens))².
     """
     if view.call_tokens is None or view.record_tokens is None or not view.record_tokens > 0:
         return None
-    if view.fan_in is not None and view.fan_in * view.record_tokens <= view.call_tokens:
+    if view.fan_in is None:
+        most = view.call_tokens / (_COPIES * view.record_tokens)
+        # Beyond this every batch fits, and squaring could overflow.
+        limit = view.trainset_size if most > view.trainset_size else int(max(0.0, most) ** 2)
+    elif view.merge_fan_in is None:
         return None
-    root = max(0.0, view.call_tokens / (_COPIES * view.record_tokens))
-    # Beyond this every batch fits, and squaring could overflow.
-    limit = view.trainset_size if root > view.trainset_size else int(root * root)
+    else:
+        held = max(1, int(min(float(view.fan_in), view.call_tokens / view.record_tokens)))
+        limit = view.merge_fan_in * held // _COPIES
     reason = (
-        f"the paper's shards of {max(1, limit)} reflections of {view.record_tokens:.0f} tokens "
-        f"fit into calls that hold {view.call_tokens}"
+        f"two levels of calls that hold {view.call_tokens} tokens each "
+        f"take in {max(1, limit)} reflections of {view.record_tokens:.0f} tokens"
     )
     return Bound("context", max(1, limit), reason)
 

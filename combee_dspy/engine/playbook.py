@@ -26,6 +26,7 @@ from combee_dspy.engine.services import Services, started
 from combee_dspy.engine.settings import Models, Settings, rollout_limit, specs_of
 from combee_dspy.engine.spending import dump_totals, load_totals
 from combee_dspy.engine.state import RunState
+from combee_dspy.engine.views import call_limits
 from combee_dspy.evaluation import Receipt
 from combee_dspy.events import (
     BatchPlanned,
@@ -286,6 +287,7 @@ class _PlaybookRun:
         earlier = () if after is None else (after.decision.size,)
         waiting = 0 if after is None else after.size
         task = self.services.ledger.snapshot().by_role.get("task")
+        limits = call_limits(self.settings.aggregator)
         return BatchView(
             iteration=iteration,
             trainset_size=len(self.splits.train),
@@ -300,8 +302,9 @@ class _PlaybookRun:
             children=0,
             score_variance=state.score_variance,
             record_tokens=state.mean_record_tokens,
-            call_tokens=getattr(self.settings.aggregator, "max_call_tokens", None),
-            fan_in=getattr(self.settings.aggregator, "fan_in", None),
+            call_tokens=limits.call_tokens,
+            # Its shards' deltas are joined by code.
+            fan_in=limits.fan_in,
         )
 
     def _costs(self) -> Mapping[str, Any]:

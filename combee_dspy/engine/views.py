@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from combee_dspy.aggregators import Aggregator
+from combee_dspy.aggregators import Aggregator, Dealt, ParallelScan
 from combee_dspy.checks import Splits
 from combee_dspy.controllers import BatchView
 from combee_dspy.costs import Ledger
 from combee_dspy.engine.state import RunState
 
-__all__ = ["ViewMaker"]
+__all__ = ["CallLimits", "ViewMaker", "call_limits"]
+
+
+class CallLimits(NamedTuple):
+    """What an aggregator puts into one call, for :class:`combee_dspy.controllers.BatchView`."""
+
+    call_tokens: int | None
+    fan_in: int | None
+    merge_fan_in: int | None
+
+
+def call_limits(aggregator: Aggregator) -> CallLimits:
+    """Return what an aggregator puts into one call at most; ``None`` for what is not known."""
+    tokens = getattr(aggregator, "max_call_tokens", None)
+    if not isinstance(aggregator, Dealt):
+        # A parameter of that name may mean something else there.
+        return CallLimits(tokens, None, None)
+    return CallLimits(
+        tokens, aggregator.fan_in, aggregator.merge_fan_in if isinstance(aggregator, ParallelScan) else None
+    )
 
 
 class ViewMaker:
@@ -31,7 +50,7 @@ class ViewMaker:
         self._state = state
         self._splits = splits
         self._ledger = ledger
-        self._aggregator = aggregator
+        self._limits = call_limits(aggregator)
         self._limit = limit
 
     def maker(
@@ -68,8 +87,9 @@ class ViewMaker:
                 screen=screen,
                 score_variance=self._state.score_variance,
                 record_tokens=self._state.mean_record_tokens,
-                call_tokens=getattr(self._aggregator, "max_call_tokens", None),
-                fan_in=getattr(self._aggregator, "fan_in", None),
+                call_tokens=self._limits.call_tokens,
+                fan_in=self._limits.fan_in,
+                merge_fan_in=self._limits.merge_fan_in,
             )
 
         return make

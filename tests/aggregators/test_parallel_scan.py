@@ -47,6 +47,17 @@ def test_a_large_batch_gets_more_shards_rather_than_longer_ones(
     assert {len(call["examples_with_feedback"]) for call in shards} == {call["most_lessons"] for call in shards} == {16}
 
 
+@pytest.mark.parametrize(
+    ("params", "levels"), [({"merge_fan_in": 4}, (13, 4, 1)), ({"max_call_tokens": 5_000}, (13, 3, 1))]
+)
+def test_merges_take_as_many_lists_as_they_may_and_as_fit(
+    params: dict[str, int], levels: tuple[int, ...], context_of: Any, learner: Any, reflections: Any
+) -> None:
+    context, _, events = context_of(learner)
+    ParallelScan(**params).aggregate(reflections(100), context)
+    assert events[0].levels == levels
+
+
 def test_no_reflections_need_no_call(context_of: Any, learner: Any) -> None:
     context, predict, events = context_of(learner)
     assert ParallelScan().aggregate([], context) == Lessons("answer")
@@ -198,6 +209,7 @@ def test_the_same_seed_gives_the_same_shards_and_another_place_others(
         {"max_call_tokens": 10},
         {"max_lessons": 0},
         {"placement": "x"},
+        {"copies": 3, "placement": "plain", "fan_in": 2, "window": 1},
         {"window": 0},
     ],
 )

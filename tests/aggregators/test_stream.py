@@ -261,8 +261,10 @@ def test_a_scan_is_begun_only_with_parameters_in_range(context_of: Any, learner:
         Union(copies=0).begin(3, context)
 
 
-@pytest.mark.parametrize("aggregator", [Union(), Union(window=None, fan_in=5), ParallelScan(copies=3)], ids=str)
-@pytest.mark.parametrize("size", [0, 3, 40, 60, 240])
+@pytest.mark.parametrize(
+    "aggregator", [Union(), Union(window=3, fan_in=5), Union(window=None, fan_in=5), ParallelScan(copies=3)], ids=str
+)
+@pytest.mark.parametrize("size", [0, 3, 40, 60, 61, 240])
 def test_reads_are_the_shards_of_the_plan(aggregator: Any, size: int, context_of: Any, learner: Any) -> None:
     context, predict, _ = context_of(learner)
     streamed(aggregator, made(size, range(size)), range(size), [], context)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from combee_dspy.aggregators import ParallelScan
 from combee_dspy.cli import main, tune_scan
 
 QUICK = ("--sizes", "4,16,48", "--calls", "2", "--reflections", "20", "--fan-in", "8,32")
@@ -80,3 +82,11 @@ def test_a_service_that_fails_every_call_is_no_measurement(
     assert code == 3
     assert "nothing was measured" in err
     assert "very-secret" not in out + err
+
+
+def test_the_advice_names_the_merges_where_they_are_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    default = inspect.signature(ParallelScan).parameters["merge_fan_in"].default
+    for given, named in (([], False), (["--merge-fan-in", str(default)], False), (["--merge-fan-in", "4"], True)):
+        code, out, err = shell(capsys, *QUICK, *given)
+        assert code == 0, err
+        assert (", merge_fan_in=4:" in " ".join(out.split())) == named

@@ -56,9 +56,13 @@ def test_context_limits_nothing_where_it_was_not_measured(record, call):
     assert context_bound(replace(VIEW, record_tokens=record, call_tokens=call)) is None
 
 
-@pytest.mark.parametrize(("fan_in", "limit"), [(16, None), (17, 64), (None, 64)])
-def test_context_limits_nothing_where_a_call_never_gets_more_than_fits(fan_in, limit):
-    bound = context_bound(replace(VIEW, record_tokens=100.0, call_tokens=1600, fan_in=fan_in))
+@pytest.mark.parametrize(
+    ("fan_in", "merge", "record", "limit"),
+    [(16, None, 100.0, None), (16, 32, 100.0, 256), (16, 32, 101.0, 240), (16, 4, 500.0, 6), (16, 32, 1e6, 16)],
+)
+def test_context_counts_the_lists_that_one_call_merges(fan_in, merge, record, limit):
+    view = replace(VIEW, record_tokens=record, call_tokens=1600, fan_in=fan_in, merge_fan_in=merge)
+    bound = context_bound(view)
     assert (bound.limit if bound else None) == limit
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import math
 import random
 
@@ -287,3 +288,10 @@ def test_a_range_needs_a_scan_and_reflections() -> None:
         survival_range(laws, plan_scan(9, 1, 8, derive(0, "x")), 0)
     with pytest.raises(ArgumentValueError, match="plan"):
         survival_range(laws, ScanPlan(0, 1, ()), 1)
+
+
+def test_scans_are_predicted_by_the_defaults_of_the_aggregator() -> None:
+    scan = inspect.signature(ParallelScan).parameters
+    assert inspect.signature(tune_scan).parameters["merge_fan_in"].default == scan["merge_fan_in"].default
+    for predicts in (tune_scan, predicted_survival, survival_range):
+        assert inspect.signature(predicts).parameters["max_lessons"].default == scan["max_lessons"].default

@@ -141,7 +141,7 @@ WRONG = [
     (variant(aggregate=hide_failures), "check_survives_failed_calls", "no node says so"),
     (variant(aggregate=give_up), "check_survives_failed_calls", "nothing was returned"),
     (variant(aggregate=keep_blanks), "check_survives_empty_answers", "blank"),
-    (variant(reads=lambda self, size: size / 2), "check_reads_are_counted", "number of shards"),
+    (variant(reads=lambda self, size: float(size)), "check_reads_are_counted", "number of shards"),
     (variant(reads=lambda self, size: 1), "check_reads_are_counted", "reads(0)"),
 ]
 
