@@ -29,8 +29,8 @@ the model is right where it was taught and nowhere else, and a formula has up to
 lessons. So nearly every lesson helps, serial dspy.GEPA accepts and validates nearly every
 child, and multiples over it are large. They are smallest where it skips most minibatches,
 as by what the ACE paper reports for DeepSeek-V3.1 on Formula: --lessons formula
---base-accuracy 0.675 --taught-accuracy 0.855. Scans that write their lessons again do
-worst by --attention items. Show those beside it. --program predict answers at once.
+--base-accuracy 0.675 --taught-accuracy 0.855. By --attention items full rewrites lose
+most lessons. Show those beside it. --program predict answers at once.
 
 \b
     combee bench speed
