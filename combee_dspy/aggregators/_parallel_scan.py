@@ -72,9 +72,17 @@ class ParallelScan(Dealt):
         self._check_deal()
         check_call_tokens(self.max_call_tokens)
 
+    def lists(self, room: int) -> int:
+        """Return how many lists of lessons one call merges.
+
+        Args:
+            room: Estimated tokens that they may take together.
+        """
+        return min(self.merge_fan_in, max(2, room // (self.max_lessons * LESSON_TOKENS)))
+
     def _course(self, size: int, room: int, context: StrategyContext, tokens: int | None) -> Course:
         shards = self._shards(size, room, context, tokens)
-        fan_in = min(self.merge_fan_in, max(2, room // (self.max_lessons * LESSON_TOKENS)))
+        fan_in = self.lists(room)
         above = list(merge_levels(len(shards), fan_in))
         called = above[:-1] if context.joined_later else above
         planned = (len(shards), *(sum(len(node.sources) > 1 for node in nodes) for nodes in called))

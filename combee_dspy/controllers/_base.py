@@ -35,6 +35,7 @@ class BatchView:
         call_tokens: Tokens of reflections that one LM call may hold, if known.
         fan_in: The most reflections that one LM call is given, where shards are dealt by such a limit.
         merge_fan_in: The most lists that one LM call merges then; ``None`` where code joins them.
+        copies: Copies of each reflection that are dealt then.
     """
 
     iteration: int
@@ -54,6 +55,7 @@ class BatchView:
     call_tokens: int | None = None
     fan_in: int | None = None
     merge_fan_in: int | None = None
+    copies: int = 2
 
 
 class BatchController(Strategy):

@@ -88,12 +88,13 @@ def capacity_bound(view: BatchView, waves: int) -> Bound:
 def context_bound(view: BatchView) -> Bound | None:
     """Bound by what the calls of a two-level scan can read: larger batches would need a third level, and its time.
 
-    Two copies of each reflection (Combee §3.2) of ``record_tokens`` tokens go to
-    shards. Where those are dealt by a ``fan_in``, one holds m reflections, as many
-    as that and ``call_tokens`` allow, and n ≤ merge_fan_in·m / 2 leaves no more
-    lists than one call merges; where code joins the lists, nothing is bound.
-    Otherwise the shards are taken for the paper's: k = ⌊√n⌋ (§3.1) of about 2·√n
-    reflections, which fit while n ≤ (call_tokens / (2·record_tokens))².
+    p copies of each reflection (Combee §3.2) of ``record_tokens`` tokens go to
+    shards. Where those are dealt by a ``fan_in``, one holds m ≥ 2 reflections, as
+    many as that and ``call_tokens`` allow, and n ≤ merge_fan_in·m / p with
+    ⌊√n⌋ ≤ merge_fan_in leaves no more lists than one call merges beside a short
+    instruction; where code joins the lists, nothing is bound. Otherwise the shards are taken for the
+    paper's: k = ⌊√n⌋ (§3.1) of about 2·√n reflections, which fit while
+    n ≤ (call_tokens / (2·record_tokens))².
     """
     if view.call_tokens is None or view.record_tokens is None or not view.record_tokens > 0:
         return None
@@ -104,8 +105,8 @@ def context_bound(view: BatchView) -> Bound | None:
     elif view.merge_fan_in is None:
         return None
     else:
-        held = max(1, int(min(float(view.fan_in), view.call_tokens / view.record_tokens)))
-        limit = view.merge_fan_in * held // _COPIES
+        held = max(2, int(min(float(view.fan_in), view.call_tokens / view.record_tokens)))
+        limit = min(view.merge_fan_in * held // view.copies, (view.merge_fan_in + 1) ** 2 - 1)
     reason = (
         f"two levels of calls that hold {view.call_tokens} tokens each "
         f"take in {max(1, limit)} reflections of {view.record_tokens:.0f} tokens"

@@ -20,6 +20,7 @@ class CallLimits(NamedTuple):
     call_tokens: int | None
     fan_in: int | None
     merge_fan_in: int | None
+    copies: int = 2
 
 
 def call_limits(aggregator: Aggregator) -> CallLimits:
@@ -28,9 +29,8 @@ def call_limits(aggregator: Aggregator) -> CallLimits:
     if not isinstance(aggregator, Dealt):
         # A parameter of that name may mean something else there.
         return CallLimits(tokens, None, None)
-    return CallLimits(
-        tokens, aggregator.fan_in, aggregator.merge_fan_in if isinstance(aggregator, ParallelScan) else None
-    )
+    merged = aggregator.lists(aggregator.max_call_tokens) if isinstance(aggregator, ParallelScan) else None
+    return CallLimits(tokens, aggregator.fan_in, merged, aggregator.copies)
 
 
 class ViewMaker:
@@ -90,6 +90,7 @@ class ViewMaker:
                 call_tokens=self._limits.call_tokens,
                 fan_in=self._limits.fan_in,
                 merge_fan_in=self._limits.merge_fan_in,
+                copies=self._limits.copies,
             )
 
         return make

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from combee_dspy.aggregators import ParallelScan, SingleCall, Union
 from combee_dspy.controllers import BatchView
 from combee_dspy.controllers._clamps import (
     Bound,
@@ -18,6 +19,7 @@ from combee_dspy.controllers._clamps import (
     updates_bound,
     variance_bound,
 )
+from combee_dspy.engine.views import call_limits
 
 VIEW = BatchView(iteration=1, trainset_size=240, workers=8)
 
@@ -58,7 +60,7 @@ def test_context_limits_nothing_where_it_was_not_measured(record, call):
 
 @pytest.mark.parametrize(
     ("fan_in", "merge", "record", "limit"),
-    [(16, None, 100.0, None), (16, 32, 100.0, 256), (16, 32, 101.0, 240), (16, 4, 500.0, 6), (16, 32, 1e6, 16)],
+    [(16, None, 100.0, None), (16, 32, 100.0, 256), (16, 32, 101.0, 240), (16, 4, 500.0, 6), (16, 32, 1e6, 32)],
 )
 def test_context_counts_the_lists_that_one_call_merges(fan_in, merge, record, limit):
     view = replace(VIEW, record_tokens=record, call_tokens=1600, fan_in=fan_in, merge_fan_in=merge)
@@ -124,3 +126,20 @@ def test_the_minibatches_of_one_iteration_share_what_is_left():
 
 def test_without_a_budget_in_rollouts_nothing_is_clipped():
     assert budget_bound(VIEW) is None
+
+
+@pytest.mark.parametrize("params", [{}, {"max_call_tokens": 6_000}, {"copies": 3}, {"merge_fan_in": 4}, {"fan_in": 4}])
+def test_a_scan_of_as_many_as_the_context_allows_has_two_levels(params):
+    scan = ParallelScan(**params)
+    limits = call_limits(scan)
+    view = BatchView(iteration=1, trainset_size=10_000, record_tokens=10.0, **limits._asdict())
+    limit = context_bound(view).limit
+    shards = scan.reads(limit)
+    assert shards <= limits.merge_fan_in < scan.reads(2 * limit)
+
+
+@pytest.mark.parametrize("aggregator", [Union(), SingleCall()], ids=str)
+def test_what_merges_nothing_has_no_lists_to_count(aggregator):
+    limits = call_limits(aggregator)
+    assert limits.merge_fan_in is None
+    assert limits.fan_in == getattr(aggregator, "fan_in", None)
