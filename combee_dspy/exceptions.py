@@ -8,13 +8,17 @@
     │       ├── SplitOverlapError       two splits that must be disjoint share rows
     │       └── HeldoutMovedError       the held-out set or how it is scored has changed since it was pinned or read
     ├── PluginError                 an entry point is there but cannot be loaded
+    ├── MissingDistributionError    a command or benchmark lives in a distribution that is not installed
+    ├── JournalError                a journal cannot be used
+    │   ├── JournalMismatchError        it belongs to another program, data, metric or settings: lists what differs
+    │   ├── JournalDamagedError         it is not as it was written: says what can be recovered
+    │   └── JournalHeldError            another process is writing to it: says which
     ├── ServiceError                an LM service cannot be used
     │   ├── LMUnreachableError          the probe before the run failed: nothing was spent
     │   └── InfrastructureError         rollouts kept failing for reasons that are not the program's
     ├── EvaluationError             a figure cannot be had, or cannot be trusted
-    │   ├── HeldoutReadError            the held-out set has been read before by this contract
-    │   ├── ReceiptError                a book of receipts, or a line of it, is not as it was written
-    │   ├── CalibrationFailedError      two ways of judging do not agree: the run aborts
+    │   ├── HeldoutReadError            the held-out set has been read before, or may not be read now
+    │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends
     │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
@@ -39,11 +43,15 @@ __all__ = [
     "HeldoutMovedError",
     "HeldoutReadError",
     "InfrastructureError",
+    "JournalDamagedError",
+    "JournalError",
+    "JournalHeldError",
+    "JournalMismatchError",
     "JudgeVerdictError",
     "LMUnreachableError",
     "LocalModelError",
+    "MissingDistributionError",
     "PluginError",
-    "ReceiptError",
     "ServiceError",
     "SplitOverlapError",
     "TaskCancelledError",
@@ -131,9 +139,6 @@ class SplitOverlapError(ArgumentValueError):
 class HeldoutMovedError(ArgumentValueError):
     """The held-out set, or how it is scored, is not what was pinned or read.
 
-    Choosing what to measure on after a measurement is a leak of the held-out
-    set into the search, not a tuning step.
-
     Args:
         change: What is different, as the rest of a sentence that starts with the argument.
         value: The figures or hashes that show it.
@@ -146,12 +151,136 @@ class HeldoutMovedError(ArgumentValueError):
         super().__init__(argument, value, change, remedy)
 
 
+class PluginError(CombeeError):
+    """An entry point exists but its object cannot be used.
+
+    Args:
+        kind: The strategy kind.
+        name: The entry point's name.
+        distribution: The distribution that declares it.
+        reason: Why it cannot be used.
+    """
+
+    def __init__(self, kind: str, name: str, distribution: str, reason: str) -> None:
+        self.kind = kind
+        self.name = name
+        self.distribution = distribution
+        self.reason = reason
+        super().__init__(f"{kind} {name!r} from distribution {distribution!r} cannot be used: {reason}")
+
+
+class MissingDistributionError(CombeeError):
+    """Something lives in a distribution that is not installed.
+
+    Args:
+        what: What was asked for, for example ``"combee bench"``.
+        distribution: The distribution to install, for example ``"combee-bench"``.
+    """
+
+    def __init__(self, what: str, distribution: str) -> None:
+        self.what = what
+        self.distribution = distribution
+        super().__init__(f"{what} lives in the distribution {distribution!r}. Install it: pip install {distribution}")
+
+
+class JournalError(CombeeError):
+    """A journal cannot be used."""
+
+
+class JournalMismatchError(JournalError):
+    """A journal belongs to another run than the one that would go on with it.
+
+    Args:
+        path: The journal's file.
+        differs: What differs, one sentence each.
+    """
+
+    def __init__(self, path: str, differs: Iterable[str]) -> None:
+        self.path = path
+        self.differs = tuple(differs)
+        super().__init__(
+            f"{path} was written by another run: {'; '.join(self.differs)}. "
+            "Give another log_dir, or compile again with what it was written with."
+        )
+
+
+class JournalDamagedError(JournalError):
+    """A journal is not as it was written.
+
+    Args:
+        path: The journal's file, which is left as it is.
+        reason: What is wrong, and what can be recovered.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path} cannot be trusted: {reason}. It was not changed.")
+
+
+class JournalHeldError(JournalError):
+    """Another process is writing to a journal.
+
+    Args:
+        path: The journal's file.
+        holder: Who holds it, as far as that is known.
+    """
+
+    def __init__(self, path: str, holder: str) -> None:
+        self.path = path
+        self.holder = holder
+        super().__init__(f"{path} is held by {holder}. Wait for it, stop it, or give another log_dir.")
+
+
+class ServiceError(CombeeError):
+    """An LM service cannot be used."""
+
+
+class LMUnreachableError(ServiceError):
+    """The probe call that comes before a run failed.
+
+    Args:
+        role: The model role that was probed, for example ``"task"``.
+        model: The model's name.
+        reason: The service's own words, without credentials.
+    """
+
+    def __init__(self, role: str, model: str, reason: str) -> None:
+        self.role = role
+        self.model = model
+        self.reason = reason
+        super().__init__(
+            f"the {role} LM {model!r} did not answer a one-token probe: {reason}. Nothing was spent. "
+            "Check the key, the model's name and api_base, or give Validation(probe=False) to skip this check."
+        )
+
+
+class InfrastructureError(ServiceError):
+    """Rollouts kept failing for reasons that say nothing about the program.
+
+    Args:
+        failed: How many rollouts failed.
+        attempts: How often each was tried.
+        reason: The last failure.
+    """
+
+    def __init__(self, failed: int, attempts: int, reason: str) -> None:
+        self.failed = failed
+        self.attempts = attempts
+        self.reason = reason
+        super().__init__(
+            f"{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
+            "They were not scored, since an outage is not a wrong answer. "
+            "Compile again with the same log_dir to go on: what was paid for is not bought again."
+        )
+
+
 class EvaluationError(CombeeError):
     """A figure cannot be had, or cannot be trusted."""
 
 
 class HeldoutReadError(EvaluationError):
-    """The held-out set has been read before by this contract, or may not be read now.
+    """The held-out set has been read before, or may not be read now.
 
     Args:
         reason: What happened before, in one sentence.
@@ -160,23 +289,6 @@ class HeldoutReadError(EvaluationError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"the held-out set is read once: {reason}")
-
-
-class ReceiptError(EvaluationError):
-    """A book of receipts, or a line of it, is not as it was written.
-
-    Args:
-        source: The file, or ``"receipt"``.
-        reason: What is wrong.
-    """
-
-    def __init__(self, source: str, reason: str) -> None:
-        self.source = source
-        self.reason = reason
-        super().__init__(
-            f"{source} cannot be trusted: {reason}. A receipt is never edited: restore the file as it was written, "
-            "or begin a new study with another file, which knows of no earlier look."
-        )
 
 
 class CalibrationFailedError(EvaluationError):
@@ -207,67 +319,6 @@ class JudgeVerdictError(EvaluationError):
         self.attempts = attempts
         self.reason = reason
         super().__init__(f"the judge gave no readable verdict in {attempts} attempts: {reason}")
-
-
-class PluginError(CombeeError):
-    """An entry point exists but its object cannot be used.
-
-    Args:
-        kind: The strategy kind.
-        name: The entry point's name.
-        distribution: The distribution that declares it.
-        reason: Why it cannot be used.
-    """
-
-    def __init__(self, kind: str, name: str, distribution: str, reason: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.distribution = distribution
-        self.reason = reason
-        super().__init__(f"{kind} {name!r} from distribution {distribution!r} cannot be used: {reason}")
-
-
-class ServiceError(CombeeError):
-    """An LM service cannot be used."""
-
-
-class LMUnreachableError(ServiceError):
-    """The probe call that comes before a run failed.
-
-    Args:
-        role: The model role that was probed, for example ``"task"``.
-        model: The model's name.
-        reason: The service's own words, without credentials.
-    """
-
-    def __init__(self, role: str, model: str, reason: str) -> None:
-        self.role = role
-        self.model = model
-        self.reason = reason
-        super().__init__(
-            f"the {role} LM {model!r} did not answer a one-token probe: {reason}. "
-            "Nothing was spent. Check the key, the model's name and api_base, or pass probe=False to skip this check."
-        )
-
-
-class InfrastructureError(ServiceError):
-    """Rollouts kept failing for reasons that say nothing about the program.
-
-    Args:
-        failed: How many rollouts failed.
-        attempts: How often each was tried.
-        reason: The last failure.
-    """
-
-    def __init__(self, failed: int, attempts: int, reason: str) -> None:
-        self.failed = failed
-        self.attempts = attempts
-        self.reason = reason
-        super().__init__(
-            f"{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
-            "They were not scored, since an outage is not a wrong answer. "
-            "Compile again with the same log_dir to go on from the last checkpoint."
-        )
 
 
 class TaskCancelledError(CombeeError):

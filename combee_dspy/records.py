@@ -23,6 +23,7 @@ __all__ = [
     "Measurement",
     "NodeOutput",
     "PowerLawFit",
+    "PredictorCall",
     "PredictorRun",
     "Reflection",
     "Refusal",
@@ -65,49 +66,56 @@ class CallUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictorCall:
+    """One call of a predictor in one rollout.
+
+    Attributes:
+        predictor: Path of the predictor in the program; empty where it is none of the program's own.
+        inputs: Its input fields.
+        outputs: Its output fields; ``None`` where the answer did not parse.
+        completion: The raw answer where it did not parse, else empty.
+    """
+
+    predictor: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any] | None
+    completion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
-    """One run of a program on one example, scored.
+    """One run of a program on one example, scored. The journal keeps it and gives it back equal.
 
     Attributes:
         example_id: SHA-256 of the example's row (see :mod:`combee_dspy.hashing`).
-        example: The ``dspy.Example`` that was run.
-        prediction: What the program returned; ``None`` when it raised; DSPy's
-            ``FailedPrediction`` when an LM answer did not parse.
-        trace: ``(predictor, inputs, outputs)`` per predictor call, in call order.
         score: The metric's score, or the failure score.
         feedback: The metric's text at program level, empty where it gave none.
         objective_scores: Score per objective where the metric names several.
         error: ``"ClassName: message"`` of the program's or metric's error, else ``None``.
-        failed_in: Where the error came from: ``"program"``, ``"metric"``, or ``"service"`` for an
-            LM call that kept failing in a way nobody classified; ``None`` without an error.
-        metric_output: What the metric returned, as it is.
+        failed_in: Where the error came from: ``"program"``, ``"metric"``, ``"answer"`` for an LM answer
+            that did not parse, or ``"service"`` for an LM call that kept failing in a way nobody
+            classified; ``None`` without an error.
+        prediction: Output fields of the program; ``None`` when it raised or its answer did not parse.
+        calls: Its predictor calls, in call order.
+        usage: Its LM calls by role and model, attempts that were repeated included.
         seconds: Wall-clock seconds of program and metric together.
-        callers: Path of the predictor behind each entry of ``trace``, empty where
-            it is none of the program's own.
-        usage: Its LM calls by role and model, attempts that were repeated included;
-            ``None`` where they could not be told from those of other rollouts.
-        queue_seconds: From its submission to its start; ``None`` where nobody took the time.
+        queue_seconds: From its submission to its start.
         prompt_hash: Hash of all prompts that its task calls sent, in any order
             (16 hex digits); empty where it sent none.
-        schedule_id: The batch that released it; empty without a scheduler.
     """
 
     example_id: str
-    example: Any
-    prediction: Any
-    trace: tuple[tuple[Any, Mapping[str, Any], Any], ...]
     score: float
     feedback: str = ""
     objective_scores: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    failed_in: Literal["program", "metric", "service"] | None = None
-    metric_output: Any = None
+    failed_in: Literal["program", "metric", "answer", "service"] | None = None
+    prediction: Mapping[str, Any] | None = None
+    calls: tuple[PredictorCall, ...] = ()
+    usage: tuple[CallUsage, ...] = ()
     seconds: float = 0.0
-    callers: tuple[str, ...] = ()
-    usage: tuple[CallUsage, ...] | None = None
-    queue_seconds: float | None = None
+    queue_seconds: float = 0.0
     prompt_hash: str = ""
-    schedule_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +220,15 @@ class Lessons:
         rewrite: A whole new text, where the aggregator writes one; operators
             that insert lessons use it as it is.
         nodes: Output of every node, in (level, node) order.
+        deltas: Edits of a structured artifact such as a playbook, JSON values, in the order in
+            which they are applied; empty where lessons are lines of text.
     """
 
     component: str
     lessons: tuple[Lesson, ...] = ()
     rewrite: str | None = None
     nodes: tuple[NodeOutput, ...] = ()
+    deltas: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,11 @@ KINDS: Mapping[str, str] = {
     "operator": "combee_dspy.operators:Operator",
     "controller": "combee_dspy.controllers:BatchController",
     "executor": "combee_dspy.rollouts:Executor",
-    "benchmark": "combee_dspy.benchmarks:BaseBenchmark",
+    "benchmark": "combee_dspy.benchmarks:Benchmark",
     "tracker": "combee_dspy.tracking:Tracker",
     "stopping": "combee_dspy.stopping:StoppingRule",
     "embedder": "combee_dspy.diversity:Embedder",
     "artifact": "combee_dspy.artifacts:Artifact",
-    "baseline": "combee_dspy.baselines:Baseline",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
@@ -62,7 +61,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "formula": "combee_dspy.benchmarks:Formula",
         "formula-mini": "combee_dspy.benchmarks:FormulaMini",
     },
-    "tracker": {"mlflow": "combee_dspy.tracking:MLflowTracker"},
+    "tracker": {"mlflow": "combee_dspy.tracking:MLflowTracker", "progress": "combee_dspy.tracking:Progress"},
     "stopping": {
         "budget": "combee_dspy.stopping:Budget",
         "any-of": "combee_dspy.stopping:AnyOf",
@@ -76,14 +75,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     },
     "artifact": {
         "instruction": "combee_dspy.artifacts:Instruction",
-        "playbook": "combee_dspy.artifacts:PlaybookArtifact",
-    },
-    "baseline": {
-        "ace": "combee_dspy.baselines:ACE",
-        "gepa": "combee_dspy.baselines:GEPA",
-        "mipro": "combee_dspy.baselines:MIPRO",
-        "combee": "combee_dspy.baselines:CombeeMethod",
-        "combee-playbook": "combee_dspy.baselines:CombeePlaybook",
+        "playbook": "combee_dspy.artifacts:Playbook",
     },
 }
 

@@ -1,22 +1,75 @@
-"""What all strategies share: parameters, identity, and the context they work in."""
+"""What all strategies and options share: checked parameters, identity, and the context they work in."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 from abc import ABC
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
-from combee_dspy.events import Event
+import pydantic
+from pydantic import ConfigDict, Field, ValidationError
+
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import FailedCall, Role
 from combee_dspy.streams import derive
 
 if TYPE_CHECKING:
     import dspy
 
-__all__ = ["PredictFn", "Strategy", "StrategyContext"]
+__all__ = ["AskFn", "EmitFn", "Strategy", "StrategyContext", "parameters"]
+
+T = TypeVar("T")
+
+_CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_default=False)
+
+
+@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(Field, field))
+def parameters(cls: type[T]) -> type[T]:
+    """Make a class a frozen set of parameters that pydantic checks when it is made.
+
+    For strategies and options alike. Ranges are written in the annotations
+    (``copies: Annotated[int, Field(ge=1)] = 2``), relations between fields in
+    ``__post_init__``, which may raise an :class:`ArgumentError`. What pydantic
+    refuses is raised as :class:`ArgumentTypeError` or :class:`ArgumentValueError`
+    with the parameter's name. ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
+    """
+    made = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(cls)
+    unchecked = made.__init__
+
+    @functools.wraps(unchecked)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            unchecked(self, *args, **kwargs)
+        except ValidationError as error:
+            raise _argument_error(cls.__name__, tuple(inspect.signature(made).parameters), error) from error
+
+    made.__init__ = checked  # type: ignore[method-assign]  # the same signature; only the error's class differs
+    if not issubclass(made, Strategy):
+        for name in ("__eq__", "__hash__", "__repr__"):
+            setattr(made, name, getattr(Strategy, name))
+        made.params = Strategy.params  # type: ignore[attr-defined]  # what the three above read
+    return made
+
+
+def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) -> ArgumentError:
+    first = error.errors()[0]
+    cause = (first.get("ctx") or {}).get("error")
+    if isinstance(cause, ArgumentError):
+        return cause
+    head, *rest = first["loc"] or ("",)
+    if isinstance(head, int) and head < len(names):  # pydantic numbers arguments given by position
+        head = names[head]
+    where = ".".join(map(str, (head, *rest)))
+    wrong_type = first["type"].endswith("_type") or first["type"] in {
+        "is_instance_of", "unexpected_keyword_argument", "unexpected_positional_argument", "missing", "missing_argument",
+    }  # fmt: skip
+    kind = ArgumentTypeError if wrong_type else ArgumentValueError
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return kind(f"{owner}.{where}", first.get("input"), f"is refused: {message}", f"See help({owner}).")
 
 
 class Strategy(ABC):
@@ -24,9 +77,10 @@ class Strategy(ABC):
 
     The constructor stores its parameters under their own names and does
     nothing else; work happens in the verb that the kind's base declares.
-    A strategy holds no state of a run, so one object may serve several runs
-    and threads at once. Two strategies of one class with equal parameters
-    are equal.
+    Built-in strategies are made by :func:`parameters`; a plain class whose
+    constructor stores its arguments works as well. A strategy holds no state of
+    a run, so one object may serve several runs at once. Two strategies of one
+    class with equal parameters are equal.
 
     Attributes:
         kind: The kind, for example ``"aggregator"``; set by the kind's base.
@@ -52,16 +106,8 @@ class Strategy(ABC):
             values[parameter.name] = getattr(self, parameter.name)
         return values
 
-    def validate(self) -> None:  # noqa: B027 - most strategies have nothing to check
-        """Check the parameters, before anything is spent. By default any will do.
-
-        Raises:
-            ArgumentTypeError: A parameter has a type that cannot be used.
-            ArgumentValueError: A parameter is out of its range.
-        """
-
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.params() == other.params()
+        return type(self) is type(other) and self.params() == other.params()  # type: ignore[attr-defined]  # same type
 
     def __hash__(self) -> int:
         # Parameters may be lists; the repr of equal parameters is equal, which is all a hash needs.
@@ -72,21 +118,25 @@ class Strategy(ABC):
         return f"{type(self).__name__}({inside})"
 
 
-class PredictFn(Protocol):
-    """The only way from a strategy to an LM.
+class AskFn(Protocol):
+    """The only way from a strategy to an LM: one call, which the journal answers where it was paid for before."""
 
-    Carries the role, the ledger, retries, concurrency and the cache. All
-    inputs of one call are in flight at once, up to the run's workers.
-    """
-
-    def __call__(
+    async def __call__(
         self,
         signature: type[dspy.Signature],
-        inputs: Sequence[dict[str, Any]],
-        *,
-        role: Role = "proposer",
-    ) -> Sequence[dspy.Prediction | FailedCall]:
-        """Return one prediction, or the failure, per input, in the order of the inputs."""
+        inputs: Mapping[str, Any],
+        place: tuple[str | int, ...],
+        role: Role,
+    ) -> dspy.Prediction | FailedCall:
+        """Return the answer, or why there is none after retries. ``place`` tells calls of one update apart."""
+        ...
+
+
+class EmitFn(Protocol):
+    """Says what happened; returns at once. The journal keeps it as an event of this update and component."""
+
+    def __call__(self, kind: str, **data: Any) -> None:
+        """Keep ``data``, JSON values only, under ``kind`` (the kinds are listed in :mod:`combee_dspy.journal`)."""
         ...
 
 
@@ -97,11 +147,11 @@ class StrategyContext:
     Attributes:
         component: Name of the component at hand, as gepa knows it.
         text: The component's current text.
-        predict: The only way to an LM.
-        emit: Says what happened; returns at once.
-        iteration: The iteration, from 1.
+        call: The only way to an LM; strategies use :meth:`ask`.
+        emit: Says what happened.
+        update: The update, from 0.
         seed: The run's seed.
-        place: What tells this use apart from others in the iteration.
+        place: What tells this use apart from others in the update.
         notes: What a proposer must know about the text besides the task, such as a token
             budget and protected rules; empty where there is nothing.
         joined_later: Whether whoever gets the lessons of a scan reads all of them in one call of
@@ -110,14 +160,39 @@ class StrategyContext:
 
     component: str
     text: str
-    predict: PredictFn
-    emit: Callable[[Event], None]
-    iteration: int = 1
+    call: AskFn
+    emit: EmitFn
+    update: int = 0
     seed: int = 0
-    place: str = ""
+    place: tuple[str | int, ...] = ()
     notes: str = ""
     joined_later: bool = False
 
+    async def ask(
+        self,
+        signature: type[dspy.Signature],
+        inputs: Mapping[str, Any],
+        *place: str | int,
+        role: Role = "proposer",
+    ) -> dspy.Prediction | FailedCall:
+        """Ask an LM once. Calls of one strategy that are awaited together (``asyncio.gather``) are in flight together.
+
+        Args:
+            signature: What is asked.
+            inputs: Values of its input fields.
+            *place: What tells this call apart from the others that this strategy makes in this update.
+            role: Who it is made for: chooses the LM and is named in the books.
+
+        Returns:
+            The prediction, or the failure of the last attempt.
+        """
+        return await self.call(signature, inputs, (self.component, *self.place, *place), role)
+
+    def at(self, *place: str | int) -> StrategyContext:
+        """Return this context for one part of the work: calls and streams of different parts never meet."""
+        return replace(self, place=(*self.place, *place))
+
     def stream(self, *place: str | int) -> random.Random:
         """Return the random stream of one place in this strategy's work."""
-        return derive(self.seed, self.iteration, self.component, self.place, *place)
+        return derive(self.seed, self.update, self.component, *self.place, *place)
+
