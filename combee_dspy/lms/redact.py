@@ -1,0 +1,152 @@
+"""Keeping keys out of messages, journals and logs: the one place that knows what a key looks like."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+__all__ = ["MASK", "SECRET_NAME", "forms_of", "mask", "scrub", "secret_variables", "secrets_of"]
+
+MASK = "[redacted]"
+"""What stands where a key stood."""
+
+SECRET_NAME = re.compile(
+    r"api[-_]?key|access[-_]?key|(?:^|[-_])key$|token$|secret|passw(?:or)?d|authorization|credential", re.IGNORECASE
+)
+"""Finds the name of a value that is a secret: of an argument, a header, a parameter or an environment variable."""
+
+_SHORTEST = 8
+
+# What a key looks like: texts in lower case, one of which every match contains; the pattern; what replaces a match.
+# Looking for the texts costs a few microseconds, a pattern costs ten, and several texts of every rollout are looked at.
+_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
+    # A digit or twenty characters tell a credential from a word ("Bearer authentication").
+    (
+        ("bearer", "basic"),
+        re.compile(r"\b(Bearer|Basic)\s+(?:(?=\S*\d)[\w.~+/=*-]{6,}|[\w.~+/=*-]{20,})", re.IGNORECASE),
+        rf"\1 {MASK}",
+    ),
+    # OpenAI, Anthropic, DeepSeek, OpenRouter; services show a refused key with stars in its middle.
+    (("sk-", "rk-", "pk-"), re.compile(r"\b(?:sk|rk|pk)-[\w*.-]{6,}"), MASK),
+    (
+        ("hf", "gsk", "xai", "pplx", "fw", "nvapi", "r8"),
+        re.compile(r"\b(?:hf|gsk|xai|pplx|fw|nvapi|r8)[_-][\w*-]{12,}"),
+        MASK,
+    ),
+    (("aiza",), re.compile(r"\bAIza[\w*-]{20,}"), MASK),
+    (("akia",), re.compile(r"\bAKIA[A-Z0-9]{12,}\b"), MASK),
+    # What stands before the last @: a name may hold @, a password @ and slashes, and either may be missing. A port with
+    # a path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
+    # A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login) only where it
+    # is long and holds a digit.
+    (
+        ("://",),
+        re.compile(
+            r"(://)(?:[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+"
+            r"|(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,})@",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}@",
+    ),
+    # An argument of a database's address.
+    (("passw",), re.compile(r"([?&](?:ssl)?passw(?:or)?d=)[^\s&'\")]+", re.IGNORECASE), rf"\1{MASK}"),
+    (
+        ("key",),
+        re.compile(r"(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}", re.IGNORECASE),
+        rf"\1\2{MASK}",
+    ),
+)
+_HINTS = tuple(hint for hints, _, _ in _SHAPES for hint in hints)
+
+
+def mask(text: str, secrets: Collection[str] = ()) -> str:
+    """Return a text without the given secrets, as they are, and without whatever is shaped as a key.
+
+    Pure, and cheap for a text that holds neither. A secret of fewer than 8
+    characters is left alone: it is a placeholder such as ``none``, and
+    removing it would garble the text.
+    """
+    # Plain loops: nearly no text holds anything, and generators would cost as much again as all the looking.
+    for secret in secrets:
+        if secret in text:
+            text = _without(text, secrets)
+            break
+    lowered = text.lower()
+    for hint in _HINTS:
+        if hint in lowered:
+            break
+    else:
+        return text
+    for hints, pattern, kept in _SHAPES:
+        if any(hint in lowered for hint in hints):
+            text = pattern.sub(kept, text)
+    return text
+
+
+def _without(text: str, secrets: Collection[str]) -> str:
+    # Longest first: a key may contain another.
+    for secret in sorted((one for one in secrets if len(one) >= _SHORTEST and one in text), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+def forms_of(secrets: Iterable[str]) -> frozenset[str]:
+    """Return what secrets look like in a text, for :func:`mask`: without white space around them, and within JSON too.
+
+    A variable that was read from a file often ends with a newline, which no service shows. JSON may
+    stand within JSON: a service's answer that quotes the request, as a string of a line in a log.
+    """
+    bare = {one for secret in secrets if len(one := secret.strip()) >= _SHORTEST}
+    return frozenset(_in_json(_in_json(bare)))
+
+
+def _in_json(texts: Iterable[str]) -> set[str]:
+    return {
+        form for text in texts for form in (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
+    }
+
+
+def scrub(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text without the keys in it.
+
+    Removed are the secrets given, the values of environment variables that
+    hold keys (``OPENAI_API_KEY`` and its like), and whatever is shaped as a
+    key: ``Bearer …``, ``sk-…``, ``api_key=…``, user and password in a URL.
+    Where many texts are looked at, take :func:`forms_of` the secrets once and :func:`mask` each.
+
+    Args:
+        text: A message that may be shown or logged.
+        secrets: Values to remove, for example :func:`secrets_of` an LM.
+    """
+    return mask(text, forms_of({*secrets, *secret_variables()}))
+
+
+def secret_variables(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the values, of 8 characters or more, of environment variables whose name says that they are secrets.
+
+    Args:
+        environ: The variables; those of this process by default.
+    """
+    variables = os.environ if environ is None else environ
+    return frozenset(value for name, value in variables.items() if len(value) >= _SHORTEST and SECRET_NAME.search(name))
+
+
+def secrets_of(lm: object) -> tuple[str, ...]:
+    """Return the keys that an LM was constructed with, for :func:`scrub`: its own, and ``secrets`` of its engine."""
+    kwargs = getattr(lm, "kwargs", None)
+    given = tuple(_secrets_in(kwargs)) if isinstance(kwargs, Mapping) else ()
+    held = getattr(getattr(lm, "engine", None), "secrets", None)
+    return (*given, *(one for one in held if isinstance(one, str))) if isinstance(held, tuple) else given
+
+
+def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            # Every header may carry a credential, whatever its name.
+            inside = "header" in str(name).lower()
+            yield from (text for text in value.values() if isinstance(text, str)) if inside else _secrets_in(value)
+        elif isinstance(value, str) and SECRET_NAME.search(str(name)):
+            yield value
