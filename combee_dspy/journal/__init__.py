@@ -1,0 +1,41 @@
+"""The log of a run: everything that was bought or decided, in one SQLite file.
+
+A run is a deterministic program over its effects. An effect (a rollout, an LM
+call, a decision that read the clock) is looked up here first; only where it is
+not there is it done, committed, and then used. So running again resumes,
+replays and repeats nothing that was paid for, and the books are sums over the
+table ``usage``. Events are what the run made of its effects; they are derived,
+and kept for people and trackers to read.
+
+| table | a row is |
+| --- | --- |
+| ``run`` | one compilation: identity (what it may be resumed with), description, result |
+| ``effect`` | one thing bought or decided; unique by (run, key) |
+| ``usage`` | the LM calls of one effect, by role and model |
+| ``event`` | one thing the run made of its effects; unique by (run, key) |
+
+| event | data |
+| --- | --- |
+| ``candidate`` | candidate, texts, parents, operator, components |
+| ``refused`` | operator, reason, parent |
+| ``screened`` | candidate, parent, rows, score, parent_score, accepted, reason |
+| ``validated`` | candidate, index, score, rows, best |
+| ``reverted`` | update, reason |
+| ``batch`` | size, reason, fit, clamps |
+| ``update`` | parent, components, rows, started, seconds |
+| ``scan`` | aggregator, n, copies, nodes, lessons, retained |
+| ``merge`` | candidate, parents, accepted |
+| ``limit`` | limit, reason |
+| ``warning``, ``error`` | text; where, error |
+| ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
+| ``selected``, ``stopped`` | candidate, reason; reason |
+
+Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Reader`.
+"""
+
+from combee_dspy.journal._cache import Cache
+from combee_dspy.journal._journal import Journal, RunLog
+from combee_dspy.journal._reader import Reader, journal_file
+from combee_dspy.journal._rows import Effect, Identity
+
+__all__ = ["Cache", "Effect", "Identity", "Journal", "Reader", "RunLog", "journal_file"]

@@ -1,0 +1,53 @@
+"""Rollouts that several runs share: paid for once, by whichever run came first."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from combee_dspy.exceptions import JournalDamagedError
+from combee_dspy.journal._rows import checksum, dump
+from combee_dspy.journal._writer import connect
+
+__all__ = ["Cache"]
+
+
+class Cache:
+    """Values by the content they depend on, in a SQLite file that several processes may use at once.
+
+    Lives on one thread.
+
+    Args:
+        path: The file; made where it is missing.
+
+    Raises:
+        JournalDamagedError: The file is there and is no cache.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connection = connect(path)
+            self._connection.execute(
+                "CREATE TABLE IF NOT EXISTS cached(key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)"
+            )
+        except sqlite3.DatabaseError as error:
+            raise JournalDamagedError(str(path), f"it is no cache ({error})") from error
+
+    def find(self, key: str) -> Any | None:
+        """Return a value, or ``None`` where there is none or it was changed on disk."""
+        row = self._connection.execute("SELECT value, crc FROM cached WHERE key = ?", (key,)).fetchone()
+        return None if row is None or row[1] != checksum(key, row[0]) else orjson.loads(row[0])
+
+    def keep(self, key: str, value: object) -> None:
+        """Keep a value; the first one stays."""
+        text = dump(value)
+        self._connection.execute("INSERT OR IGNORE INTO cached VALUES (?, ?, ?)", (key, text, checksum(key, text)))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()

@@ -1,0 +1,237 @@
+"""The journal: opened by one process at a time, written by one thread, looked up before anything is bought."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from filelock import FileLock, Timeout
+
+from combee_dspy.exceptions import JournalDamagedError, JournalHeldError, JournalMismatchError
+from combee_dspy.journal._reader import JOURNAL, Reader
+from combee_dspy.journal._rows import SCHEMA, VERSION, Effect, Identity, checksum, dump
+from combee_dspy.journal._writer import Statement, Writer, connect
+from combee_dspy.records import CallUsage
+
+__all__ = ["Journal", "RunLog"]
+
+_EFFECT = (
+    "INSERT OR IGNORE INTO effect(run, key, kind, role, purpose, step, component, candidate, example, split, replicate,"
+    " score, error, failed_in, started, ended, queued, value, crc) VALUES (" + ", ".join("?" * 19) + ")"
+)
+_USAGE = (
+    "INSERT INTO usage SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM effect WHERE run = ? AND key = ?"
+)
+_EVENT = "INSERT OR IGNORE INTO event(run, key, step, component, kind, at, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+
+class Journal:
+    """One SQLite file of runs, held by one process.
+
+    Args:
+        folder: Where it lies, as ``journal.sqlite``; ``None`` for a temporary folder that goes with :meth:`close`.
+
+    Raises:
+        JournalHeldError: Another process writes to it.
+        JournalDamagedError: The file is no journal of this format, or fails SQLite's own check.
+    """
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self._temporary = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="combee-") if folder is None else folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / JOURNAL
+        self._lock = self._held()
+        try:
+            self._prepare()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.writer = Writer(self.path)
+
+    def _held(self) -> FileLock:
+        lock = FileLock(f"{self.path}.lock", blocking=False)
+        note = self.folder / f"{JOURNAL}.holder"
+        try:
+            lock.acquire()
+        except Timeout as error:
+            holder = note.read_text() if note.is_file() else "another process"
+            raise JournalHeldError(str(self.path), holder) from error
+        note.write_text(f"process {os.getpid()}")
+        return lock
+
+    def _prepare(self) -> None:
+        try:
+            connection = connect(self.path)
+            try:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                if not tables:
+                    connection.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+                elif version != VERSION:
+                    raise JournalDamagedError(str(self.path), f"its format is {version}, not {VERSION}")
+                elif (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                    raise JournalDamagedError(str(self.path), f"{found}; {_readable(connection)}")
+            finally:
+                connection.close()
+        except sqlite3.DatabaseError as error:
+            raise JournalDamagedError(str(self.path), f"{error}; nothing of it can be read") from error
+
+    def run(self, name: str, seed: int, identity: Identity, description: Mapping[str, Any]) -> RunLog:
+        """Begin a run, or go on with the last one of this name.
+
+        Args:
+            name: The run's name in this journal.
+            seed: The run's seed.
+            identity: What it may be resumed with.
+            description: What it is, for people: strategies, models by role, digests, settings. JSON values.
+
+        Raises:
+            JournalMismatchError: The last run of this name has another identity.
+        """
+        with Reader(self.path) as reader:
+            found = reader.rows("SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,))
+            if not found:
+                number = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0][0]
+                row = (number, name, "running", time.time(), seed, dump(dict(identity)), dump(dict(description)))
+                sql = "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES (?,?,?,?,?,?,?)"
+                self._write_now(sql, row)
+                return RunLog(self, number, resumed=False, known=())
+            number, before = found[0]["id"], orjson.loads(found[0]["identity"])
+            differs = [
+                f"{what} was {before.get(what, 'not given')} and is {identity.get(what, 'not given')}"
+                for what in sorted({*before, *identity})
+                if before.get(what) != identity.get(what)
+            ]
+            if differs:
+                raise JournalMismatchError(str(self.path), differs)
+            self._write_now("UPDATE run SET state = 'running', finished = NULL WHERE id = ?", (number,))
+            known = [row["key"] for row in reader.rows("SELECT key FROM effect WHERE run = ?", (number,))]
+        return RunLog(self, number, resumed=True, known=known)
+
+    def _write_now(self, sql: str, parameters: tuple[Any, ...]) -> None:
+        connection = connect(self.path)
+        try:
+            connection.execute(sql, parameters)
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Write what is waiting and let go of the file; a temporary folder is removed. May be called twice.
+
+        Raises:
+            JournalError: Something could not be written.
+        """
+        try:
+            self.writer.close()
+        finally:
+            self._lock.release()
+            if self._temporary:
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class RunLog:
+    """One run's part of a journal. Lives on the search's event loop.
+
+    Attributes:
+        number: The run's id.
+        resumed: Whether the run was begun earlier.
+    """
+
+    def __init__(self, journal: Journal, number: int, *, resumed: bool, known: Iterable[str]) -> None:
+        self.journal = journal
+        self.number = number
+        self.resumed = resumed
+        self._known = frozenset(known)
+        self._reader = Reader(journal.path)
+
+    def find(self, key: str) -> Any | None:
+        """Return the value of an effect of an earlier part of this run, or ``None``.
+
+        Raises:
+            JournalDamagedError: The value was changed on disk.
+        """
+        if key not in self._known:
+            return None
+        row = self._reader.rows("SELECT value, crc FROM effect WHERE run = ? AND key = ?", (self.number, key))[0]
+        if row["crc"] != checksum(key, row["value"]):
+            raise JournalDamagedError(str(self.journal.path), f"the value of effect {key!r} was changed")
+        return orjson.loads(row["value"])
+
+    async def keep(self, effect: Effect) -> None:
+        """Commit an effect; returns once it is on disk, and only then may it be used.
+
+        Raises:
+            JournalError: It could not be written.
+        """
+        await self.journal.writer.commit(self._statements(effect))
+
+    def _statements(self, effect: Effect) -> list[Statement]:
+        value = dump(effect.value)
+        row = (
+            self.number, effect.key, effect.kind, effect.role, effect.purpose, effect.step, effect.component,
+            effect.candidate, effect.example, effect.split, effect.replicate, effect.score, effect.error,
+            effect.failed_in, effect.started, effect.ended, effect.queued, value, checksum(effect.key, value),
+        )  # fmt: skip
+        return [(_EFFECT, row), *((_USAGE, (*_columns(one), self.number, effect.key)) for one in effect.usage)]
+
+    def emit(
+        self, kind: str, data: Mapping[str, Any], *, step: int = -1, component: str = "", single: bool = False
+    ) -> None:
+        """Keep an event. The same event of the same place is kept once, so that a resumed run repeats none.
+
+        Args:
+            kind: See :mod:`combee_dspy.journal`.
+            data: JSON values.
+            step: The update; −1 before the first.
+            component: The component it is about, else empty.
+            single: Whether a place has one event of this kind, whatever its data, such as times of the clock.
+        """
+        text = dump(data)
+        digest = "" if single else hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        key = f"{kind}/{step}/{component}/{digest}"
+        row = (self.number, key, step, component, kind, time.time(), text)
+        self.journal.writer.put([(_EVENT, row)])
+
+    def usage(self) -> tuple[CallUsage, ...]:
+        """Return what all parts of the run have spent so far, by role and model, as far as it is committed."""
+        rows = self._reader.rows(
+            "SELECT u.role, u.model, sum(u.calls), sum(u.errors), sum(u.cached), sum(u.prompt_tokens),"
+            " sum(u.completion_tokens), CASE WHEN count(u.dollars) = count(*) THEN sum(u.dollars) END,"
+            " CASE WHEN count(u.gpu_seconds) THEN sum(u.gpu_seconds) END, sum(u.seconds)"
+            " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY u.role, u.model ORDER BY 1, 2",
+            (self.number,),
+        )
+        return tuple(CallUsage(*row) for row in rows)
+
+    def finish(self, state: str, result: Mapping[str, Any]) -> None:
+        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values."""
+        sql = "UPDATE run SET state = ?, finished = ?, result = ? WHERE id = ?"
+        self.journal.writer.put([(sql, (state, time.time(), dump(dict(result)), self.number))])
+
+    def close(self) -> None:
+        """Close the connection that looks effects up."""
+        self._reader.close()
+
+
+def _columns(usage: CallUsage) -> tuple[Any, ...]:
+    return (
+        usage.role, usage.model, usage.calls, usage.errors, usage.cached, usage.prompt_tokens,
+        usage.completion_tokens, usage.dollars, usage.gpu_seconds, usage.seconds,
+    )  # fmt: skip
+
+
+def _readable(connection: sqlite3.Connection) -> str:
+    try:
+        count = connection.execute("SELECT count(*) FROM effect").fetchone()[0]
+    except sqlite3.DatabaseError:
+        return "its effects cannot be read"
+    return f"{count} effects can still be read"

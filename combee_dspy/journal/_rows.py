@@ -1,0 +1,97 @@
+"""The rows of a journal, and the SQL that makes its tables."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from combee_dspy.records import CallUsage, Role
+
+__all__ = ["SCHEMA", "VERSION", "Effect", "Identity", "checksum", "dump"]
+
+VERSION = 1
+"""Kept as SQLite's ``user_version``; another number is another format."""
+
+Identity = Mapping[str, str]
+"""What a run may be resumed with: a hash or a short text by what it is of (``program``, ``trainset``, …)."""
+
+SCHEMA = """
+CREATE TABLE run(
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL, finished REAL,
+    seed INTEGER, identity TEXT NOT NULL, description TEXT NOT NULL, result TEXT);
+CREATE TABLE effect(
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, role TEXT, purpose TEXT,
+    step INTEGER, component TEXT, candidate TEXT, example TEXT, split TEXT, replicate INTEGER, score REAL, error TEXT,
+    failed_in TEXT, started REAL, ended REAL, queued REAL, value TEXT, crc INTEGER, UNIQUE(run, key));
+CREATE TABLE usage(
+    effect INTEGER NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL, calls INTEGER, errors INTEGER, cached INTEGER,
+    prompt_tokens INTEGER, completion_tokens INTEGER, dollars REAL, gpu_seconds REAL, seconds REAL);
+CREATE INDEX usage_effect ON usage(effect);
+CREATE TABLE event(
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, step INTEGER, component TEXT, kind TEXT NOT NULL,
+    at REAL NOT NULL, data TEXT NOT NULL, UNIQUE(run, key));
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing that was bought or decided.
+
+    Attributes:
+        key: Its place in the run; the same place is never bought twice.
+        kind: ``"rollout"``, ``"call"``, ``"feedback"``, ``"decision"`` or ``"probe"``.
+        value: What it returned, JSON values.
+        role: Whom it was for, where one role is meant.
+        purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``, ``"final"``, ``"heldout"``,
+            ``"calibration"``); the signature's name of a call.
+        step: The update; −1 before the first.
+        component: The component it was about, else empty.
+        candidate: The candidate's id, else empty.
+        example: The row's hash, else empty.
+        split: ``"train"``, ``"validation"`` or ``"heldout"``, else empty.
+        replicate: Which draw of a rollout.
+        score: A rollout's score.
+        error: What it failed with, else ``None``.
+        failed_in: Where it failed, else ``None``.
+        started: Unix time at which it began.
+        ended: Unix time at which it ended.
+        queued: Seconds it waited for a slot.
+        usage: Its LM calls, attempts that were repeated included.
+    """
+
+    key: str
+    kind: str
+    value: Any
+    role: Role | None = None
+    purpose: str = ""
+    step: int = -1
+    component: str = ""
+    candidate: str = ""
+    example: str = ""
+    split: str = ""
+    replicate: int = 0
+    score: float | None = None
+    error: str | None = None
+    failed_in: str | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    queued: float = 0.0
+    usage: tuple[CallUsage, ...] = ()
+
+
+def dump(value: object) -> str:
+    """Return JSON. Numbers that JSON lacks become null.
+
+    Raises:
+        TypeError: A value is none of JSON's.
+    """
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def checksum(key: str, value: str) -> int:
+    """Return what tells a value that was changed on disk from the one that was written."""
+    return zlib.crc32(value.encode("utf-8", "surrogatepass"), zlib.crc32(key.encode()))
