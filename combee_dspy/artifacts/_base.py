@@ -1,0 +1,83 @@
+"""The artifact contract: what a run learns, how it is learned, and how a program shows it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import dspy
+
+from combee_dspy.aggregators import Aggregator
+from combee_dspy.records import Lessons, Reflection, Rollout
+from combee_dspy.strategies import Strategy, StrategyContext
+
+__all__ = ["Artifact", "Trajectory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One example of a minibatch and what the program made of it.
+
+    Attributes:
+        index: Position in the minibatch, from 0.
+        example: The example.
+        rollout: The program's run on it.
+    """
+
+    index: int
+    example: dspy.Example
+    rollout: Rollout
+
+
+class Artifact(Strategy):
+    """What a run edits: a candidate is a text for each component, and code makes programs of candidates.
+
+    All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed
+    run that reads its calls from the journal builds the same programs.
+    """
+
+    kind: ClassVar[str] = "artifact"
+
+    @abstractmethod
+    def seed(self, student: dspy.Module) -> dict[str, str]:
+        """Return the candidate that is the student itself."""
+
+    @abstractmethod
+    def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
+        """Return a copy of the student that shows a candidate."""
+
+    @abstractmethod
+    def components(self, student: dspy.Module) -> tuple[str, ...]:
+        """Return the components that an update may be about, in a stated order."""
+
+    def task(self, student: dspy.Module) -> str:
+        """Return what the student is told besides the candidate's texts; the search puts it into ``context.notes``."""
+        return ""
+
+    @abstractmethod
+    async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
+        """Return what a trajectory teaches about a component, or ``None`` for nothing.
+
+        Args:
+            trajectory: One rollout of the minibatch.
+            component: One of :meth:`components`.
+            context: Its text is the one that the rollout was made with.
+        """
+
+    @abstractmethod
+    async def learn(
+        self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
+    ) -> Lessons:
+        """Return what a minibatch teaches.
+
+        Args:
+            reflections: One for each position of the minibatch, which may be awaited any number of times.
+            aggregator: The run's.
+            context: Names the component; its text is the newest that is known.
+        """
+
+    @abstractmethod
+    def apply(self, text: str, lessons: Lessons) -> str:
+        """Return a component's text with lessons joined into it; pure."""

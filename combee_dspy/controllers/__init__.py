@@ -1,0 +1,6 @@
+"""Batch controllers: how many examples the next minibatch holds."""
+
+from combee_dspy.controllers._base import BatchController, BatchView
+from combee_dspy.controllers._static import Static
+
+__all__ = ["BatchController", "BatchView", "Static"]

@@ -1,0 +1,18 @@
+"""Stopping rules: budgets, patience and targets, composed with ``|`` and ``&``."""
+
+from combee_dspy.stopping._base import AllOf, AnyOf, Limits, RunView, StoppingRule, ask
+from combee_dspy.stopping._budget import Budget, require_countable
+from combee_dspy.stopping._validation import Patience, Target
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Budget",
+    "Limits",
+    "Patience",
+    "RunView",
+    "StoppingRule",
+    "Target",
+    "ask",
+    "require_countable",
+]

@@ -1,0 +1,195 @@
+"""The stopping contract: what is known in, a reason to stop out; and the algebra of rules."""
+
+from __future__ import annotations
+
+import operator
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any, ClassVar
+
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.strategies import Strategy, parameters
+
+__all__ = ["AllOf", "AnyOf", "Limits", "RunView", "StoppingRule", "ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What a rule may know about a run, its earlier parts included where it was resumed.
+
+    Attributes:
+        rollouts: Rollouts bought.
+        calls: LM calls sent to a service; answers of a cache are free.
+        tokens: Prompt and completion tokens together, all roles.
+        dollars: What was spent; ``None`` where the price of a call is not known.
+        seconds: Wall-clock seconds of the run.
+        gpu_seconds: Seconds of the GPUs behind the run's models; ``None`` where nobody counts them.
+        updates: Updates finished: what they validated is in ``validation_history``.
+        epochs: Training examples drawn over the size of the training set: 1.0 once each was in one
+            minibatch. Examples that are in every minibatch count once an epoch.
+        validation_history: ``(update, mean score)`` of every validated candidate, in order; −1 for the student.
+    """
+
+    rollouts: int = 0
+    calls: int = 0
+    tokens: int = 0
+    dollars: float | None = 0.0
+    seconds: float = 0.0
+    gpu_seconds: float | None = None
+    updates: int = 0
+    epochs: float = 0.0
+    validation_history: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may come to at most; ``None`` for no such limit. The search grants nothing beyond them.
+
+    The fields are those of :class:`RunView`.
+    """
+
+    rollouts: int | None = None
+    calls: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    seconds: float | None = None
+    gpu_seconds: float | None = None
+    updates: int | None = None
+    epochs: float | None = None
+
+    def __or__(self, other: Limits) -> Limits:
+        """Return the smaller of each two: the first one reached stops."""
+        return Limits(**{name: min(known, default=None) for name, known in _pairs(self, other)})
+
+    def __and__(self, other: Limits) -> Limits:
+        """Return the larger of each two, and none where one has none."""
+        return Limits(**{name: max(known) if len(known) == 2 else None for name, known in _pairs(self, other)})
+
+
+def _pairs(one: Limits, other: Limits) -> Iterable[tuple[str, list[Any]]]:
+    for each in fields(Limits):
+        yield each.name, [limit for found in (one, other) if (limit := getattr(found, each.name)) is not None]
+
+
+class StoppingRule(Strategy):
+    """Says when a run has done enough.
+
+    Rules are asked between updates, so a run ends softly: what is in
+    flight finishes and is paid. ``a | b`` stops when one of them would,
+    ``a & b`` when both would. A rule holds no state: everything it decides
+    by is in the view. A rule that raises, or returns something else, ends the run
+    with an error: see :func:`ask`.
+    """
+
+    kind: ClassVar[str] = "stopping"
+
+    @abstractmethod
+    def check(self, view: RunView) -> str | None:
+        """Return why to stop, in one sentence, or ``None`` to go on."""
+
+    def limits(self) -> Limits:
+        """Return the figures at which it stops whatever else happens; none by default."""
+        return Limits()
+
+    def needs(self) -> frozenset[str]:
+        """Return the figures of :class:`RunView` that may be unknown and that it decides by; none by default."""
+        return frozenset()
+
+    def __or__(self, other: StoppingRule) -> StoppingRule:
+        if not isinstance(other, StoppingRule):
+            return NotImplemented
+        return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
+
+    def __and__(self, other: StoppingRule) -> StoppingRule:
+        if not isinstance(other, StoppingRule):
+            return NotImplemented
+        return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
+
+
+def ask(rule: StoppingRule, view: RunView) -> str | None:
+    """Ask a rule, and refuse an answer that is neither a reason nor ``None``.
+
+    A rule that returns ``False`` or an empty text would else go on for ever or
+    stop without a reason. What it raises is passed on.
+
+    Raises:
+        ArgumentTypeError: The answer is something else.
+    """
+    # A rule of a user's own may return anything, whatever it declares.
+    answer: object = rule.check(view)
+    if answer is None or (isinstance(answer, str) and answer.strip()):
+        return answer
+    remedy = "Return a sentence that says why to stop, or None to go on."
+    raise ArgumentTypeError(f"stopping rule {rule.name!r}", answer, "returned no reason", remedy)
+
+
+@parameters
+class AnyOf(StoppingRule):
+    """Stops when one of its rules would; ``a | b``.
+
+    Args:
+        rules: At least one rule.
+    """
+
+    name: ClassVar[str] = "any-of"
+    rules: tuple[StoppingRule, ...]
+
+    def __post_init__(self) -> None:
+        _require_rules(self.rules)
+
+    def check(self, view: RunView) -> str | None:
+        """Return the reasons of the rules that would stop, or ``None``."""
+        return "; ".join(_reasons(self.rules, view)) or None
+
+    def limits(self) -> Limits:
+        """Return the smallest limits of its rules."""
+        return reduce(operator.or_, (rule.limits() for rule in self.rules))
+
+    def needs(self) -> frozenset[str]:
+        """Return what any of its rules needs."""
+        return frozenset[str]().union(*(rule.needs() for rule in self.rules))
+
+
+@parameters
+class AllOf(StoppingRule):
+    """Stops when all of its rules would; ``a & b``.
+
+    Args:
+        rules: At least one rule.
+    """
+
+    name: ClassVar[str] = "all-of"
+    rules: tuple[StoppingRule, ...]
+
+    def __post_init__(self) -> None:
+        _require_rules(self.rules)
+
+    def check(self, view: RunView) -> str | None:
+        """Return the reasons of all rules, or ``None`` where one would go on."""
+        reasons = _reasons(self.rules, view)
+        return "; ".join(reasons) if len(reasons) == len(self.rules) else None
+
+    def limits(self) -> Limits:
+        """Return the largest limits of its rules, and none where one of them has none."""
+        return reduce(operator.and_, (rule.limits() for rule in self.rules))
+
+    def needs(self) -> frozenset[str]:
+        """Return what any of its rules needs."""
+        return frozenset[str]().union(*(rule.needs() for rule in self.rules))
+
+
+def _reasons(rules: Iterable[StoppingRule], view: RunView) -> list[str]:
+    # All of them are asked, so that a rule that cannot answer is heard of wherever it stands.
+    return [reason for rule in rules if (reason := ask(rule, view)) is not None]
+
+
+def _require_rules(rules: tuple[StoppingRule, ...]) -> None:
+    if not rules:
+        # all() of nothing would stop at once, any() of nothing never.
+        raise ArgumentValueError("rules", rules, "is empty", "Give at least one stopping rule.")
+
+
+def _parts(rule: StoppingRule, kind: type[AnyOf] | type[AllOf]) -> tuple[StoppingRule, ...]:
+    return rule.rules if isinstance(rule, kind) else (rule,)
