@@ -1,0 +1,24 @@
+"""From trajectories to what an LM reads: token estimates, fitting, rendering, and comparing texts."""
+
+from combee_dspy.reflections._fit import MAX_PARTS, fit_reflections
+from combee_dspy.reflections._ngrams import ngram_counts
+from combee_dspy.reflections._render import render_records
+from combee_dspy.reflections._similar import NearDuplicates, join_texts, normalised
+from combee_dspy.reflections._texts import feedback_text, texts_in
+from combee_dspy.reflections._tokens import MEDIA_TOKENS, estimate_record_tokens, estimate_tokens, is_media
+
+__all__ = [
+    "MAX_PARTS",
+    "MEDIA_TOKENS",
+    "NearDuplicates",
+    "estimate_record_tokens",
+    "estimate_tokens",
+    "feedback_text",
+    "fit_reflections",
+    "is_media",
+    "join_texts",
+    "ngram_counts",
+    "normalised",
+    "render_records",
+    "texts_in",
+]
