@@ -1,0 +1,144 @@
+"""How much of a crowded prompt the simulated model takes in and writes down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.strategies import parameters
+from combee_dspy.streams import derive
+
+__all__ = ["CapacityModel"]
+
+T = TypeVar("T")
+
+Limit = Annotated[int, Field(ge=1)] | None
+
+
+@parameters
+class CapacityModel:
+    """Context overload as an explicit law of one writing call.
+
+    Three limits, alone or together. *Attention*: of the N items of a prompt
+    (reflection records and lesson lines), min(N, attended_items) are read, a
+    uniform sample without replacement, so beyond the limit an item is read
+    with probability attended_items / N, whatever its place in the prompt. A
+    copy of an item is an item of its own. *Reading* counts tokens instead, so
+    that a lesson of one line weighs less than a whole record: items are read
+    in a uniform random order as long as those read so far have fewer than
+    attended_tokens tokens. The item that crosses the limit is still read, and
+    so is at least one. An item reaches from its start to the start of the
+    next one in the same message, or to the message's end. With both limits
+    the sample of attended_items comes first, and its tokens are counted in
+    the order in which it was drawn. *Writing*: at most written_lessons
+    distinct lessons are written in one answer; lessons of an instruction that
+    is being rewritten are written first and count, and a uniform sample of
+    the new ones fills what is left.
+
+    The laws and their limits of 12 items, 12 lessons and 5,000 tokens are
+    assumptions stated here, not measurements of a model. They stand for what
+    the paper reports: with many reflections in one prompt, fewer of them
+    survive. 5,000 tokens are about 12 records of the Formula benchmark, of
+    about 400 tokens each (13 or 14 with the one that crosses the limit, where
+    the program reasons for 300), so that both laws of attention nearly agree
+    on what one call over raw records takes in. They lie between effective
+    lengths, up to which 85 % of the short-context score is kept, that the
+    NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B
+    and 8K for GPT-4o. The laws belong to the service alone: nothing outside
+    it may read them.
+
+    Args:
+        attended_items: Items read in one call; None for no limit.
+        written_lessons: Lessons written in one call; None for no limit.
+        lesson_miss_rate: Probability that an item is read and its lesson is still not seen.
+        attended_tokens: Tokens of items after which no further item is read; None for no limit.
+    """
+
+    attended_items: Limit = 12
+    written_lessons: Limit = None
+    lesson_miss_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+    attended_tokens: Limit = None
+
+    @classmethod
+    def attention(cls, items: int = 12) -> CapacityModel:
+        """Return the law with the attention limit alone."""
+        return cls(attended_items=items, written_lessons=None)
+
+    @classmethod
+    def reading(cls, tokens: int = 5_000) -> CapacityModel:
+        """Return the law with the limit on tokens alone."""
+        return cls(attended_items=None, attended_tokens=tokens)
+
+    @classmethod
+    def writing(cls, lessons: int = 12) -> CapacityModel:
+        """Return the law with the writing limit alone."""
+        return cls(attended_items=None, written_lessons=lessons)
+
+    @classmethod
+    def unlimited(cls) -> CapacityModel:
+        """Return the law without any limit."""
+        return cls(attended_items=None, written_lessons=None)
+
+    def crowded(self, items: int, seed: int = 0, *place: str | int, tokens: Sequence[int] = ()) -> bool:
+        """Whether a call leaves an item of its prompt unread.
+
+        Args:
+            items: How many the prompt has.
+            seed: The service's seed. The item that crosses ``attended_tokens`` is still read, so that with
+                this limit the order which the call draws may decide.
+            *place: What identifies the call.
+            tokens: Tokens of each item, needed with ``attended_tokens`` alone.
+        """
+        return len(self._read(items, tokens, seed, *place)) < items
+
+    def attend(self, items: Sequence[T], seed: int, *place: str | int, tokens: Sequence[int] = ()) -> tuple[T, ...]:
+        """Return the items that are read, in their order.
+
+        Args:
+            items: The items of the prompt, in order of appearance.
+            seed: The service's seed.
+            *place: What identifies the call.
+            tokens: Tokens of each item, needed with ``attended_tokens`` alone.
+        """
+        kept = tuple(items[index] for index in self._read(len(items), tokens, seed, *place))
+        if self.lesson_miss_rate == 0:
+            return kept
+        stream = derive(seed, "miss", *place)
+        return tuple(item for item in kept if stream.random() >= self.lesson_miss_rate)
+
+    def _read(self, items: int, tokens: Sequence[int], seed: int, *place: str | int) -> Sequence[int]:
+        """Return the places of the items that are read, in order."""
+        if self.attended_tokens is None:
+            return _sample(range(items), self.attended_items, seed, "attend", *place)
+        if len(tokens) != items:
+            remedy = "attended_tokens counts the tokens of every item."
+            raise ArgumentValueError("tokens", len(tokens), f"are not those of {items} items", remedy)
+        most = items if self.attended_items is None else min(items, self.attended_items)
+        # A sample comes in random order.
+        order = derive(seed, "attend", *place).sample(range(items), most)
+        before = accumulate((tokens[index] for index in order), initial=0)
+        return sorted(index for index, taken in zip(order, before, strict=False) if taken < self.attended_tokens)
+
+    def write(self, old: Sequence[T], new: Sequence[T], seed: int, *place: str | int) -> tuple[T, ...]:
+        """Return the lessons that are written, old ones first.
+
+        Args:
+            old: Distinct lessons of the instruction that is rewritten; empty when none is.
+            new: Distinct lessons that are not among ``old``.
+            seed: The service's seed.
+            *place: What identifies the call.
+        """
+        first = _sample(old, self.written_lessons, seed, "write-old", *place)
+        room = None if self.written_lessons is None else self.written_lessons - len(first)
+        return first + _sample(new, room, seed, "write-new", *place)
+
+
+def _sample(items: Sequence[T], limit: int | None, seed: int, *place: str | int) -> tuple[T, ...]:
+    if limit is None or len(items) <= limit:
+        return tuple(items)
+    chosen = derive(seed, *place).sample(range(len(items)), limit)
+    return tuple(items[index] for index in sorted(chosen))

@@ -1,0 +1,142 @@
+"""The body of a chat completion request, parsed and validated, and what it costs to read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from combee_dspy.exceptions import ServiceError
+
+__all__ = ["BadRequestError", "ChatRequest", "Message", "parse_request", "prompt_tokens", "text_tokens"]
+
+_CHARS_PER_TOKEN = 4
+_MESSAGE_OVERHEAD = 4
+_REPLY_OVERHEAD = 3
+_PART_TOKENS = 85
+_MAX_CHOICES = 128
+
+
+class BadRequestError(ServiceError):
+    """A request that the service answers with HTTP 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message: its role, the text of its text parts, and how many other parts it has."""
+
+    role: str
+    text: str
+    other_parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A parsed request.
+
+    Attributes:
+        messages: At least one.
+        content: Hex digest of everything that may change the answer.
+        temperature: 0 when the request names none.
+        max_tokens: Limit on the answer, or None.
+        choices: Answers asked for.
+        response_format: The value sent, or None.
+    """
+
+    messages: tuple[Message, ...]
+    content: str
+    temperature: float = 0.0
+    max_tokens: int | None = None
+    choices: int = 1
+    response_format: dict[str, Any] | None = None
+
+
+def text_tokens(text: str) -> int:
+    """Return the tokens of a text: its characters divided by 4, rounded up.
+
+    A stated approximation for English prose and digits, chosen because it is
+    exact to reproduce; no tokenizer is involved.
+    """
+    return -(-len(text) // _CHARS_PER_TOKEN)
+
+
+def prompt_tokens(messages: tuple[Message, ...]) -> int:
+    """Return the tokens of a prompt.
+
+    Each message costs 4 plus the tokens of its text, each part that is not
+    text costs 85, and the reply's opening costs 3.
+    """
+    return _REPLY_OVERHEAD + sum(
+        _MESSAGE_OVERHEAD + text_tokens(message.text) + _PART_TOKENS * message.other_parts for message in messages
+    )
+
+
+def parse_request(body: bytes) -> ChatRequest:
+    """Parse the body of ``POST /v1/chat/completions``.
+
+    Raises:
+        BadRequestError: The body is not JSON of the expected form, or asks for what the service does not have.
+    """
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise BadRequestError("the body must be a JSON object")
+    if data.get("stream"):
+        raise BadRequestError("stream is not supported by the simulated service")
+    raw = data.get("messages")
+    if not isinstance(raw, list) or not raw:
+        raise BadRequestError("messages must be a non-empty list")
+    response_format = data.get("response_format")
+    if response_format is not None and not isinstance(response_format, dict):
+        raise BadRequestError("response_format must be an object")
+    max_tokens = data.get("max_completion_tokens", data.get("max_tokens"))
+    return ChatRequest(
+        messages=tuple(_message(item) for item in raw),
+        content=_digest(data),
+        temperature=_number(data, "temperature"),
+        max_tokens=None if max_tokens is None else _integer("max_tokens", max_tokens, 1, 1 << 30),
+        choices=_integer("n", data.get("n") or 1, 1, _MAX_CHOICES),
+        response_format=response_format,
+    )
+
+
+def _digest(data: dict[str, Any]) -> str:
+    # Only what may change the answer: clients differ in the harmless rest, such as "stream": false.
+    # A request without a temperature counts as one at 0: said or not, it is the same.
+    said = {**data, "temperature": data.get("temperature") or None}
+    parts = [said.get(name) for name in ("messages", "temperature", "seed", "n", "response_format", "tools")]
+    parts.append(data.get("max_completion_tokens", data.get("max_tokens")))
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _message(item: object) -> Message:
+    if not isinstance(item, dict) or not isinstance(item.get("role"), str):
+        raise BadRequestError("each message must be an object with a role")
+    role, content = item["role"], item.get("content")
+    if content is None:
+        return Message(role, "")
+    if isinstance(content, str):
+        return Message(role, content)
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise BadRequestError("the content of a message must be a string or a list of parts")
+    texts = [part["text"] for part in content if isinstance(part.get("text"), str)]
+    return Message(role, "\n".join(texts), len(content) - len(texts))
+
+
+def _number(data: dict[str, Any], name: str) -> float:
+    value = data.get(name)
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadRequestError(f"{name} must be a number")
+    return float(value)
+
+
+def _integer(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadRequestError(f"{name} must be an integer from {low} to {high}")
+    return value

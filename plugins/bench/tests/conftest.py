@@ -1,0 +1,8 @@
+"""What the tests of this distribution share."""
+
+from __future__ import annotations
+
+import os
+
+# No test may reach a model host.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
