@@ -1,0 +1,27 @@
+"""Benchmarks: rows in pinned splits, a program to start from, and a score with feedback."""
+
+from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Metric, Source, Split
+from combee_dspy.benchmarks._load import benchmark_names, load_benchmark
+from combee_dspy.benchmarks._source import RowSource
+from combee_dspy.benchmarks._splits import build_splits, check_pins
+from combee_dspy.benchmarks.finer import Finer
+from combee_dspy.benchmarks.formula import Formula
+from combee_dspy.benchmarks.formula_mini import FormulaMini
+
+__all__ = [
+    "Availability",
+    "Benchmark",
+    "Card",
+    "Finer",
+    "Formula",
+    "FormulaMini",
+    "LoadedBenchmark",
+    "Metric",
+    "RowSource",
+    "Source",
+    "Split",
+    "benchmark_names",
+    "build_splits",
+    "check_pins",
+    "load_benchmark",
+]

@@ -1,0 +1,211 @@
+"""The benchmark contract: rows in splits, a program to start from, a score, and what is known before reading."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import dspy
+
+from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.strategies import Strategy
+
+__all__ = ["Availability", "Benchmark", "Card", "LoadedBenchmark", "Metric", "Source", "Split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One place where a benchmark's rows can come from.
+
+    Attributes:
+        kind: ``"generated"`` rows are made by a package; ``"path"`` is a file or folder that
+            the user has; ``"url"`` and ``"hub"`` (Hugging Face) are read over the network.
+        address: The path's form, the address, or the hub id.
+        revision: The commit that a hub id is pinned to, 40 hex digits; ``None`` where the
+            user names it or none applies.
+        note: What a reader must know, such as the layout.
+    """
+
+    kind: Literal["generated", "path", "url", "hub"]
+    address: str
+    revision: str | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        pinned = f"@{self.revision[:12]}" if self.revision else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.kind} {self.address}{pinned}{note}"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A benchmark's identity: known without reading a row.
+
+    Attributes:
+        task: The task in one sentence.
+        licence: Licence of the rows.
+        citation: What to cite with a result.
+        size: Rows a split, in words.
+        sources: Where the rows can come from, the usual one first.
+        scoring: The headline's rule in one sentence.
+    """
+
+    task: str
+    licence: str
+    citation: str
+    size: str
+    sources: tuple[Source, ...]
+    scoring: str
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Whether a benchmark's rows can be read on this machine without a network.
+
+    Attributes:
+        here: True or False; ``None`` where it cannot be told.
+        where: The place that was looked at, or what is missing.
+    """
+
+    here: bool | None
+    where: str
+
+
+class Metric(Protocol):
+    """A metric in GEPA's five-argument protocol. Pure, and safe to call from any thread."""
+
+    def __call__(
+        self,
+        gold: dspy.Example,
+        pred: dspy.Prediction,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
+    ) -> dspy.Prediction:
+        """Return ``dspy.Prediction(score=float in [0, 1], feedback=str)``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The rows of one split, in order.
+
+    Attributes:
+        name: ``"train"``, ``"validation"`` or ``"heldout"``.
+        examples: One example a row, its inputs marked.
+        row_hashes: SHA-256 of each raw row as the source gave it (see :mod:`combee_dspy.hashing`), in the
+            order of ``examples``. They do not change with the parameters that shape an example.
+    """
+
+    name: str
+    examples: tuple[dspy.Example, ...]
+    row_hashes: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the row hashes in order: what pins the split."""
+        return digest_of(self.row_hashes)
+
+    @property
+    def example_ids(self) -> tuple[str, ...]:
+        """SHA-256 of each example: what a rollout is logged under."""
+        return tuple(row_hash(example) for example in self.examples)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBenchmark:
+    """A benchmark that has been read: everything a run needs.
+
+    Attributes:
+        name: The name it is published under.
+        task: The task within the benchmark, equal to ``name`` where there is one.
+        source: Where the rows came from this time, for the log.
+        licence: Licence of the rows.
+        citation: What to cite with a result.
+        train: What the optimizer learns from.
+        validation: What the optimizer selects on.
+        heldout: What nothing reads before the end.
+        signature: The task as a signature; its instructions are the seed prompt.
+        program: Returns a fresh default program.
+        metric: The benchmark's score: the headline.
+        tolerant_metric: A forgiving score to report beside it, never in its place.
+        known_noise: Raw row hash to what is known to be wrong with the row's label.
+        notes: What a reader must know about the rows used, such as overlaps.
+    """
+
+    name: str
+    task: str
+    source: str
+    licence: str
+    citation: str
+    train: Split
+    validation: Split
+    heldout: Split
+    signature: type[dspy.Signature]
+    program: Callable[[], dspy.Module]
+    metric: Metric
+    tolerant_metric: Metric | None = None
+    known_noise: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[Split, Split, Split]:
+        """Train, validation and held-out, in this order."""
+        return (self.train, self.validation, self.heldout)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """Split name to digest: give it as ``pin=`` to require the same rows again."""
+        return {split.name: split.digest for split in self.splits}
+
+    def noisy_examples(self) -> dict[str, str]:
+        """Return ``known_noise`` by example id, for the rows that are in a split."""
+        return {
+            example_id: self.known_noise[raw]
+            for split in self.splits
+            for example_id, raw in zip(split.example_ids, split.row_hashes, strict=True)
+            if raw in self.known_noise
+        }
+
+
+class Benchmark(Strategy):
+    """Reads one benchmark, when :meth:`load` is called.
+
+    A benchmark over a data set of your own, wherever it lies, is a class with
+    three parts: ``card``, a metric, and a :meth:`load` that calls
+    :class:`~combee_dspy.benchmarks.RowSource` and
+    :func:`~combee_dspy.benchmarks.build_splits`.
+
+    Attributes:
+        card: What is known without reading a row. Set by each class.
+        inputs: Fields of a raw row that the program is given, where :meth:`to_example` is not overridden.
+    """
+
+    kind: ClassVar[str] = "benchmark"
+    card: ClassVar[Card | None] = None
+    inputs: ClassVar[tuple[str, ...]] = ()
+
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the example of one raw row, its inputs marked. By default, its fields as they are."""
+        return dspy.Example(dict(row)).with_inputs(*self.inputs)
+
+    def availability(self) -> Availability:
+        """Tell whether the rows can be read here without a network. Reads none of them, and never raises."""
+        return Availability(None, "the benchmark does not say")
+
+    @abstractmethod
+    def load(self) -> LoadedBenchmark:
+        """Read the rows and return the benchmark.
+
+        The same parameters and source give the same rows in the same order.
+
+        Raises:
+            DataSourceError: The rows cannot be read, are not what the benchmark
+                needs, or differ from what ``pin`` requires.
+            ArgumentValueError: A parameter cannot be used.
+        """

@@ -1,0 +1,176 @@
+"""From raw rows to splits: cuts by hash, slices, what is kept apart, and pins."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import dspy
+
+from combee_dspy.benchmarks._base import Split
+from combee_dspy.exceptions import DataSourceError
+from combee_dspy.hashing import canonical_json, row_hash
+
+__all__ = ["SPLITS", "Row", "build_splits", "check_pins", "cut", "divided", "sliced"]
+
+Row = dict[str, Any]
+
+SPLITS = ("train", "validation", "heldout")
+
+_logger = logging.getLogger(__name__)
+
+
+def cut(
+    benchmark: str,
+    rows: Sequence[Row],
+    ends: Mapping[str, float],
+    together: Callable[[Row], Sequence[Hashable]] = lambda row: (),
+) -> dict[str, list[Row]]:
+    """Cut rows into parts by their hashes alone, so that their order does not count and equal rows stay together.
+
+    Args:
+        benchmark: Its name: part of the hash.
+        rows: Raw rows.
+        ends: Name of each part to where it ends in [0, 1], ascending, the last at 1.
+        together: What a row holds that must not be in two parts, such as its sentences. Rows that
+            share any of it, directly or through others, go where the smallest of their hashes goes.
+    """
+    hashes = [row_hash(row) for row in rows]
+    group = list(range(len(rows)))
+
+    def root(place: int) -> int:
+        while group[place] != place:
+            group[place] = group[group[place]]
+            place = group[place]
+        return place
+
+    first: dict[Hashable, int] = {}
+    for place, row in enumerate(rows):
+        for item in together(row):
+            group[root(place)] = root(first.setdefault(item, place))
+    smallest: dict[int, str] = {}
+    for place, digest in enumerate(hashes):
+        smallest[root(place)] = min(digest, smallest.get(root(place), digest))
+    parts: dict[str, list[Row]] = {name: [] for name in ends}
+    for place, row in enumerate(rows):
+        key = canonical_json([benchmark, smallest[root(place)]])
+        where = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) / 2**32
+        parts[next(name for name, end in ends.items() if where < end)].append(row)
+    return parts
+
+
+def divided(
+    benchmark: str,
+    layout: str,
+    found: Mapping[str, Sequence[Row]],
+    by: str = "row hash",
+    together: Callable[[Row], Sequence[Hashable]] = lambda row: (),
+) -> tuple[dict[str, list[Row]], str]:
+    """Return train, validation and held-out of what a source holds, and what a log must say of how they were cut.
+
+    Args:
+        benchmark: Its name: part of the hash that cuts.
+        layout: ``"single"`` is cut 60/20/20; of ``"nested"``, which has no validation split,
+            train is cut 75/25; other layouts hold all three.
+        found: Raw rows by the splits of the source, or under ``"all"``.
+        by: What keeps rows together, for the log.
+        together: As for :func:`cut`.
+    """
+    if layout == "single":
+        ends = {"train": 0.6, "validation": 0.8, "heldout": 1.0}
+        return cut(benchmark, found["all"], ends, together), f", cut 60/20/20 by {by}"
+    if layout == "nested":
+        learned = cut(benchmark, found["train"], {"train": 0.75, "validation": 1.0}, together)
+        return {**learned, "heldout": list(found["heldout"])}, f", its training rows cut 75/25 by {by}"
+    return {split: list(found[split]) for split in SPLITS}, ""
+
+
+def sliced(
+    rows: Mapping[str, Sequence[Row]], sizes: Mapping[str, int | None]
+) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
+    """Return the slices that are wanted, in their order, and what a reader must know of them.
+
+    A slice holds the rows whose hashes come first: it depends on the rows
+    alone, and a smaller slice is part of a larger one.
+
+    Args:
+        rows: Raw rows by split.
+        sizes: How many of a split; ``None`` or more than there are is all of them.
+    """
+    kept: dict[str, list[Row]] = {}
+    notes: list[str] = []
+    for name, items in rows.items():
+        size = sizes.get(name)
+        kept[name] = list(items)
+        if size is not None and size < len(items):
+            order = sorted(range(len(items)), key=lambda place, items=items: (row_hash(items[place]), place))  # type: ignore[misc]  # bound per loop
+            kept[name] = [items[place] for place in sorted(order[:size])]
+            notes.append(f"{name} is a slice: {size} of {len(items)} rows, those whose hashes come first")
+    return kept, tuple(notes)
+
+
+def build_splits(
+    rows: Mapping[str, Sequence[Row]], to_example: Callable[[Row], dspy.Example]
+) -> tuple[dict[str, Split], tuple[str, ...]]:
+    """Turn raw rows into splits, held-out kept apart from the others.
+
+    A row of train or validation that is in held-out too is taken out of train
+    or validation: held-out never changes. Rows that train and validation
+    share, and rows repeated within a split, stay. Each case is one note,
+    logged as a warning.
+
+    Args:
+        rows: Raw rows of ``"train"``, ``"validation"`` and ``"heldout"``.
+        to_example: Makes the example of a raw row.
+
+    Returns:
+        The splits by name, and the notes.
+    """
+    hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
+    held = {item for item, _ in hashed["heldout"]}
+    notes: list[str] = []
+    for name in ("train", "validation"):
+        kept = [pair for pair in hashed[name] if pair[0] not in held]
+        removed = len(hashed[name]) - len(kept)
+        if removed:
+            notes.append(f"{removed} rows of {name} are in heldout too and were taken out of {name}")
+        hashed[name] = kept
+    shared = {item for item, _ in hashed["train"]} & {item for item, _ in hashed["validation"]}
+    if shared:
+        notes.append(f"{len(shared)} distinct rows are in both train and validation and were kept in both")
+    for name in SPLITS:
+        repeated = sum(count - 1 for count in Counter(item for item, _ in hashed[name]).values())
+        if repeated:
+            notes.append(f"{repeated} rows of {name} repeat an earlier row of it and were kept")
+    for note in notes:
+        _logger.warning("%s", note)
+    splits = {
+        name: Split(name, tuple(to_example(row) for _, row in pairs), tuple(item for item, _ in pairs))
+        for name, pairs in hashed.items()
+    }
+    return splits, tuple(notes)
+
+
+def check_pins(benchmark: str, source: str, splits: Mapping[str, Split], pin: Mapping[str, str] | None) -> None:
+    """Require the splits that were pinned.
+
+    Args:
+        benchmark: The benchmark's name.
+        source: Where the rows came from.
+        splits: The splits as they will be used.
+        pin: Split name to digest; splits without a pin are free.
+
+    Raises:
+        DataSourceError: A split's digest is not the pinned one, or the pin names no split.
+    """
+    for name, wanted in (pin or {}).items():
+        if name not in splits:
+            remedy = f"Splits are {', '.join(sorted(splits))}."
+            raise DataSourceError(benchmark, source, f"pin names the split {name!r}", remedy)
+        found = splits[name].digest
+        if found != wanted:
+            reason = f"the rows of {name} have digest {found}, but {wanted} is pinned"
+            raise DataSourceError(benchmark, source, reason, "Use the pinned rows, or pin these if they are meant.")

@@ -1,0 +1,185 @@
+"""FiNER's records: text to questions and back, batches of tagged sentences, and what is wrong with some.
+
+A record asks one to several numbered questions about numbers in sentences of
+filings. Its text is FinLoRA's: a list of labels, then
+``1. What is best tag for entity "34.6" in sentence: "…?"``, one line each. The
+target holds one label a question, joined by commas. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from combee_dspy.benchmarks.finer.labels import LABELS
+
+__all__ = ["BATCH", "Question", "Record", "ambiguities", "batches", "parse", "record_text"]
+
+BATCH = 4
+"""Questions a record, as in FinLoRA."""
+
+_MOST_PER_SENTENCE = 3
+"""Tagged tokens used of one sentence, as in FinLoRA."""
+
+_LABELS = re.compile(r"US GAAP tags options:\s*(.*?)\.\s+Answer the following", re.DOTALL)
+_QUESTION = re.compile(r'(?:^|\n)(\d{1,3})\. (?:What is best tag for )?entity "([^\n]{1,400}?)" in sentence: "')
+_END = re.compile(r"\n\s*Output US GAAP tags:\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One number to tag.
+
+    Attributes:
+        entity: The number as the sentence writes it.
+        sentence: The sentence, its tokens joined by single spaces.
+        target: The right label.
+    """
+
+    entity: str
+    sentence: str
+    target: str
+
+    @property
+    def text(self) -> str:
+        """The question in one line."""
+        return f'entity "{self.entity}" in sentence: "{self.sentence}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that was understood.
+
+    Attributes:
+        questions: In the record's order.
+        labels: The labels it offers, in its order; empty where it lists none.
+    """
+
+    questions: tuple[Question, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The numbered questions without the labels, one a line."""
+        return "\n".join(f"{number}. {question.text}" for number, question in enumerate(self.questions, 1))
+
+
+def parse(row: Mapping[str, Any]) -> Record | str:
+    """Read a row, or return why it cannot be read.
+
+    Args:
+        row: ``{"context": str, "target": str}``; anything else is refused. The
+            context may be a record's whole text, or its questions as :attr:`Record.text` writes them.
+    """
+    context, target = row.get("context"), row.get("target")
+    if not isinstance(context, str) or not isinstance(target, str) or not target.strip():
+        return "context and target are not both text"
+    listed = _LABELS.search(context)
+    labels = tuple(name for item in listed[1].split(",") if (name := item.strip())) if listed else ()
+    asked = _END.sub("", context[listed.end() :] if listed else context)
+    marks = _numbered(_QUESTION.finditer(asked))
+    targets = [item.strip() for item in target.split(",")]
+    if not marks:
+        return 'the context holds no numbered question such as: 1. What is best tag for entity "…" in sentence: "…?"'
+    if len(marks) != len(targets) or not all(targets):
+        return f"the context asks {len(marks)} questions and the target holds {len(targets)} labels"
+    ends = [mark.start() for mark in marks[1:]] + [len(asked)]
+    sentences = [_sentence(asked[mark.end() : end]) for mark, end in zip(marks, ends, strict=True)]
+    questions = (Question(mark[2], text, tag) for mark, text, tag in zip(marks, sentences, targets, strict=True))
+    return Record(tuple(questions), labels)
+
+
+def _numbered(found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
+    # A sentence may quote such a line itself: only the next number in turn starts a question.
+    marks: list[re.Match[str]] = []
+    for mark in found:
+        if int(mark[1]) == len(marks) + 1:
+            marks.append(mark)
+    return marks
+
+
+def _sentence(text: str) -> str:
+    return text.strip().removesuffix('"').removesuffix("?").strip()
+
+
+def record_text(questions: Sequence[Question], labels: Sequence[str] = LABELS) -> str:
+    """Return the context of a record, in FinLoRA's form."""
+    asked = (
+        f'{number}. What is best tag for entity "{question.entity}" in sentence: "{question.sentence}?"'
+        for number, question in enumerate(questions, 1)
+    )
+    count = len(questions)
+    return (
+        f"You are XBRL expert.  Here is a list of US GAAP tags options: {','.join(labels)}. Answer the following "
+        f"{count} independent questions by providing only  {count} US GAAP tags answers in the order of the "
+        "questions. Each answer must be saperated by a comma (,).  Provide nothing else. \n"
+        + "\n".join(asked)
+        + "\nOutput US GAAP tags:"
+    )
+
+
+def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[dict[str, str] | str]:
+    """Make records of FiNER-139's tagged sentences, in their order, as FinLoRA does.
+
+    At most three tagged tokens of a sentence are used; a last, smaller batch is kept.
+
+    Args:
+        rows: ``{"tokens": [str, …], "ner_tags": ["O", "B-Revenues", …]}``.
+        size: Questions a record.
+
+    Yields:
+        Rows ``{"context": …, "target": …}``, or why a row cannot be used.
+    """
+    waiting: list[Question] = []
+    for row in rows:
+        found = _tagged(row)
+        if isinstance(found, str):
+            yield found
+            continue
+        waiting += found
+        while len(waiting) >= size:
+            yield _batch(waiting[:size])
+            waiting = waiting[size:]
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(questions: Sequence[Question]) -> dict[str, str]:
+    return {"context": record_text(questions), "target": ",".join(question.target for question in questions)}
+
+
+def _tagged(row: Mapping[str, Any]) -> list[Question] | str:
+    tokens, tags = row.get("tokens"), row.get("ner_tags")
+    if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags):
+        return "tokens and ner_tags are not two lists of one length"
+    if not all(isinstance(item, str) for item in (*tokens, *tags)):
+        return "ner_tags are numbers without names, or a token is no text"
+    # A line break in a token would end the question's line.
+    words = [" ".join(token.split()) for token in tokens]
+    sentence = " ".join(words)
+    places = [place for place, tag in enumerate(tags) if tag != "O"][:_MOST_PER_SENTENCE]
+    return [Question(words[place], sentence, tags[place].partition("-")[2] or tags[place]) for place in places]
+
+
+def ambiguities(records: Sequence[Record]) -> list[str | None]:
+    """Return, for each record, which of its questions have two labels in the data, or ``None``.
+
+    A number that stands twice in a sentence is asked for by the same words
+    twice. Where the labels differ, no answer can be right each time.
+    """
+    known: dict[tuple[str, str], set[str]] = {}
+    for record in records:
+        for question in record.questions:
+            known.setdefault((question.entity, question.sentence), set()).add(question.target)
+    return [_ambiguous(record, known) for record in records]
+
+
+def _ambiguous(record: Record, known: Mapping[tuple[str, str], set[str]]) -> str | None:
+    said = [
+        f"question {number} (entity {question.entity}) is labelled {' and '.join(sorted(tags))} for the same words"
+        for number, question in enumerate(record.questions, 1)
+        if len(tags := known[question.entity, question.sentence]) > 1
+    ]
+    return "; ".join(said) or None

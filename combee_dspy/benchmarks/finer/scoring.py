@@ -1,0 +1,160 @@
+"""Scoring of FiNER's answers, official and tolerant, with feedback per tag.
+
+The official score is ACE's: positions count, case does not; surplus answers
+are cut off and missing ones are wrong. The score of a record is the share of
+its tags that are right, so that the mean over records of equal length is the
+accuracy per tag; ``unit="record"`` asks for all of them. The tolerant score
+forgives how tags are written (numbering, quotes, brackets, ``us-gaap:``, spaces
+between the words, a line each), never their order. Pure, and safe to call from
+any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dspy
+
+from combee_dspy.benchmarks.finer.labels import LABELS
+
+__all__ = ["TagMetric", "TagResult", "grade"]
+
+_READ = 20_000
+_SHOWN = 160
+_NUMBERED = re.compile(r"^\s*(?:\(?\d{1,3}\s*[.):]\s*)?")
+_PREFIX = re.compile(r"^(?:us[-_ ]?gaap)\s*[:_/-]\s*", re.IGNORECASE)
+_QUOTES = " \t\r\n\"'`*[](){}<>.;"
+_INNER = re.compile(r"[\s_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TagResult:
+    """What is right and wrong with one tag.
+
+    Attributes:
+        entity: The number that was asked for.
+        expected: The right label.
+        got: What was answered, as it was written; ``None`` where nothing was.
+        known: Whether ``got`` is one of the labels, whatever its case.
+        exact: Right by the official score.
+        tolerant: The right label, however it is written. True where ``exact`` is.
+    """
+
+    entity: str
+    expected: str
+    got: str | None
+    known: bool
+    exact: bool
+    tolerant: bool
+
+
+def grade(
+    prediction: object, expected: Sequence[str], entities: Sequence[str] = (), labels: Sequence[str] = LABELS
+) -> list[TagResult]:
+    """Compare predicted tags with the right ones, position by position.
+
+    Args:
+        prediction: The program's answer: text, tags joined by commas, or a list
+            of tags. ``None`` counts as empty; the first 20,000 characters are read.
+        expected: The right labels in order.
+        entities: The numbers asked for, in the same order; missing ones are named by position.
+        labels: Every label there is.
+    """
+    official, loose = _split(prediction), _split_loosely(prediction)
+    valid = {label.casefold() for label in labels}
+    results = []
+    for place, right in enumerate(expected):
+        got = official[place] if place < len(official) and official[place] else None
+        exact = got is not None and got.lower() == right.lower()
+        easy = loose[place] if place < len(loose) else None
+        tolerant = exact or (easy is not None and easy == _plain(right))
+        entity = entities[place] if place < len(entities) else f"#{place + 1}"
+        known = got is not None and got.casefold() in valid
+        results.append(TagResult(entity, right, got, known, exact, tolerant))
+    return results
+
+
+def _text(prediction: object) -> str:
+    if prediction is None:
+        return ""
+    if isinstance(prediction, (list, tuple)):
+        return ",".join(str(item) for item in prediction[:_SHOWN])[:_READ]
+    return str(prediction)[:_READ]
+
+
+def _split(prediction: object) -> list[str]:
+    text = _text(prediction).strip()
+    return [item.strip() for item in text.split(",")] if text else []
+
+
+def _split_loosely(prediction: object) -> list[str]:
+    items = [_plain(item) for item in re.split(r"[,\n;]", _text(prediction))]
+    return [item for item in items if item]
+
+
+def _plain(tag: str) -> str:
+    bare = _NUMBERED.sub("", tag.strip(_QUOTES)).strip(_QUOTES)
+    return _INNER.sub("", _PREFIX.sub("", bare)).casefold()
+
+
+@dataclass(frozen=True)
+class TagMetric:
+    """FiNER's metric: ``dspy.Prediction(score, feedback)`` in GEPA's five-argument form.
+
+    Reads ``gold.tags`` (labels joined by commas), ``gold.entities`` and
+    ``pred.tags``. A frozen value: two with equal fields are equal.
+
+    Attributes:
+        unit: ``"tag"`` scores the share of right tags; ``"record"`` 1.0 where all are right, else 0.0.
+        tolerant: Forgive how tags are written.
+        labels: Every label there is.
+    """
+
+    unit: Literal["tag", "record"] = "tag"
+    tolerant: bool = False
+    labels: tuple[str, ...] = LABELS
+
+    def __call__(
+        self,
+        gold: dspy.Example,
+        pred: dspy.Prediction,
+        trace: Any = None,
+        pred_name: str | None = None,
+        pred_trace: Any = None,
+    ) -> dspy.Prediction:
+        """Score a prediction."""
+        expected = [tag.strip() for tag in str(gold.tags).split(",")]
+        prediction = getattr(pred, "tags", None)
+        results = grade(prediction, expected, list(gold.get("entities") or ()), self.labels)
+        right = [item.tolerant if self.tolerant else item.exact for item in results]
+        score = sum(right) / len(right) if self.unit == "tag" else float(all(right))
+        return dspy.Prediction(score=score, feedback=self._feedback(results, right, prediction))
+
+    def _feedback(self, results: Sequence[TagResult], right: Sequence[bool], prediction: object) -> str:
+        lines = [f"{sum(right)} of {len(right)} tags are right."]
+        lines += [self._line(number, item, ok) for number, (item, ok) in enumerate(zip(results, right, strict=True), 1)]
+        surplus = len(_split(prediction)) - len(results)
+        if surplus > 0:
+            lines.append(f"{surplus} answers too many were ignored: give {len(results)}, separated by commas.")
+        return "\n".join(lines)
+
+    def _line(self, number: int, item: TagResult, ok: bool) -> str:
+        said = f'{number}. entity "{_short(item.entity)}": '
+        if ok:
+            return f"{said}right, {item.expected}."
+        if item.got is None:
+            return f"{said}no answer; expected {item.expected}."
+        if item.known:
+            return f"{said}predicted {_short(item.got)}; expected {item.expected}."
+        kind = f"which is none of the {len(self.labels)} labels"
+        if item.tolerant:
+            kind += " as it is written: give the label alone, exactly as listed"
+        return f"{said}predicted {_short(item.got)}, {kind}; expected {item.expected}."
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"

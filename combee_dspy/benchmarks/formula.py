@@ -1,0 +1,187 @@
+"""Formula: numerical reasoning over 50 finance formulas, one number per question.
+
+Origin: XBRL-Agent (MIT), collected in FinLoRA (``data/{train,test}/formula_*.jsonl``,
+OpenMDW-1.0) and split by ACE (Apache-2.0). It is on no hub as such, so the
+caller names the source, and nothing stands in for it when it is absent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import dspy
+from pydantic import Field
+
+from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._source import RowSource
+from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, divided, sliced
+from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
+from combee_dspy.exceptions import DataSourceError
+from combee_dspy.strategies import parameters
+
+__all__ = ["KNOWN_NOISE", "PINS", "Formula"]
+
+PINS: Mapping[str, str] = {
+    "train": "67eb930374d27c968c665d48480e06b1622c5d91d0360548b6ba5b61a7678457",
+    "validation": "8b14b4810d2ad6f77a8edea462655faa2248ed358f44fdf6518af158266d4849",
+    "heldout": "11338e954e39dedb9d84c0a5c983d63ae0794b4338fc54637a09b148a0f4fda4",
+}
+"""Digests of the 500, 164 and 136 rows that this project's own Formula figures are measured on."""
+
+KNOWN_NOISE: Mapping[str, str] = {
+    "da7575563108bec79c9ebd5f87b50ee789cdf6db97beafc46b2a83a2d23ddfb8": (
+        "the gold answer is 1000000000.0; 5 % of a labour force of 500,000 is 25,000"
+    ),
+}
+"""Raw row hash to what is wrong with the row's gold answer. The rows are kept and scored as they are."""
+
+_ORIGIN = (
+    "XBRL-Agent (MIT), collected in FinLoRA (data/{train,test}/formula_*.jsonl, OpenMDW-1.0), split by ACE (Apache-2.0)"
+)
+_REMEDY = (
+    "Formula is on no hub and is not bundled. "
+    "Give path= a directory with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: "
+    '{"context": "…", "target": "2.0"}. FinLoRA\'s data folder, one .jsonl file, an HTTP address or a hub id with '
+    f"revision= work too. Origin: {_ORIGIN}."
+)
+_ASKED = re.compile(r"Use formula .+? to answer this question:\s*(.+?)\s*with a numerical answer\b.*\Z", re.DOTALL)
+
+_CARD = Card(
+    task="Numerical reasoning over 50 finance formulas: one question, one number.",
+    licence="OpenMDW-1.0 (FinLoRA); MIT (XBRL-Agent)",
+    citation="XBRL-Agent; FinLoRA; ACE (Agentic Context Engineering), whose Formula task and scoring these are.",
+    size="500 train, 164 validation, 136 held-out (ACE's split); about 0.4 MB",
+    sources=(
+        Source("path", "DIR/{train,validation,test}.jsonl", note="ACE's split"),
+        Source("path", "FinLoRA/data", note="train/ and test/formula_*.jsonl"),
+        Source("url", "https://…", note="the folder or file of the same form"),
+        Source("hub", "owner/name", note="with revision=; no public one is known"),
+    ),
+    scoring="prediction and target, commas removed, equal as floats; a tolerant score beside it",
+)
+
+
+@parameters
+class Formula(Benchmark):
+    """The Formula benchmark, from a source that the caller names.
+
+    The default program is ``dspy.ChainOfThought``: the answer is the end of a
+    calculation, and a model that must write the number first has no room to
+    carry it out. ACE's generator reasons before it answers too.
+
+    Attributes:
+        path: A directory or HTTP address holding ``train.jsonl``,
+            ``validation.jsonl`` and ``test.jsonl``; one ``.jsonl`` file or
+            address, cut 60/20/20 by row hash; FinLoRA's ``data`` folder, whose
+            training rows are cut 75/25; or a hub id ``owner/name`` with the
+            three splits. ``test`` becomes held-out.
+        revision: The 40-digit commit to read; required for a hub id, and only there.
+        formula_text: ``True`` gives the whole context, with the formula and
+            its explanation. ``False``, as in ACE, gives the question alone. ACE
+            appends the answer format to each question; here it is the
+            description of the signature's ``answer`` field.
+        reasoning: Whether the default program reasons before it answers
+            (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
+        train: Rows to learn from, those whose hashes come first. ``None``: all.
+        validation: … to select on.
+        heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and the notes say so.
+        pin: Split name to required digest. :data:`PINS` has those of this project's figures.
+    """
+
+    name: ClassVar[str] = "formula"
+    card: ClassVar[Card | None] = _CARD
+
+    path: str | Path | None = None
+    revision: str | None = None
+    formula_text: bool = False
+    reasoning: bool = True
+    train: Annotated[int, Field(ge=1)] | None = None
+    validation: Annotated[int, Field(ge=1)] | None = None
+    heldout: Annotated[int, Field(ge=1)] | None = None
+    pin: Mapping[str, str] | None = None
+
+    def _source(self) -> RowSource:
+        nested = {"train": "train/formula_train.jsonl", "heldout": "test/formula_test.jsonl"}
+        return RowSource(self.name, self.path, self.revision, _REMEDY, nested=nested)
+
+    def availability(self) -> Availability:
+        """Tell whether the rows are on this machine."""
+        return self._source().availability()
+
+    def load(self) -> LoadedBenchmark:
+        """Read the rows and return the benchmark.
+
+        Raises:
+            DataSourceError: No path is given, the rows cannot be read or are
+                not Formula's, or differ from ``pin``.
+            ArgumentValueError: A hub id comes without a commit.
+        """
+        source = self._source()
+        place = source.locate()
+        found = {split: list(rows) for split, rows in source.rows().items()}
+        rows, how = divided(self.name, place.layout, found)
+        for split, items in rows.items():
+            if not items:
+                raise source.error(f"the {split} split is empty")
+            for number, row in enumerate(items, 1):
+                self._check(row, f"{place.said}, {source.names[split]} row {number}")
+        rows, said = sliced(rows, {split: getattr(self, split) for split in SPLITS})
+        splits, notes = build_splits(rows, self.to_example)
+        check_pins(self.name, place.said, splits, self.pin)
+        module = dspy.ChainOfThought if self.reasoning else dspy.Predict
+        return LoadedBenchmark(
+            name=self.name,
+            task="formula" if self.formula_text else "formula, formula text hidden",
+            source=f"{place.said}{how}; origin: {_ORIGIN}",
+            licence=_CARD.licence,
+            citation=_CARD.citation,
+            **splits,
+            signature=AnswerNumber,
+            program=lambda: module(AnswerNumber),
+            metric=exact_metric,
+            tolerant_metric=tolerant_metric,
+            known_noise=KNOWN_NOISE,
+            notes=(*said, *notes),
+        )
+
+    def _check(self, row: Row, where: str) -> None:
+        context, target = row.get("context"), row.get("target")
+        if not isinstance(context, str) or not context.strip() or not isinstance(target, str):
+            raise DataSourceError(self.name, where, "context and target are not both text", _REMEDY)
+        value = plain_number(target)
+        if value is None or not math.isfinite(value):
+            raise DataSourceError(self.name, where, f"the target {target[:80]!r} is not a finite number", _REMEDY)
+        if not self.formula_text and _question(context) is None:
+            reason = "the context has no 'Formula: … Explanation: … Question: … Answer:' to cut the formula from"
+            raise DataSourceError(self.name, where, reason, "Pass formula_text=True to use contexts as they are.")
+
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the question and its answer; with ``formula_text`` the whole context is the question."""
+        context: str = row["context"]
+        question = context if self.formula_text else _question(context)
+        return dspy.Example(question=question, answer=row["target"]).with_inputs("question")
+
+
+def _question(context: str) -> str | None:
+    """Return the question without the formula, its explanation and its own quotes; ``None`` if it is not there."""
+    rest = context
+    asked = _ASKED.match(context)
+    if asked:
+        return _unquoted(asked[1])
+    for mark in ("Formula:", "Explanation:", "Question:"):
+        _, found, rest = rest.partition(mark)
+        if not found:
+            return None
+    question, found, tail = rest.rpartition("Answer:")
+    return _unquoted(question) if found and not tail.strip() else None
+
+
+def _unquoted(question: str) -> str | None:
+    question = question.strip().removesuffix(".").strip()
+    if len(question) > 1 and question[0] in '"“' and question[-1] in '"”':
+        question = question[1:-1].strip()
+    return question or None

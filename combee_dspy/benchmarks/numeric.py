@@ -1,0 +1,282 @@
+"""Scoring of numeric answers, exact and tolerant, with feedback that names what went wrong.
+
+The exact score is ACE's for Formula: prediction and target, commas removed,
+must be equal as floats. ``$15.0``, ``15%`` and ``15.003`` are wrong for 15.0.
+The tolerant score asks for the right value however it is written: symbols,
+words around a single number and rounding are forgiven, a wrong scale or sign
+is not. Everything here is pure and safe to call from any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dspy
+
+from combee_dspy.exceptions import ArgumentValueError
+
+__all__ = ["AnswerNumber", "Diagnosis", "Problem", "diagnose", "exact_metric", "plain_number", "tolerant_metric"]
+
+Problem = Literal[
+    "empty",
+    "unparsable",
+    "several-numbers",
+    "unit-symbol",
+    "scale-word",
+    "extra-text",
+    "separators",
+    "rounding",
+    "sign",
+    "percent-high",
+    "percent-low",
+    "magnitude",
+    "inverted",
+    "wrong",
+]
+"""What can be wrong with a numeric answer: how it is written first, then its value."""
+
+_ABSOLUTE = 0.005
+"""Half a unit of the second decimal: targets carry two."""
+_RELATIVE = 1e-4
+"""Four significant digits, for values where two decimals are finer than that."""
+_SHOWN = 80
+
+_NUMBER = re.compile(
+    r"\d{1,3}(?:[,'’\u00a0\u202f ]\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3}(?!\d))?|\.\d+"
+)
+_GROUPING = re.compile(r"[,'’\u00a0\u202f ]")
+_DECIMAL_COMMA = re.compile(r"([-+]?)(\d{1,3}(?:\.\d{3})*|\d+),(\d{1,2})")
+_MINUS_BEFORE = re.compile(r"(?:^|[\s(=:])[-−–]\s?[$€£¥]?\s?$|[$€£¥]\s?[-−–]\s?$")
+_SYMBOL = re.compile(r"[$€£¥%]|\b(?:percent|per cent|dollars?|usd|eur|euros?)\b", re.IGNORECASE)
+_PERCENT_AFTER = re.compile(r"\s?(?:%|percent\b|per cent\b)", re.IGNORECASE)
+_SCALE_AFTER = re.compile(r"\s?(thousand|million|billion|trillion|k|mn|bn|m|b)\b", re.IGNORECASE)
+_SCALES = {"thousand": 1e3, "k": 1e3, "million": 1e6, "mn": 1e6, "m": 1e6, "billion": 1e9, "bn": 1e9, "b": 1e9}
+_SCALES["trillion"] = 1e12
+_NOISE = re.compile(r"[\s()+\-−–.]")
+
+
+class AnswerNumber(dspy.Signature):
+    """Answer the finance question with a number."""
+
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(
+        desc="a plain decimal number rounded to two places, in full digits, without units or other text"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is right and wrong with one numeric answer.
+
+    Attributes:
+        exact: Right by the benchmark's own score.
+        tolerant: The value is right, however it is written. True where ``exact`` is.
+        problems: What is wrong, most superficial first; empty where ``exact``.
+        feedback: One or two sentences that say it, never empty.
+        expected: The target's value.
+        got: The value read from the prediction, ``None`` where none can be read.
+    """
+
+    exact: bool
+    tolerant: bool
+    problems: tuple[Problem, ...]
+    feedback: str
+    expected: float
+    got: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    value: float
+    problems: tuple[Problem, ...] = ()
+
+
+def plain_number(text: str) -> float | None:
+    """Return the text as a float with its commas removed, or ``None``."""
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def diagnose(prediction: object, target: str) -> Diagnosis:
+    """Compare a predicted number with the right one.
+
+    Args:
+        prediction: The program's answer. ``None`` counts as empty; other
+            values are read as ``str`` writes them.
+        target: The right answer, a finite number in plain digits.
+
+    Raises:
+        ArgumentValueError: ``target`` is not a finite number.
+    """
+    expected = plain_number(target)
+    if expected is None or not math.isfinite(expected):
+        raise ArgumentValueError("target", target, "is not a finite number", "Check the benchmark's row.")
+    text = "" if prediction is None else str(prediction)
+    value = plain_number(text)
+    if value is not None and value == expected:
+        return Diagnosis(True, True, (), f"Correct: {target}.", expected, value)
+    readings = _read(text)
+    if not isinstance(readings, list):
+        return Diagnosis(False, False, (readings,), _unreadable(readings, text, target), expected, None)
+    best = next((item for item in readings if _close(item.value, expected)), readings[0])
+    relation, factor = _relate(best.value, expected)
+    problems = best.problems + relation
+    tolerant = _close(best.value, expected)
+    feedback = " ".join([f"Wrong: expected {target}, got {_cut(text)}.", *(_say(item, factor) for item in problems)])
+    return Diagnosis(False, tolerant, problems, feedback, expected, best.value)
+
+
+def _read(text: str) -> list[_Reading] | Problem:
+    """Return the possible values of an answer, the likeliest first, or why there is none."""
+    stripped = text.strip()
+    if not stripped:
+        return "empty"
+    readings: list[_Reading] = []
+    value = plain_number(stripped)
+    if value is not None:
+        if not math.isfinite(value):
+            return "unparsable"
+        readings.append(_Reading(value))
+    comma = _DECIMAL_COMMA.fullmatch(stripped)
+    if comma:
+        number = float(f"{comma[1]}{comma[2].replace('.', '')}.{comma[3]}")
+        readings.append(_Reading(number, ("separators",)))
+    return readings or _read_loosely(stripped)
+
+
+def _read_loosely(text: str) -> list[_Reading] | Problem:
+    # Read two at most: a long answer full of digits costs no more than a short one.
+    matches = [match for match, _ in zip(_NUMBER.finditer(text), range(2), strict=False)]
+    if not matches:
+        return "unparsable"
+    if len(matches) > 1:
+        return "several-numbers"
+    match = matches[0]
+    before, after = text[: match.start()], text[match.end() :]
+    value = float(_GROUPING.sub("", match[0]))
+    if _MINUS_BEFORE.search(before) or (before.rstrip(" $€£¥").endswith("(") and after.lstrip(" %").startswith(")")):
+        value = -value
+    problems: list[Problem] = []
+    rest = before + " " + after
+    if _SYMBOL.search(rest):
+        problems.append("unit-symbol")
+        rest = _SYMBOL.sub("", rest)
+    scale = _SCALE_AFTER.match(after)
+    if scale:
+        problems.append("scale-word")
+        value *= _SCALES[scale[1].lower()]
+        rest = rest.replace(scale[1], "", 1)
+    if _NOISE.sub("", rest):
+        problems.append("extra-text")
+    if not math.isfinite(value):
+        return "unparsable"
+    if not problems:
+        problems.append("separators" if _GROUPING.search(match[0]) else "extra-text")
+    found = tuple(problems)
+    readings = [_Reading(value, found)]
+    if _PERCENT_AFTER.match(after):
+        readings.append(_Reading(value / 100, found))
+    return readings
+
+
+def _close(value: float, expected: float) -> bool:
+    # 1e-9 lets half a unit itself pass, which binary floats overshoot.
+    return abs(value - expected) <= max(_ABSOLUTE + 1e-9, _RELATIVE * abs(expected))
+
+
+def _relate(value: float, expected: float) -> tuple[tuple[Problem, ...], float]:
+    """Return how a value differs from the right one, and by which factor."""
+    if value == expected:
+        return (), 1.0
+    if _close(value, expected):
+        return ("rounding",), 1.0
+    if expected == 0 or value == 0:
+        return ("wrong",), 1.0
+    if _close(-value, expected):
+        return ("sign",), 1.0
+    sign: tuple[Problem, ...] = ("sign",) if (value < 0) != (expected < 0) else ()
+    size, right = abs(value), abs(expected)
+    if _scaled(size, right, 100.0):
+        return (*sign, "percent-high"), 100.0
+    if _scaled(size, right, 0.01):
+        return (*sign, "percent-low"), 0.01
+    for power in (3, -3, 6, -6, 9, -9, 1, -1):
+        if _scaled(size, right, 10.0**power):
+            return (*sign, "magnitude"), 10.0**power
+    if abs(size * right - 1) <= 0.01:
+        return (*sign, "inverted"), 1.0
+    return ("wrong",), 1.0
+
+
+def _scaled(size: float, right: float, factor: float) -> bool:
+    """Tell whether a size is the right one times a factor, both possibly rounded to two decimals."""
+    slack = _ABSOLUTE * max(1.0, 1.0 / factor)
+    return abs(size / factor - right) <= max(_RELATIVE * right, min(slack, 0.05 * right))
+
+
+_SENTENCES: dict[Problem, str] = {
+    "unit-symbol": "Leave out unit symbols such as $ and %.",
+    "scale-word": "Write the number out in full digits instead of words such as million.",
+    "extra-text": "Give the number alone, without other text.",
+    "separators": "Use a point for decimals and no other separators than commas between thousands.",
+    "rounding": "The value is right but rounded differently: give two decimals.",
+    "sign": "The sign is flipped.",
+    "percent-high": "The value is 100 times too large: a percentage where a plain fraction is wanted.",
+    "percent-low": "The value is 100 times too small: a fraction where a percentage is wanted.",
+    "inverted": "The value is upside down: numerator and denominator are swapped.",
+    "wrong": "The value itself is wrong: check which quantities the question gives and how they combine.",
+}
+
+
+def _say(problem: Problem, factor: float) -> str:
+    if problem == "magnitude":
+        many = f"{max(factor, 1 / factor):,.0f}"
+        direction = "large" if factor > 1 else "small"
+        return f"The value is {many} times too {direction}: check thousands, millions and billions."
+    return _SENTENCES[problem]
+
+
+def _unreadable(problem: Problem, text: str, target: str) -> str:
+    if problem == "empty":
+        return f"Wrong: expected {target}, got no answer."
+    if problem == "several-numbers":
+        return f"Wrong: expected {target}, got {_cut(text)}. It holds several numbers: give the final number alone."
+    return f"Wrong: expected {target}, got {_cut(text)}, in which no number can be read. Give the number alone."
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…")
+
+
+def exact_metric(
+    gold: dspy.Example,
+    pred: dspy.Prediction,
+    trace: Any = None,
+    pred_name: str | None = None,
+    pred_trace: Any = None,
+) -> dspy.Prediction:
+    """Score ``pred.answer`` against ``gold.answer``: 1.0 where equal as ACE compares, else 0.0, with feedback."""
+    found = diagnose(getattr(pred, "answer", None), str(gold.answer))
+    return _scored(float(found.exact), found)
+
+
+def tolerant_metric(
+    gold: dspy.Example,
+    pred: dspy.Prediction,
+    trace: Any = None,
+    pred_name: str | None = None,
+    pred_trace: Any = None,
+) -> dspy.Prediction:
+    """Score like :func:`exact_metric`, forgiving how the value is written and rounded."""
+    found = diagnose(getattr(pred, "answer", None), str(gold.answer))
+    return _scored(float(found.tolerant), found)
+
+
+def _scored(score: float, found: Diagnosis) -> dspy.Prediction:
+    return dspy.Prediction(score=score, feedback=found.feedback)
