@@ -1,1 +1,45 @@
-"""Language models that come with the package, and what a run asks of any: a probe, and keys kept out of messages."""
+"""Language models that come with the package, and what a run asks of any: a probe, and keys kept out of messages.
+
+:mod:`combee_dspy.lms.redact` imports nothing of DSPy; all else is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from combee_dspy.lms._adapters import ChoiceAdapter, ConstrainedJSONAdapter
+    from combee_dspy.lms._embedded import EmbeddedEngine, EmbeddedOptions, embedded
+    from combee_dspy.lms._limits import connection_limit, limit_warning
+    from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
+    from combee_dspy.lms._probe import probe
+
+__all__ = [
+    "ChoiceAdapter",
+    "ConstrainedJSONAdapter",
+    "EmbeddedEngine",
+    "EmbeddedOptions",
+    "PooledEngine",
+    "PooledOptions",
+    "connection_limit",
+    "embedded",
+    "limit_warning",
+    "pooled",
+    "probe",
+]
+
+_HOMES = {
+    "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
+    "_embedded": ("EmbeddedEngine", "EmbeddedOptions", "embedded"),
+    "_limits": ("connection_limit", "limit_warning"),
+    "_pool": ("PooledEngine", "PooledOptions", "pooled"),
+    "_probe": ("probe",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,329 @@
+"""A ``dspy.LM`` that keeps up with hundreds of requests at once to one OpenAI-compatible service."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+from urllib.parse import urlsplit
+
+import dspy
+from dspy.clients.engines.base import validate_request
+from dspy.lm15 import (
+    AsyncLMRouter,
+    LM15Error,
+    LMRouter,
+    NotConfiguredError,
+    Request,
+    Response,
+    RouterConfig,
+    Timeouts,
+)
+from pydantic import Field
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms._saved import OptionsEngine
+from combee_dspy.lms.redact import MASK, forms_of, mask
+from combee_dspy.strategies import parameters
+
+__all__ = ["AsyncPooledEngine", "PooledEngine", "PooledOptions", "pooled"]
+
+LONGEST_WAIT = 120.0
+"""Seconds that a service may ask to be left alone: one that is down may name a day."""
+
+_KEY_VARIABLE = "OPENAI_API_KEY"
+_BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
+_DEFAULT_BASE = "https://api.openai.com/v1"
+_DIALECT = "openai-chat"
+_PREFIX = "openai/"
+_A_DAY = 86_400.0
+
+
+@parameters
+class PooledOptions:
+    """Where a pooled client goes, and how. Holds no credential.
+
+    Attributes:
+        api_base: The service, up to and with ``/v1``; ``None`` for what ``OPENAI_API_BASE`` or
+            ``OPENAI_BASE_URL`` says when the first request is made, and OpenAI's own without them.
+        max_connections: Connections at most: for all threads together, and for each event loop.
+        timeout: Seconds that the service may stay silent.
+        model: The model whose abilities are told to DSPy, which asks for structured output by them.
+    """
+
+    api_base: str | None = None
+    max_connections: Annotated[int, Field(ge=1, strict=True)] = 512
+    timeout: Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)] = 600.0
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.api_base is None:
+            return
+        if "@" in urlsplit(self.api_base).netloc:
+            raise ArgumentValueError("api_base", MASK, "holds a credential", "Give it as api_key= or in headers=.")
+        if not self.api_base.startswith(("http://", "https://")):
+            remedy = "Give an address such as 'http://localhost:8000/v1'."
+            raise ArgumentValueError("api_base", mask(self.api_base), "is no HTTP address", remedy)
+
+
+class PooledEngine(OptionsEngine):
+    """A DSPy engine for threads: keep-alive connections to one service, and no search for its prices.
+
+    One attempt a call: DSPy's own loop waits and tries again. Thread-safe; a process that is forked has
+    connections of its own.
+
+    Args:
+        options: Where to go.
+        api_key: The key; ``OPENAI_API_KEY`` by default.
+        headers: Further headers of every request. Like the key, they are kept out of every copy on disk.
+    """
+
+    options_class: ClassVar[type[PooledOptions]] = PooledOptions
+    probeable = True
+
+    def __init__(
+        self,
+        options: PooledOptions | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(options)
+        self._key = api_key
+        self._headers = dict(headers or {})
+        # By process: over a connection that was open before a fork, two processes would read each other's answers.
+        self._routers: dict[int, LMRouter] = {}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must reach no file and no log: the key and the values of the headers."""
+        key = self._key or os.environ.get(_KEY_VARIABLE)
+        return (*((key,) if key else ()), *self._headers.values())
+
+    @property
+    def supports_function_calling(self) -> bool:
+        """What DSPy knows of the model; False where it knows nothing."""
+        return _abilities(self.options.model)[0]
+
+    @property
+    def supports_reasoning(self) -> bool:
+        """What DSPy knows of the model; False where it knows nothing."""
+        return _abilities(self.options.model)[1]
+
+    @property
+    def supports_response_schema(self) -> bool:
+        """What DSPy knows of the model; False where it knows nothing."""
+        return _abilities(self.options.model)[2]
+
+    @property
+    def supported_params(self) -> frozenset[str]:
+        """Names of the parameters that DSPy knows the model to take."""
+        return _abilities(self.options.model)[3]
+
+    def complete(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            LM15Error: The service could not be reached, or refused.
+        """
+        with self.told():
+            return self._provider().complete(routed(request))
+
+    def stream(self, request: Request) -> Iterator[Any]:
+        """Answer one request, event by event.
+
+        Raises:
+            LM15Error: The service could not be reached, or refused.
+        """
+        with self.told():
+            yield from self._provider().stream(routed(request))
+
+    def close(self) -> None:
+        """Close the connections. Later requests open new ones."""
+        router = self._routers.pop(os.getpid(), None)
+        if router is not None:
+            router.close()
+
+    def config(self) -> RouterConfig:
+        """Return what DSPy's own client is told: address, key and limits, as they stand now.
+
+        Raises:
+            NotConfiguredError: lm15's: there is no key, and OpenAI's own service asks for one.
+        """
+        named = next((os.environ[name] for name in _BASE_VARIABLES if os.environ.get(name)), _DEFAULT_BASE)
+        base = (self.options.api_base or named).rstrip("/")
+        key = self._key or os.environ.get(_KEY_VARIABLE)
+        if not key and base == _DEFAULT_BASE:
+            raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
+        timeout = self.options.timeout
+        return RouterConfig(
+            env={},
+            # A service on one's own machine asks for no key, and ignores this one.
+            api_keys={_DIALECT: key or "none"},
+            base_urls={_DIALECT: base},
+            # Requests above the number of connections wait for one, however long that takes.
+            timeouts=Timeouts(read=timeout, write=timeout, pool=_A_DAY),
+            max_connections=self.options.max_connections,
+        )
+
+    def with_headers(self, provider: Any) -> Any:
+        """Return a provider whose requests carry the headers."""
+        if self._headers and not isinstance(provider.transport, _WithHeaders):
+            provider.transport = _WithHeaders(provider.transport, self._headers)
+        return provider
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Make errors that leave the block fit for others: without credentials, and with a wait that ends."""
+        try:
+            yield
+        except LM15Error as error:
+            secrets = forms_of(self.secrets)
+            error.message = mask(error.message, secrets)
+            error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
+            if error.retry_after is not None:
+                error.retry_after = min(error.retry_after, LONGEST_WAIT)
+            raise
+
+    def _provider(self) -> Any:
+        router = self._routers.get(os.getpid())
+        if router is None:
+            # Of several that are made at once the first stands.
+            router = self._routers.setdefault(os.getpid(), LMRouter(self.config()))
+        return self.with_headers(router.lm(f"{_DIALECT}:any"))
+
+
+class AsyncPooledEngine(OptionsEngine):
+    """The same for event loops, each with connections of its own.
+
+    Args:
+        engine: The engine for threads, whose address and credentials it shares.
+    """
+
+    def __init__(self, engine: PooledEngine) -> None:
+        super().__init__(engine.options)
+        self.engine = engine
+        self._routers: dict[asyncio.AbstractEventLoop, AsyncLMRouter] = {}
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> AsyncPooledEngine:
+        """Rebuild an engine from :meth:`dump_state`."""
+        return cls(PooledEngine.load_state(state))
+
+    async def complete(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            LM15Error: The service could not be reached, or refused.
+        """
+        with self.engine.told():
+            return await self._provider().complete(routed(request))
+
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        """Answer one request, event by event.
+
+        Raises:
+            LM15Error: The service could not be reached, or refused.
+        """
+        with self.engine.told():
+            async for event in self._provider().stream(routed(request)):
+                yield event
+
+    async def aclose(self) -> None:
+        """Close this event loop's connections, and those of the threads."""
+        router = self._routers.pop(asyncio.get_running_loop(), None)
+        if router is not None:
+            await router.aclose()
+        self.engine.close()
+
+    def _provider(self) -> Any:
+        loop = asyncio.get_running_loop()
+        router = self._routers.get(loop)
+        if router is None:
+            # A loop that has ended takes its connections with it.
+            for ended in [one for one in self._routers if one.is_closed()]:
+                self._routers.pop(ended, None)
+            router = self._routers[loop] = AsyncLMRouter(self.engine.config())
+        return self.engine.with_headers(router.lm(f"{_DIALECT}:any"))
+
+
+def pooled(
+    model: str,
+    *,
+    api_base: str | None = None,
+    api_key: str | None = None,
+    max_connections: int = 512,
+    timeout: float = 600.0,
+    headers: Mapping[str, str] | None = None,
+    **kwargs: Any,
+) -> dspy.LM:
+    """Return a ``dspy.LM`` for an OpenAI-compatible chat service, with a client made for many requests at once.
+
+    DSPy's own client stops at 100 connections, and for a model that its price table does not name it
+    searches that table twice a call, which costs more than all the rest. This one goes over DSPy's own
+    transport with as many connections as are asked for, and asks no table. Cache, ``rollout_id``, history,
+    callbacks, usage and retries are ``dspy.LM``'s.
+
+    The key is kept in the client alone: not in ``lm.kwargs``, history, ``repr``, pickles or saved programs.
+    What is loaded again takes it from ``OPENAI_API_KEY``. ``cost`` in the history is ``None``: give
+    ``Costs(prices=…)``.
+
+    Args:
+        model: The model's name at the service. A prefix ``openai/``, DSPy's
+            name for the interface, is not sent.
+        api_base: The service, up to and with ``/v1``. By default ``OPENAI_API_BASE``
+            or ``OPENAI_BASE_URL``, without them OpenAI's own.
+        api_key: The key; ``OPENAI_API_KEY`` by default. A service other than OpenAI's may need none.
+        max_connections: Connections at most.
+        timeout: Seconds that the service may stay silent.
+        headers: Further headers of every request.
+        **kwargs: Passed to ``dspy.LM``: ``temperature``, ``max_tokens``, ``cache``, ``num_retries``, …
+
+    Returns:
+        A ``dspy.LM``; copies share its connections.
+
+    Raises:
+        ArgumentTypeError: A setting has the wrong type.
+        ArgumentValueError: A setting is out of range, or ``api_base`` is no HTTP address or holds a credential.
+    """
+    engine = PooledEngine(PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
+    return dspy.LM(model, engine=engine, async_engine=AsyncPooledEngine(engine), **kwargs)
+
+
+def routed(request: Request) -> Request:
+    """Return a request as the service knows its model."""
+    validate_request(request)
+    if request.model.startswith(_PREFIX):
+        return replace(request, model=request.model.removeprefix(_PREFIX))
+    return request
+
+
+class _WithHeaders:
+    """A transport that adds headers to what the dialect sends; they count for more than its own."""
+
+    def __init__(self, transport: Any, headers: Mapping[str, str]) -> None:
+        self._transport = transport
+        self._headers = list(headers.items())
+        self._names = {name.lower() for name in headers}
+
+    def stream(self, request: Any) -> Any:
+        own = [(name, value) for name, value in request.headers if name.lower() not in self._names]
+        request.headers = [*own, *self._headers]
+        return self._transport.stream(request)
+
+
+@functools.cache
+def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
+    """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched once a model."""
+    if not model:
+        return False, False, False, frozenset()
+    known = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
+    return (
+        known.supports_function_calling,
+        known.supports_reasoning,
+        known.supports_response_schema,
+        frozenset(known.supported_params),
+    )
