@@ -16,10 +16,9 @@ _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
 _FORMULA = re.compile(r"[=+*/^<>≤≥×÷−]|\s-\s")
 _PERCENT = re.compile(r"[%$€£]")
 # Lessons that differ in one of these say different things, however alike they look.
-_POLAR = frozenset(
-    """no not never none nor without cannot dont doesnt isnt arent wont shouldnt mustnt avoid always only except unless
-    before after above below more less higher lower""".split()
-)
+_POLAR_WORDS = """no not never none nor without cannot dont doesnt isnt arent wont shouldnt mustnt avoid always only
+    except unless before after above below more less higher lower"""
+_POLAR = frozenset(_POLAR_WORDS.split())
 
 
 def normalised(text: str) -> str:

@@ -1,0 +1,111 @@
+"""Choosing the few reflections that say most: the most central or the most diverse. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from combee_dspy.aggregators._vectors import Vectors, similarities
+from combee_dspy.records import Reflection
+from combee_dspy.reflections import feedback_text
+
+__all__ = ["Mode", "choose", "informativeness"]
+
+Mode = Literal["central", "diverse"]
+
+# How many reflections the choice is judged against: more of them change it little and cost n² comparisons.
+_REFERENCES = 2_000
+_ROWS = 1_000
+_WORD = re.compile(r"\w+")
+# DSPy writes this sentence where a metric gives a score and no feedback.
+_SCORE = re.compile(r"\bscore of (-?\d+(?:\.\d+)?)")
+_LEAST = 0.05
+_SUCCESS = 0.5
+
+
+def informativeness(reflections: Sequence[Reflection]) -> list[float]:
+    """Return how much each reflection's feedback says, in (0, 1].
+
+    The words of a feedback count by their rarity among the feedbacks at hand,
+    min(1, ln((1 + n) / n_w)), each once: a sentence that every record carries
+    says nothing, an expected answer or a stated rule much. The bound keeps a
+    mistake that a third of the records make from counting less than a rare one. With W the sum and M the
+    mean of all sums, the weight is W / (W + M). A record that shows its score
+    and reached the best of them counts half beside those that failed; where no
+    record shows a score, none is assumed.
+    """
+    words = [set(_WORD.findall(feedback_text(one).casefold())) for one in reflections]
+    held = Counter(word for found in words for word in found)
+    # Sets of text come in another order in every process, and sums of floats depend on it.
+    sums = [math.fsum(min(1.0, math.log((1 + len(words)) / held[word])) for word in found) for found in words]
+    middle = math.fsum(sums) / len(sums) or 1.0
+    scores = [_score(one.record) for one in reflections]
+    best = max((score for score in scores if score is not None), default=0.0)
+    failed = any(score is not None and score < best for score in scores)
+    return [
+        max(total / (total + middle), _LEAST) * (_SUCCESS if failed and score == best else 1.0)
+        for total, score in zip(sums, scores, strict=True)
+    ]
+
+
+def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> list[int]:
+    """Choose k rows.
+
+    ``"central"``: the rows that together represent all others best. Each step
+    takes the row that raises Σᵢ wᵢ · maxⱼ sim(i, j) most, times its own weight:
+    greedy facility location, within 1 − 1/e of the optimum for equal weights
+    (Nemhauser, Wolsey and Fisher 1978). The k rows nearest to the mean would
+    all be of the largest group.
+
+    ``"diverse"``: greedy farthest-point traversal (Gonzalez 1985), weighted:
+    each step takes the row with the highest wⱼ · (1 − the similarity to the
+    nearest row taken). The first is the most central one. The weight keeps an
+    odd record without anything to learn from being taken for its oddity.
+
+    Args:
+        vectors: One row each, of unit length, at least one.
+        weights: How much each row has to say, above 0.
+        k: How many, at least 1.
+        mode: Which of the two.
+
+    Returns:
+        min(k, n) rows in the order in which they were taken. Of equals, the first.
+    """
+    weight = np.asarray(weights, np.float64)
+    references = np.arange(0, len(vectors), -(-len(vectors) // _REFERENCES))
+    near = similarities(vectors, vectors[references]).astype(np.float64)
+    gains = weight * (near @ weight[references])
+    nearest = np.zeros(len(references))
+    distance = np.ones(len(vectors))
+    taken: list[int] = []
+    while len(taken) < min(k, len(vectors)):
+        gains[taken] = -1.0
+        taken.append(int(np.round(gains, 6).argmax()))
+        if mode == "central":
+            nearest = np.maximum(nearest, near[taken[-1]])
+            gains = weight * _raised(near, nearest, weight[references])
+        else:
+            distance = np.minimum(distance, 1.0 - similarities(vectors, vectors[[taken[-1]]])[:, 0])
+            gains = weight * distance
+    return taken
+
+
+def _raised(near: Any, nearest: Any, weight: Any) -> Any:
+    """Return by how much each row would raise the weighted sum; some rows at a time, for a copy of all is large."""
+    parts = range(0, len(near), _ROWS)
+    return np.concatenate([np.maximum(near[first : first + _ROWS] - nearest, 0.0) @ weight for first in parts])
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    """Return the score that a record shows, ``None`` where it shows none."""
+    for key, value in record.items():
+        if str(key).casefold() == "score" and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    feedback = next((value for key, value in record.items() if "feedback" in str(key).casefold()), None)
+    found = _SCORE.search(feedback) if isinstance(feedback, str) else None
+    return float(found[1]) if found else None

@@ -1,0 +1,162 @@
+"""What a scan kept: which reflections its result still covers, and at which node the others were lost. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from combee_dspy.aggregators._coverage import Coverage, Matrix
+from combee_dspy.records import Lessons, NodeOutput, Reflection, Retained
+from combee_dspy.reflections import feedback_text, normalised, texts_in
+
+__all__ = ["kept"]
+
+# Share of a text that a line must hold to cover it.
+_THRESHOLD = 0.5
+# A line is about the record it is closest to, and about those that are nearly as close.
+_SHARE = 0.8
+# So little of a line may stand in its record, where it is told in other words: as long as it is
+# so many times what it shares with the shard's other records.
+_LEAST = 0.1
+_TIMES = 3.0
+
+_UNREAD = (0, 0)
+_MOST_CHARS = 20_000
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_NUMBER = re.compile(r"\d")
+_FEWEST_WORDS = 3
+# What a verdict is made of: it says that something was wrong, not what to do about it.
+_VERDICT_WORDS = """a an and answer answered as be been but correct correctly error expected failed false for gave given
+    got had has have here in incorrect incorrectly instead is it its mistake not of on ok output predicted prediction
+    response result right score scored should that the this to trajectory true was were wrong yes no your you"""
+_VERDICT = frozenset(_VERDICT_WORDS.split())
+
+
+def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained, ...]:
+    """Say of every reflection how well the result covers it and, where it does not, where it was lost.
+
+    What a reflection teaches is read from two places: the text of its
+    feedback, and of each level-1 node that read it the line that stands most
+    fully in its record, if that share is at least 0.8 of what the line shares
+    with any other record of the node, and either reaches 0.5 or is
+    at least 0.1 and three times what the line typically shares with the node's
+    other records. Coverage is the highest similarity of any of these texts to
+    any line of the result (see :class:`combee_dspy.aggregators._coverage.Coverage`);
+    from 0.5 on, the reflection counts as covered.
+
+    What the measure cannot see: a lesson that the feedback only implies, and
+    one that a node tells in quite other words. A reflection whose feedback is
+    a mere verdict has ``measurable=False``; its coverage is still computed,
+    from the level-1 line closest to it, and says little.
+
+    Works with any aggregator: a node's place in the tree is read from its
+    level and sources. Without nodes, everything that is not covered was lost
+    at node (1, 0), the one call that read all of it.
+
+    Args:
+        lessons: What an aggregator returned, with its nodes.
+        reflections: What was aggregated. Parts of one record, which share an index, count as one.
+
+    Returns:
+        One record per index, ascending.
+    """
+    records, feedback = _by_index(reflections)
+    result = _lines(lessons)
+    lines = list(dict.fromkeys([*(line for node in lessons.nodes for line in node.lessons), *result]))
+    place = {line: number for number, line in enumerate(lines)}
+    taught = _taught(lessons.nodes, records, place)
+    # Places of texts: first the lines, then the feedbacks.
+    coverage = Coverage([*lines, *feedback.values()])
+    for number, index in enumerate(feedback, start=len(lines)):
+        taught[index].append(number)
+
+    def covered(indices: Sequence[int], by: Iterable[str]) -> dict[int, float]:
+        texts = [text for index in indices for text in taught[index]]
+        found = iter(coverage.best(texts, [place[line] for line in by]).tolist())
+        return {index: max(next(found) for _ in taught[index]) for index in indices}
+
+    final = covered(list(feedback), result)
+    lost = {index for index, value in final.items() if value < _THRESHOLD}
+    lost_at = dict.fromkeys(lost, _UNREAD if lessons.nodes else (1, 0))
+    last: dict[int, tuple[int, int]] = {}
+    # From the root down, the first node that covers a reflection is the last on its way.
+    for node in sorted(lessons.nodes, key=lambda node: (-node.level, node.node)):
+        read = [index for index in node.sources if index in lost and index not in last]
+        for index, value in covered(read, node.lessons).items():
+            if value >= _THRESHOLD:
+                last[index] = (node.level, node.node)
+    for node in sorted(lessons.nodes, key=lambda node: (node.level, node.node)):
+        for index in node.sources:
+            if lost_at.get(index) == _UNREAD:
+                lost_at[index] = (node.level, node.node)
+    return tuple(
+        Retained(index, value, index not in lost, last.get(index, lost_at.get(index)), _teaches(feedback[index]))
+        for index, value in final.items()
+    )
+
+
+def _taught(nodes: Sequence[NodeOutput], records: Mapping[int, str], place: Mapping[str, int]) -> dict[int, list[int]]:
+    """Return the places of the level-1 lines that tell what each reflection teaches."""
+    taught: dict[int, list[int]] = {index: [] for index in records}
+    position = {index: number for number, index in enumerate(records)}
+    # The other way round than in the result: a line is short, and what counts is how much of it comes from a record.
+    origin = Coverage([*records.values(), *place])
+    for node in nodes:
+        readers = [index for index in node.sources if index in records]
+        if node.level != 1 or not node.lessons or not readers:
+            continue
+        told = [place[line] for line in node.lessons]
+        near = origin.of([len(records) + line for line in told], [position[index] for index in readers])
+        own = np.where(near >= _bar(near)[:, None], near, 0.0)
+        for index, line, value in zip(readers, own.argmax(axis=0), own.max(axis=0), strict=True):
+            if value > 0:
+                taught[index].append(told[line])
+    return taught
+
+
+def _bar(near: Matrix) -> Matrix:
+    """Return, per line, the share of it that a record must hold to be what the line is about.
+
+    A line tells a record's lesson in words of its own, so little of it may stand in
+    the record; what tells its origin is that far less stands in the other records.
+    """
+    closest = _SHARE * near.max(axis=1)
+    others = [row[row < bar] for row, bar in zip(near, closest, strict=True)]
+    typical = np.array([np.median(row) if row.size else np.inf for row in others])
+    bar: Matrix = np.maximum(closest, np.minimum(_THRESHOLD, np.maximum(_LEAST, _TIMES * typical)))
+    return bar
+
+
+def _by_index(reflections: Sequence[Reflection]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return record text and feedback by index, ascending, parts of one record together."""
+    records: dict[int, str] = {}
+    feedback: dict[int, str] = {}
+    for reflection in sorted(reflections, key=lambda one: (one.index, one.part)):
+        own, before = feedback_text(reflection)[:_MOST_CHARS], feedback.get(reflection.index, "")
+        # A short feedback stands in every part.
+        feedback[reflection.index] = before if own in before else f"{before} {own}".strip()
+        text = " ".join(texts_in(reflection.record))[:_MOST_CHARS]
+        records[reflection.index] = f"{records.get(reflection.index, '')} {text}".strip()
+    return records, feedback
+
+
+def _lines(lessons: Lessons) -> list[str]:
+    """Return the lines of a result: its lessons, and a rewritten text's lines and sentences, each once."""
+    lines = [lesson.text for lesson in lessons.lessons]
+    for paragraph in (lessons.rewrite or "").splitlines():
+        lines += [paragraph, *_SENTENCE.split(paragraph)]
+    return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+
+
+def _teaches(feedback: str) -> bool:
+    """Whether a feedback says in words what to do differently.
+
+    At least three of its different words must be neither numbers nor part of
+    a mere verdict ("Wrong: expected 3, got 4", "This trajectory got a score
+    of 0.0"). The list of verdict words is English; in other languages every
+    feedback of three words counts.
+    """
+    words = {word for word in normalised(feedback).split() if word.isalnum()}
+    return sum(word not in _VERDICT and not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS

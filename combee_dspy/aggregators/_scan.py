@@ -1,0 +1,207 @@
+"""One aggregation under way: reflections become calls, and answers become nodes, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import dspy
+from pydantic import Field
+
+from combee_dspy.aggregators._base import arrived, together
+from combee_dspy.aggregators._parse import parse_lessons
+from combee_dspy.aggregators._plan import even_runs
+from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
+from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, estimate_tokens, fit_reflections, render_records
+from combee_dspy.strategies import StrategyContext
+
+__all__ = ["LESSON_TOKENS", "CallTokens", "Node", "Question", "Scan", "data_room"]
+
+CallTokens = Annotated[int, Field(ge=2_000)]
+"""Estimated tokens that one call may take: room for a prompt and for data."""
+
+LESSON_TOKENS = 40
+"""What a lesson of one or two sentences takes."""
+
+# The signature's own text, its output schema and the adapter's frame, rounded up.
+_PROMPT_TOKENS = 1_000
+# A reflection may take this part of a call, so that every call still compares several.
+_SHARE = 4
+# Long reflections that one warning names.
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a scan.
+
+    Attributes:
+        output: What the journal keeps of it.
+        lessons: Its lessons with their sources.
+    """
+
+    output: NodeOutput
+    lessons: tuple[Lesson, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What every call that reads reflections is asked.
+
+    Attributes:
+        signature: Takes ``current_instruction``, ``examples_with_feedback`` and the field ``limit``.
+        limit: The input field that says how many texts may come back.
+        answer: The output field that holds them.
+        most: The most texts that may come back.
+        extra: Further input fields, the same for every call.
+    """
+
+    signature: type[dspy.Signature]
+    limit: str
+    answer: str
+    most: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def data_room(max_call_tokens: int, text: str = "") -> int:
+    """Return the estimated tokens that the data of one call may take beside the prompt and the current text."""
+    # Where the instruction itself fills a call, some examples must still stand beside it.
+    return max(max_call_tokens - _PROMPT_TOKENS - estimate_tokens(text), max_call_tokens // 2)
+
+
+class Scan:
+    """The calls of one aggregation, and the nodes that they made.
+
+    Args:
+        context: The way to the LM; hears warnings, in an order that no arrival decides.
+        max_call_tokens: Estimated tokens one call may take, the prompt included.
+
+    Attributes:
+        context: As given.
+        room: Estimated tokens that the data of one call may take.
+        share: Estimated tokens that one reflection may take of them.
+        levels: Nodes by level, level 1 first.
+    """
+
+    def __init__(self, context: StrategyContext, max_call_tokens: int) -> None:
+        self.context = context
+        self.room = data_room(max_call_tokens, context.text)
+        self.share = self.room // _SHARE
+        self.levels: list[list[Node]] = []
+
+    @property
+    def top(self) -> list[Node]:
+        """The nodes of the highest level, none before anything was read."""
+        return self.levels[-1] if self.levels else []
+
+    def result(self) -> Lessons:
+        """Return the lessons of the root, which stands alone at the top, and the outputs of all nodes."""
+        nodes = tuple(node.output for level in self.levels for node in level)
+        return Lessons(self.context.component, self.top[0].lessons if self.levels else (), nodes=nodes)
+
+    def node(self, number: int, lessons: Iterable[Lesson], below: Iterable[int], failed: str | None = None) -> Node:
+        """Make a node of the next level from the lessons it holds and the reflections below it."""
+        found = tuple(lessons)
+        texts = tuple(lesson.text for lesson in found)
+        return Node(NodeOutput(len(self.levels) + 1, number, tuple(sorted(set(below))), texts, failed), found)
+
+    def join(self, lessons: Iterable[Lesson]) -> None:
+        """Add a level of one node over all nodes of the highest, made by code."""
+        self.levels.append([self.node(0, lessons, (source for one in self.top for source in one.output.sources))])
+
+    def warn(self, number: int, text: str) -> None:
+        """Say that something of a node of the next level was cut or given up; the scan goes on."""
+        self.context.emit("warning", text=f"level {len(self.levels) + 1}, node {number}: {text}")
+
+    def fitted(
+        self, reflections: Sequence[Reflection], limit: int | None = None, max_parts: int = MAX_PARTS
+    ) -> list[Reflection]:
+        """Split or trim what takes more than its share of a call, a quarter unless another limit is given."""
+        notes: list[str] = []
+        found = fit_reflections(reflections, limit or self.share, notes.append, max_parts=max_parts)
+        self._tell(notes)
+        return found
+
+    def _tell(self, notes: Sequence[str]) -> None:
+        if notes:
+            more = f"; and {len(notes) - _SHOWN} more" if len(notes) > _SHOWN else ""
+            self.context.emit("warning", text="; ".join(notes[:_SHOWN]) + more)
+
+    def tokens(self, items: Iterable[Reflection]) -> list[int]:
+        """Estimate what each reflection takes of a call; what passes it, as media may, has one of its own."""
+        return [min(estimate_record_tokens(item.record), self.room) for item in items]
+
+    async def read(
+        self,
+        reflections: Sequence[Awaitable[Reflection | None]],
+        shards: Iterable[Sequence[int]],
+        question: Question,
+    ) -> None:
+        """Read every shard as soon as its own reflections are there, and add what was learned as level 1.
+
+        A shard too long for one call is read by the fewest that it fits. Nodes are
+        numbered in the order of the shards and of the calls of each.
+        """
+        parts: dict[int, list[Reflection]] = {}
+        notes: dict[int, list[str]] = {}
+
+        async def shard(number: int, positions: Sequence[int]) -> list[tuple[list[Reflection], Any]]:
+            found = await arrived(reflections[position] for position in positions)
+            for position, reflection in zip(positions, found, strict=True):
+                if position not in parts:
+                    given = [] if reflection is None else [reflection]
+                    said = notes.setdefault(position, [])
+                    parts[position] = fit_reflections(given, self.share, said.append)
+            items = [part for position in positions for part in parts[position]]
+            runs = even_runs(self.tokens(items), self.room)
+            calls = [items[first:last] for first, last in runs]
+            return await together(self._asked(question, call, number, part) for part, call in enumerate(calls))
+
+        read = await together(shard(number, positions) for number, positions in enumerate(shards))
+        self._tell([note for position in sorted(notes) for note in notes[position]])
+        self._heard(question, [one for calls in read for one in calls])
+
+    async def read_groups(self, groups: Iterable[Sequence[Reflection]], question: Question) -> None:
+        """Read groups of reflections that are there and fit, by one call each, and add what was learned as level 1."""
+        read = await together(self._asked(question, list(group), number, 0) for number, group in enumerate(groups))
+        self._heard(question, read)
+
+    async def _asked(
+        self, question: Question, items: list[Reflection], *place: int
+    ) -> tuple[list[Reflection], dspy.Prediction | FailedCall]:
+        inputs = {
+            "current_instruction": self.context.text,
+            "examples_with_feedback": render_records(items),
+            question.limit: question.most,
+            **question.extra,
+        }
+        return items, await self.context.ask(question.signature, inputs, "read", *place)
+
+    def _heard(self, question: Question, read: Sequence[tuple[Sequence[Reflection], Any]]) -> None:
+        level: list[Node] = []
+        for number, (items, answer) in enumerate(read):
+            sources = tuple(sorted({item.index for item in items}))
+            texts, failed = self.texts(number, answer, question.answer, question.most)
+            level.append(self.node(number, (Lesson(text, sources) for text in texts), sources, failed))
+        if level:
+            self.levels.append(level)
+
+    def texts(self, number: int, answer: Any, name: str, most: int) -> tuple[list[str], str | None]:
+        """Return the texts in an answer, and what is wrong with it where it holds none.
+
+        Args:
+            number: The node, in the next level.
+            answer: A prediction or a ``FailedCall``; its content is hostile.
+            name: The output field that holds the texts.
+            most: The most texts to keep; what is cut is said.
+        """
+        if isinstance(answer, FailedCall):
+            return [], answer.error
+        value = getattr(answer, name, None)
+        if value is None:
+            return [], f"EmptyAnswer: the answer has no {name} field"
+        texts, notes = parse_lessons(value, most)
+        for note in notes:
+            self.warn(number, note)
+        return texts, None

@@ -1,0 +1,72 @@
+"""The naive baseline: everything in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, Any, ClassVar
+
+import dspy
+from pydantic import Field
+
+from combee_dspy.aggregators._base import Aggregator, CallCapacity, gathered
+from combee_dspy.aggregators._prompts import RewriteInstruction
+from combee_dspy.aggregators._scan import Scan
+from combee_dspy.records import FailedCall, Lessons, NodeOutput, Reflection
+from combee_dspy.reflections import render_records
+from combee_dspy.strategies import StrategyContext, parameters
+
+__all__ = ["SingleCall"]
+
+_CONSTRAINTS = dspy.InputField(desc="What the new instruction must respect, whatever the examples show.")
+
+
+@parameters
+class SingleCall(Aggregator):
+    """Shows all reflections to one call, which writes a whole new instruction, as GEPA's proposer does.
+
+    The baseline that a scan is measured against: one prompt that grows with the
+    minibatch, and an answer as long as the instruction.
+
+    Args:
+        max_call_tokens: Estimated tokens the call may take, the prompt included.
+            Each reflection is then trimmed to an equal share, 64 tokens at least,
+            with a warning each. ``None``: no limit, as in GEPA.
+    """
+
+    name: ClassVar[str] = "single-call"
+
+    max_call_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+        """Return the new instruction as ``rewrite``; without one when the call failed or wrote nothing."""
+        items = self._fitted(await gathered(reflections), context)
+        if not items:
+            return Lessons(context.component)
+        signature: type[dspy.Signature] = RewriteInstruction
+        given: dict[str, Any] = {"current_instruction": context.text, "examples_with_feedback": render_records(items)}
+        if context.notes:
+            # This call writes the text itself, so what the text must respect is said to it.
+            signature, given["constraints"] = signature.append("constraints", _CONSTRAINTS, str), context.notes
+        answer = await context.ask(signature, given, "read", 0, 0)
+        written = getattr(answer, "new_instruction", None)
+        rewrite = (written.strip() or None) if isinstance(written, str) else None
+        failed = None if rewrite else "EmptyAnswer: the answer holds no instruction"
+        if isinstance(answer, FailedCall):
+            failed = answer.error
+        sources = tuple(sorted({item.index for item in items}))
+        node = NodeOutput(1, 0, sources, () if rewrite is None else (rewrite,), failed)
+        return Lessons(context.component, rewrite=rewrite, nodes=(node,))
+
+    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:
+        """Return one shard that holds all."""
+        return (tuple(range(n)),) if n else ()
+
+    def capacity(self) -> CallCapacity:
+        """Return the limit on the call."""
+        return CallCapacity(self.max_call_tokens)
+
+    def _fitted(self, reflections: list[Reflection], context: StrategyContext) -> list[Reflection]:
+        if self.max_call_tokens is None or not reflections:
+            return reflections
+        scan = Scan(context, self.max_call_tokens)
+        return scan.fitted(reflections, scan.room // len(reflections), max_parts=1)

@@ -1,0 +1,117 @@
+"""Summaries before the reduce: each shard is compressed first, then one call reads all summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from combee_dspy.aggregators._base import Aggregator, CallCapacity
+from combee_dspy.aggregators._joining import joined, traced
+from combee_dspy.aggregators._plan import shard_count
+from combee_dspy.aggregators._prompts import LearnFromExamples, LearnFromSummaries, SummarizeExamples
+from combee_dspy.aggregators._scan import LESSON_TOKENS, CallTokens, Question, Scan, data_room
+from combee_dspy.records import Lesson, Lessons, Reflection
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.shuffle import plan_shards
+from combee_dspy.strategies import StrategyContext, parameters
+
+__all__ = ["Summarize"]
+
+_WORDS_PER_TOKEN = 0.75
+# Below this a summary holds too few points to be one.
+_LEAST_SUMMARY_TOKENS = 5 * LESSON_TOKENS
+
+
+@parameters
+class Summarize(Aggregator):
+    """Compresses each shard by one call, all at once, then lets one call write the lessons from all summaries.
+
+    A shard holds few enough reflections that its reader sees each of them; one
+    too long for a call is read by several. Summaries share the room of the last
+    call equally: each is told how many words it may have, and points beyond its
+    share are left out of the last call, from the end, with a warning. Where there would be so many
+    shards that a share is less than five points, shards grow instead. A single
+    shard needs no summary: one call reads it and writes the lessons.
+
+    A summary that fails is missing from the last call. If the last call fails
+    or returns nothing, the points themselves are the lessons.
+
+    Args:
+        shard_items: The most reflections one summary is made of. 10 is the smallest of
+            the prompt sizes (10, 20 and 30 documents) of Liu et al. 2023 (arXiv 2307.03172),
+            who find that what stands in the middle is used the less the more there is.
+        max_call_tokens: Estimated tokens one call may take, the prompt included.
+        max_points: The most points a summary may have: two for each reflection of a full shard.
+    """
+
+    name: ClassVar[str] = "summarize"
+
+    shard_items: Annotated[int, Field(ge=2)] = 10
+    max_call_tokens: CallTokens = 24_000
+    max_points: Annotated[int, Field(ge=1)] = 20
+
+    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+        """Return the lessons that the last call wrote."""
+        scan = Scan(context, self.max_call_tokens)
+        shards = self.shards(len(reflections), context)
+        if len(shards) < 2:
+            await scan.read(
+                reflections, shards, Question(LearnFromExamples, "most_lessons", "lessons", self.max_points)
+            )
+            if len(scan.top) > 1:
+                scan.join(joined(node.lessons for node in scan.top))
+            return scan.result()
+        words = {"most_words": max(int(self._share(scan, len(shards)) * _WORDS_PER_TOKEN), 1)}
+        question = Question(SummarizeExamples, "most_points", "key_points", self.max_points, words)
+        await scan.read(reflections, shards, question)
+        if scan.levels:
+            await self._learn(scan)
+        return scan.result()
+
+    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:
+        """Return the positions in each shard, each position once."""
+        if n == 0:
+            return ()
+        most = max(data_room(self.max_call_tokens, context.text) // _LEAST_SUMMARY_TOKENS, 1)
+        k = shard_count(n, 1, max(self.shard_items, -(-n // most)))
+        return plan_shards(n, 1, k, context.stream("shuffle"))
+
+    def capacity(self) -> CallCapacity:
+        """Return the limit on a call."""
+        return CallCapacity(self.max_call_tokens)
+
+    def _share(self, scan: Scan, summaries: int) -> int:
+        return min(scan.room // summaries, self.max_points * 2 * LESSON_TOKENS)
+
+    async def _learn(self, scan: Scan) -> None:
+        share = self._share(scan, len(scan.top))
+        lists = [_shown(node.lessons, share) for node in scan.top]
+        for node, shown in zip(scan.top, lists, strict=True):
+            if lost := len(node.lessons) - len(shown):
+                text = f"{lost} points of summary {node.output.node} pass its share of {share:,} tokens"
+                scan.warn(0, text)
+        below = tuple(sorted({source for node in scan.top for source in node.output.sources}))
+        lessons, failed = joined(lists), None
+        if lessons:
+            points = [[point.text for point in shown] for shown in lists if shown]
+            given = {"current_instruction": scan.context.text, "summaries": points}
+            answer = await scan.context.ask(LearnFromSummaries, given, "learn")
+            texts, failed = scan.texts(0, answer, "lessons", sum(map(len, lists)))
+            if texts:
+                lessons = traced(texts, lists, below)
+            else:
+                failed = failed or "EmptyAnswer: the summaries gave no lessons"
+        scan.levels.append([scan.node(0, lessons, below, failed)])
+
+
+def _shown(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:
+    """Return what a summary may take of the last call: its first points, at least one."""
+    kept, left = 0, share
+    for point in points:
+        left -= estimate_tokens(point.text)
+        if left < 0 and kept:
+            break
+        kept += 1
+    return points[:kept]
