@@ -2,6 +2,7 @@
 
 from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Metric, Source, Split
 from combee_dspy.benchmarks._load import benchmark_names, load_benchmark
+from combee_dspy.benchmarks._records import Reading, RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks._splits import build_splits, check_pins
 from combee_dspy.benchmarks.finer import Finer
@@ -17,6 +18,8 @@ __all__ = [
     "FormulaMini",
     "LoadedBenchmark",
     "Metric",
+    "Reading",
+    "RecordBenchmark",
     "RowSource",
     "Source",
     "Split",

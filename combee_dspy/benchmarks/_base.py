@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import dspy
 
@@ -73,19 +73,9 @@ class Availability:
     where: str
 
 
-class Metric(Protocol):
-    """A metric in GEPA's five-argument protocol. Pure, and safe to call from any thread."""
-
-    def __call__(
-        self,
-        gold: dspy.Example,
-        pred: dspy.Prediction,
-        trace: Any = None,
-        pred_name: str | None = None,
-        pred_trace: Any = None,
-    ) -> dspy.Prediction:
-        """Return ``dspy.Prediction(score=float in [0, 1], feedback=str)``."""
-        ...
+Metric = Callable[..., dspy.Prediction]
+"""A metric in GEPA's protocol: ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` returns
+``dspy.Prediction(score=float in [0, 1], feedback=str)``. Pure, and safe to call from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +166,8 @@ class LoadedBenchmark:
 class Benchmark(Strategy):
     """Reads one benchmark, when :meth:`load` is called.
 
-    A benchmark over a data set of your own, wherever it lies, is a class with
-    three parts: ``card``, a metric, and a :meth:`load` that calls
-    :class:`~combee_dspy.benchmarks.RowSource` and
-    :func:`~combee_dspy.benchmarks.build_splits`.
+    One over rows that lie in files or on the hub is a
+    :class:`~combee_dspy.benchmarks.RecordBenchmark`.
 
     Attributes:
         card: What is known without reading a row. Set by each class.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
@@ -17,10 +18,8 @@ from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 
 __all__ = ["Place", "RowSource"]
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = (".jsonl", ".json", ".zip")
-_NAMES: Mapping[str, str] = {"train": "train", "validation": "validation", "heldout": "test"}
+_HERE = "there is no such file or directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class Place:
             ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
             ``"archive"``: a zip file that holds the three; ``"hub"``: a data set with the three splits.
         said: What a log calls it.
-        files: Split to the file that holds it; one file that is still to be cut, and an archive,
-            stand under ``"all"``.
+        files: Split to its file; ``"all"`` to one that is still to be cut, or to an archive.
         revision: The commit of a hub data set.
     """
 
@@ -51,7 +49,7 @@ class RowSource:
         benchmark: Its name, for errors.
         path: What the user named: a folder or HTTP address with one JSON Lines file a split, one
             ``.jsonl``, ``.json`` or ``.zip`` file or its address, or a hub id ``owner/name``.
-        revision: The 40-digit commit to read of a hub data set: a branch moves, and results with it.
+        revision: The 40-digit commit to read of a hub data set.
         remedy: How to name a source, for errors.
         names: Our splits to what the source calls them. Of a hub data set these are any expressions
             that ``datasets.load_dataset`` takes as ``split``, such as ``"train[:80%]"``.
@@ -62,10 +60,12 @@ class RowSource:
     """
 
     benchmark: str
-    path: str | Path | None
+    path: str | Path | None = None
     revision: str | None = None
     remedy: str = "Give path= a folder, a file, an address, or a hub id with revision=."
-    names: Mapping[str, str] = field(default_factory=lambda: _NAMES)
+    names: Mapping[str, str] = field(
+        default_factory=lambda: {"train": "train", "validation": "validation", "heldout": "test"}
+    )
     subset: str | None = None
     nested: Mapping[str, str] = field(default_factory=dict)
     archive: str | None = None
@@ -85,40 +85,47 @@ class RowSource:
         if self.path is None:
             raise self.error("no path is given", "no path")
         source = str(self.path)
-        if _is_url(source) or Path(source).exists():
-            if self.revision is not None:
-                remedy = "A revision belongs to a hub id; leave it out, or pin the rows with pin=."
-                raise ArgumentValueError("revision", self.revision, f"cannot be used with {source}", remedy)
-            return self._file(source) if source.endswith(_FILES) else self._folder(source.rstrip("/"))
-        if source.endswith(_FILES) or not _HUB_ID.fullmatch(source):
-            raise self.error("there is no such file or directory")
-        return self._hub(source)
-
-    def _file(self, source: str) -> Place:
-        return Place("archive" if source.endswith(".zip") else "single", source, {"all": source})
+        if not _is_url(source) and not Path(source).exists():
+            if source.endswith(_FILES) or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
+                raise self.error(_HERE)
+            return self._hub(source)
+        if self.revision is not None:
+            remedy = "A revision belongs to a hub id; leave it out, or pin the rows with pin=."
+            raise ArgumentValueError("revision", self.revision, f"cannot be used with {source}", remedy)
+        return _file(source) if source.endswith(_FILES) else self._folder(source.rstrip("/"))
 
     def _folder(self, folder: str) -> Place:
-        splits = {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()}
-        if _is_url(folder) or Path(splits["train"]).exists():
-            return Place("splits", folder, splits)
+        # Where nothing is known, reading will name the first file that is missing.
+        splits = Place("splits", folder, {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()})
+        if _is_url(folder) or Path(splits.files["train"]).exists():
+            return splits
         for base in (folder, f"{folder}/data"):
             if self.nested and Path(base, self.nested["train"]).is_file():
                 return Place("nested", folder, {split: f"{base}/{file}" for split, file in self.nested.items()})
-        if self.archive is not None and Path(folder, self.archive).is_file():
-            return self._file(f"{folder}/{self.archive}")
-        # Nothing known: reading will name the first file that is missing.
-        return Place("splits", folder, splits)
+        archive = f"{folder}/{self.archive}"
+        return _file(archive) if Path(archive).is_file() else splits
 
     def _hub(self, source: str) -> Place:
-        commit = self.revision or self.pinned.get(source)
-        if commit is None or not _COMMIT.fullmatch(commit):
+        commit = self.revision or self.pinned.get(source, "")
+        if not re.fullmatch(r"[0-9a-f]{40}", commit):
             remedy = "Give the 40-digit commit of the data set: a branch moves, and results with it."
             raise ArgumentValueError("revision", self.revision, f"does not pin the hub id {source}", remedy)
         said = f"hub {source}@{commit}"
-        if source in self.pinned and self.archive is not None:
+        if source in self.pinned:
             address = f"hf://datasets/{source}@{commit}/{self.archive}"
             return Place("archive", f"{said}/{self.archive}", {"all": address}, commit)
         return Place("hub", said, dict.fromkeys(self.names, source), commit)
+
+    def availability(self) -> Availability:
+        """Tell whether the rows are on this machine, without a network."""
+        try:
+            place = self.locate()
+        except (DataSourceError, ArgumentValueError) as error:
+            return Availability(False, str(error))
+        if place.revision is not None or _is_url(str(self.path)):
+            return Availability(None, f"{place.said}: read over the network, then cached")
+        missing = [file for file in place.files.values() if not Path(file).is_file()]
+        return Availability(not missing, f"missing: {missing[0]}" if missing else place.said)
 
     def rows(self) -> dict[str, Iterator[Row]]:
         """Return the rows of each split that the source has, each row read as it is needed.
@@ -146,114 +153,68 @@ class RowSource:
             raise self.error(f"{type(error).__name__}: {error}", where, remedy) from error
 
     def _file_rows(self, file: str) -> Iterator[Row]:
-        here = Path(_fetched(self, file) if _is_url(file) else file)
-        if not here.is_file():
-            raise self.error("there is no such file", file, "Check the path.")
-        with here.open("rb") as opened:
+        with Path(self._fetched(file)).open("rb") as opened:
             yield from _json_rows(opened)
 
     def _hub_rows(self, place: Place, split: str) -> Iterator[Row]:
-        load = _datasets(self).load_dataset
+        datasets = self._datasets()
         more = {} if self.subset is None else {"name": self.subset}
-        loaded = load(place.files[split], revision=place.revision, split=self.names[split], **more)
-        named = _label_names(getattr(loaded, "features", None) or {})
+        loaded = datasets.load_dataset(place.files[split], revision=place.revision, split=self.names[split], **more)
+        # The hub's own conversions hold the numbers of labels instead of their names.
+        kinds = {name: getattr(kind, "feature", kind) for name, kind in (loaded.features or {}).items()}
+        named = {name: kind.int2str for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
         for row in loaded:
             yield {name: named[name](value) if name in named else value for name, value in dict(row).items()}
 
     def _unzipped(self, archive: str) -> dict[str, Iterator[Row]]:
-        here = _fetched(self, archive) if "://" in archive else archive
         try:
-            with zipfile.ZipFile(here) as opened:
-                members = [info.filename for info in opened.infolist() if not info.is_dir()]
+            zipped = zipfile.ZipFile(self._fetched(archive))
         except (OSError, zipfile.BadZipFile) as error:
             raise self.error(f"it is no readable zip file: {error}", archive) from error
         found: dict[str, Iterator[Row]] = {}
-        for split, stem in self.names.items():
-            places = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
-            if len(places) != 1:
-                raise self.error(f"it holds {len(places) or 'no'} files named {stem}.jsonl", archive)
-            found[split] = self._read(f"{archive}, {places[0]}", _member_rows(here, places[0]))
+        with zipped:
+            for split, stem in self.names.items():
+                members = [name for name in zipped.namelist() if PurePosixPath(name).name == f"{stem}.jsonl"]
+                if len(members) != 1:
+                    raise self.error(f"it holds {len(members) or 'no'} files named {stem}.jsonl", archive)
+                where = f"{archive}, {members[0]}"
+                found[split] = self._read(where, _member_rows(str(zipped.filename), members[0]))
         return found
 
-    def availability(self) -> Availability:
-        """Tell whether the rows are on this machine, without a network."""
-        try:
-            place = self.locate()
-        except (DataSourceError, ArgumentValueError) as error:
-            return Availability(False, str(error))
-        if _is_url(str(self.path)):
-            return Availability(False, f"{self.path}: read over the network")
-        if place.revision is not None:
-            return self._cached(place)
-        missing = [file for file in place.files.values() if not Path(file).is_file()]
-        return Availability(not missing, f"missing: {missing[0]}" if missing else place.said)
+    def _fetched(self, file: str) -> str:
+        """Return the local copy of a file, fetched into the cache of ``datasets`` where it has an address."""
+        return str(self._datasets().DownloadManager().download(file)) if "://" in file else file
 
-    def _cached(self, place: Place) -> Availability:
-        if place.layout != "archive" or self.archive is None:
-            return Availability(None, f"{place.said}: whether it is cached cannot be told")
+    def _datasets(self) -> Any:
         try:
-            from huggingface_hub import try_to_load_from_cache
-        except ImportError:
-            return Availability(False, "huggingface_hub is not installed")
-        found = try_to_load_from_cache(str(self.path), self.archive, repo_type="dataset", revision=place.revision)
-        here = isinstance(found, str)
-        return Availability(here, str(found) if here else f"{place.said}: read over the network, then cached")
+            import datasets
+        except ImportError as error:
+            remedy = "Install it with: pip install 'combee-dspy[benchmarks]'."
+            raise self.error("the package datasets is not installed", remedy=remedy) from error
+        return datasets
 
 
 def _is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def _datasets(source: RowSource) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        remedy = "Install it with: pip install 'combee-dspy[benchmarks]'."
-        raise source.error("the package datasets is not installed", remedy=remedy) from error
-    return datasets
-
-
-def _fetched(source: RowSource, address: str) -> str:
-    """Return the local copy of a file, fetched into the cache of ``datasets`` unless it is there."""
-    datasets = _datasets(source)
-    try:
-        return str(datasets.DownloadManager().download(address))
-    except Exception as error:
-        # Whatever the transport raises, one error names the source.
-        remedy = "Check the address and the network."
-        raise source.error(f"{type(error).__name__}: {error}", address, remedy) from error
+def _file(source: str) -> Place:
+    return Place("archive" if source.endswith(".zip") else "single", source, {"all": source})
 
 
 def _json_rows(opened: IO[bytes]) -> Iterator[Row]:
     """Yield the objects of a JSON Lines file, or of a file that holds one list of objects."""
-    text = TextIOWrapper(opened, encoding="utf-8-sig")
-    first = text.read(1)
-    rest = (line for line in text)
-    if first == "[":
-        yield from map(_checked, json.loads(first + text.read()))
-        return
-    for number, line in enumerate(rest):
-        whole = first + line if number == 0 else line
-        if whole.strip():
-            yield _checked(json.loads(whole))
-
-
-def _checked(row: object) -> Row:
-    if not isinstance(row, dict):
-        raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
-    return row
+    lines = iter(TextIOWrapper(opened, encoding="utf-8-sig"))
+    first = next(lines, "")
+    whole = first.lstrip().startswith("[")
+    for row in (
+        json.loads(first + "".join(lines)) if whole else map(json.loads, filter(str.strip, chain([first], lines)))
+    ):
+        if not isinstance(row, dict):
+            raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
+        yield row
 
 
 def _member_rows(archive: str, name: str) -> Iterator[Row]:
     with zipfile.ZipFile(archive) as zipped, zipped.open(name) as opened:
         yield from _json_rows(opened)
-
-
-def _label_names(features: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
-    """Return what turns label numbers into names, by column: the hub's own conversions hold numbers."""
-    if not features:
-        return {}
-    import datasets
-
-    kinds = {name: getattr(kind, "feature", kind) for name, kind in features.items()}
-    return {name: kind.int2str for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}

@@ -14,7 +14,7 @@ from combee_dspy.benchmarks._base import Split
 from combee_dspy.exceptions import DataSourceError
 from combee_dspy.hashing import canonical_json, row_hash
 
-__all__ = ["SPLITS", "Row", "build_splits", "check_pins", "cut", "divided", "sliced"]
+__all__ = ["SPLITS", "Row", "build_splits", "check_pins", "cut", "sliced"]
 
 Row = dict[str, Any]
 
@@ -60,32 +60,6 @@ def cut(
         where = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) / 2**32
         parts[next(name for name, end in ends.items() if where < end)].append(row)
     return parts
-
-
-def divided(
-    benchmark: str,
-    layout: str,
-    found: Mapping[str, Sequence[Row]],
-    by: str = "row hash",
-    together: Callable[[Row], Sequence[Hashable]] = lambda row: (),
-) -> tuple[dict[str, list[Row]], str]:
-    """Return train, validation and held-out of what a source holds, and what a log must say of how they were cut.
-
-    Args:
-        benchmark: Its name: part of the hash that cuts.
-        layout: ``"single"`` is cut 60/20/20; of ``"nested"``, which has no validation split,
-            train is cut 75/25; other layouts hold all three.
-        found: Raw rows by the splits of the source, or under ``"all"``.
-        by: What keeps rows together, for the log.
-        together: As for :func:`cut`.
-    """
-    if layout == "single":
-        ends = {"train": 0.6, "validation": 0.8, "heldout": 1.0}
-        return cut(benchmark, found["all"], ends, together), f", cut 60/20/20 by {by}"
-    if layout == "nested":
-        learned = cut(benchmark, found["train"], {"train": 0.75, "validation": 1.0}, together)
-        return {**learned, "heldout": list(found["heldout"])}, f", its training rows cut 75/25 by {by}"
-    return {split: list(found[split]) for split in SPLITS}, ""
 
 
 def sliced(

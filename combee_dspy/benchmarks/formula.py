@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import dspy
-from pydantic import Field
 
-from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, divided, sliced
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
-from combee_dspy.exceptions import DataSourceError
 from combee_dspy.strategies import parameters
 
 __all__ = ["KNOWN_NOISE", "PINS", "Formula"]
@@ -66,98 +63,70 @@ _CARD = Card(
 
 
 @parameters
-class Formula(Benchmark):
+class Formula(RecordBenchmark):
     """The Formula benchmark, from a source that the caller names.
 
     The default program is ``dspy.ChainOfThought``: the answer is the end of a
     calculation, and a model that must write the number first has no room to
     carry it out. ACE's generator reasons before it answers too.
 
+    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
+    training rows are cut 75/25. :data:`PINS` has the digests of this project's figures.
+
     Attributes:
-        path: A directory or HTTP address holding ``train.jsonl``,
-            ``validation.jsonl`` and ``test.jsonl``; one ``.jsonl`` file or
-            address, cut 60/20/20 by row hash; FinLoRA's ``data`` folder, whose
-            training rows are cut 75/25; or a hub id ``owner/name`` with the
-            three splits. ``test`` becomes held-out.
-        revision: The 40-digit commit to read; required for a hub id, and only there.
         formula_text: ``True`` gives the whole context, with the formula and
             its explanation. ``False``, as in ACE, gives the question alone. ACE
             appends the answer format to each question; here it is the
             description of the signature's ``answer`` field.
         reasoning: Whether the default program reasons before it answers
             (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
-        train: Rows to learn from, those whose hashes come first. ``None``: all.
-        validation: … to select on.
-        heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and the notes say so.
-        pin: Split name to required digest. :data:`PINS` has those of this project's figures.
     """
 
     name: ClassVar[str] = "formula"
     card: ClassVar[Card | None] = _CARD
 
-    path: str | Path | None = None
-    revision: str | None = None
+    rows: ClassVar[RowSource] = RowSource(
+        "formula",
+        remedy=_REMEDY,
+        nested={"train": "train/formula_train.jsonl", "heldout": "test/formula_test.jsonl"},
+    )
+
     formula_text: bool = False
     reasoning: bool = True
-    train: Annotated[int, Field(ge=1)] | None = None
-    validation: Annotated[int, Field(ge=1)] | None = None
-    heldout: Annotated[int, Field(ge=1)] | None = None
-    pin: Mapping[str, str] | None = None
-
-    def _source(self) -> RowSource:
-        nested = {"train": "train/formula_train.jsonl", "heldout": "test/formula_test.jsonl"}
-        return RowSource(self.name, self.path, self.revision, _REMEDY, nested=nested)
-
-    def availability(self) -> Availability:
-        """Tell whether the rows are on this machine."""
-        return self._source().availability()
 
     def load(self) -> LoadedBenchmark:
-        """Read the rows and return the benchmark.
-
-        Raises:
-            DataSourceError: No path is given, the rows cannot be read or are
-                not Formula's, or differ from ``pin``.
-            ArgumentValueError: A hub id comes without a commit.
-        """
-        source = self._source()
-        place = source.locate()
-        found = {split: list(rows) for split, rows in source.rows().items()}
-        rows, how = divided(self.name, place.layout, found)
-        for split, items in rows.items():
-            if not items:
-                raise source.error(f"the {split} split is empty")
-            for number, row in enumerate(items, 1):
-                self._check(row, f"{place.said}, {source.names[split]} row {number}")
-        rows, said = sliced(rows, {split: getattr(self, split) for split in SPLITS})
-        splits, notes = build_splits(rows, self.to_example)
-        check_pins(self.name, place.said, splits, self.pin)
+        """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
+        found = self.read()
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
             name=self.name,
             task="formula" if self.formula_text else "formula, formula text hidden",
-            source=f"{place.said}{how}; origin: {_ORIGIN}",
+            source=f"{found.source}; origin: {_ORIGIN}",
             licence=_CARD.licence,
             citation=_CARD.citation,
-            **splits,
+            train=found.splits["train"],
+            validation=found.splits["validation"],
+            heldout=found.splits["heldout"],
             signature=AnswerNumber,
             program=lambda: module(AnswerNumber),
             metric=exact_metric,
             tolerant_metric=tolerant_metric,
             known_noise=KNOWN_NOISE,
-            notes=(*said, *notes),
+            notes=found.notes,
         )
 
-    def _check(self, row: Row, where: str) -> None:
+    def problem(self, row: Mapping[str, Any]) -> str | None:
+        """Return why a row is none of Formula's, or ``None``."""
         context, target = row.get("context"), row.get("target")
         if not isinstance(context, str) or not context.strip() or not isinstance(target, str):
-            raise DataSourceError(self.name, where, "context and target are not both text", _REMEDY)
+            return "context and target are not both text"
         value = plain_number(target)
         if value is None or not math.isfinite(value):
-            raise DataSourceError(self.name, where, f"the target {target[:80]!r} is not a finite number", _REMEDY)
+            return f"the target {target[:80]!r} is not a finite number"
         if not self.formula_text and _question(context) is None:
-            reason = "the context has no 'Formula: … Explanation: … Question: … Answer:' to cut the formula from"
-            raise DataSourceError(self.name, where, reason, "Pass formula_text=True to use contexts as they are.")
+            form = "'Formula: … Explanation: … Question: … Answer:'"
+            return f"the context has no {form} to cut the formula from; formula_text=True uses contexts as they are"
+        return None
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
         """Return the question and its answer; with ``formula_text`` the whole context is the question."""

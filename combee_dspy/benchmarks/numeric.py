@@ -255,28 +255,16 @@ def _cut(text: str) -> str:
 
 
 def exact_metric(
-    gold: dspy.Example,
-    pred: dspy.Prediction,
-    trace: Any = None,
-    pred_name: str | None = None,
-    pred_trace: Any = None,
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Score ``pred.answer`` against ``gold.answer``: 1.0 where equal as ACE compares, else 0.0, with feedback."""
     found = diagnose(getattr(pred, "answer", None), str(gold.answer))
-    return _scored(float(found.exact), found)
+    return dspy.Prediction(score=float(found.exact), feedback=found.feedback)
 
 
 def tolerant_metric(
-    gold: dspy.Example,
-    pred: dspy.Prediction,
-    trace: Any = None,
-    pred_name: str | None = None,
-    pred_trace: Any = None,
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Score like :func:`exact_metric`, forgiving how the value is written and rounded."""
     found = diagnose(getattr(pred, "answer", None), str(gold.answer))
-    return _scored(float(found.tolerant), found)
-
-
-def _scored(score: float, found: Diagnosis) -> dspy.Prediction:
-    return dspy.Prediction(score=score, feedback=found.feedback)
+    return dspy.Prediction(score=float(found.tolerant), feedback=found.feedback)

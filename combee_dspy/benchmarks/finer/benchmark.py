@@ -7,18 +7,16 @@ runs with ``datasets``; the rows in the zip file beside it are read instead.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import dspy
-from pydantic import Field
 
-from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, divided, sliced
+from combee_dspy.benchmarks._splits import Row
 from combee_dspy.benchmarks.finer.labels import LABELS
 from combee_dspy.benchmarks.finer.records import Record, ambiguities, batches, parse
 from combee_dspy.benchmarks.finer.scoring import TagMetric
@@ -26,8 +24,6 @@ from combee_dspy.hashing import row_hash
 from combee_dspy.strategies import parameters
 
 __all__ = ["PINS", "Finer", "LabelList"]
-
-_logger = logging.getLogger(__name__)
 
 LabelList = Literal["shared", "record", "hidden"]
 """Where the 139 labels stand: once in the output field's description, in every record, or nowhere."""
@@ -71,22 +67,20 @@ _CARD = Card(
 
 
 @parameters
-class Finer(Benchmark):
+class Finer(RecordBenchmark):
     """The FiNER benchmark, from a source that the caller names.
 
     Records come as they are, or are made of FiNER-139's tagged sentences as
-    FinLoRA makes them. Held-out shares no sentence with train and validation:
-    records that would are taken out, and the notes say how many. A record with
+    FinLoRA makes them. Records of train and validation that share a sentence
+    with held-out are taken out, and the notes say how many. A record with
     a question that the data answers in two ways is listed as known noise and kept.
 
+    Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
+    training records are cut 75/25; FiNER-139's ``finer139.zip`` or the folder it unpacks to; or the hub id
+    ``nlpaueb/finer-139``, of which a revision is pinned. Of FiNER-139's sentences the first records in
+    their order are made, 10,000 a split unless the split's size is given. :data:`PINS` has the digests of this project's figures.
+
     Attributes:
-        path: A directory or HTTP address holding ACE's ``train.jsonl``,
-            ``validation.jsonl`` and ``test.jsonl``; one ``.jsonl`` file of
-            records, cut 60/20/20 so that no sentence is in two parts; FinLoRA's
-            ``data`` folder, whose training records are cut 75/25 the same way;
-            FiNER-139's ``finer139.zip``, the folder it unpacks to, or the hub
-            id ``nlpaueb/finer-139``. ``test`` becomes held-out.
-        revision: The 40-digit commit of a hub id; for ``nlpaueb/finer-139`` one is pinned.
         label_list: Where the labels stand. ``"shared"``: once, in the output
             field's description, and in no record: nine tenths of a record are
             labels otherwise. ``"record"``: in every record, which the program
@@ -95,108 +89,87 @@ class Finer(Benchmark):
             accuracy), or ``"record"``, all of a record's tags (what ACE learns from).
         reasoning: Whether the default program reasons before it answers
             (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
-        train: Records to learn from, those whose hashes come first; of FiNER-139,
-            the first in its order. ``None``: all, and of FiNER-139 10,000.
-        validation: … to select on.
-        heldout: … read once at the end. A slice of it is no longer the benchmark's held-out, and the notes say so.
-        pin: Split name to required digest. :data:`PINS` has those of this project's figures.
     """
 
     name: ClassVar[str] = "finer"
     card: ClassVar[Card | None] = _CARD
 
-    path: str | Path | None = None
-    revision: str | None = None
+    rows: ClassVar[RowSource] = RowSource(
+        "finer",
+        remedy=_REMEDY,
+        nested={"train": "train/finer_train_batched.jsonl", "heldout": "test/finer_test_batched.jsonl"},
+        archive="finer139.zip",
+        pinned={_HUB: _COMMIT},
+    )
+
     label_list: LabelList = "shared"
     unit: Literal["tag", "record"] = "tag"
     reasoning: bool = True
-    train: Annotated[int, Field(ge=1)] | None = None
-    validation: Annotated[int, Field(ge=1)] | None = None
-    heldout: Annotated[int, Field(ge=1)] | None = None
-    pin: Mapping[str, str] | None = None
-
-    def _source(self) -> RowSource:
-        nested = {"train": "train/finer_train_batched.jsonl", "heldout": "test/finer_test_batched.jsonl"}
-        return RowSource(
-            self.name,
-            self.path,
-            self.revision,
-            _REMEDY,
-            nested=nested,
-            archive="finer139.zip",
-            pinned={_HUB: _COMMIT},
-        )
-
-    def availability(self) -> Availability:
-        """Tell whether the rows are on this machine."""
-        return self._source().availability()
 
     def load(self) -> LoadedBenchmark:
-        """Read the rows and return the benchmark.
-
-        Raises:
-            DataSourceError: No path is given, the rows cannot be read or are not FiNER's, or differ from ``pin``.
-            ArgumentValueError: A hub id comes without a commit.
-        """
-        source = self._source()
-        place = source.locate()
-        found = {split: self._records(rows, source, split) for split, rows in source.rows().items()}
-        rows, how = divided(self.name, place.layout, found, "sentence", _sentences)
-        if empty := [split for split in SPLITS if not rows[split]]:
-            raise source.error(f"the {empty[0]} split is empty")
-        rows, leaks = _kept_apart(rows)
-        records = {row_hash(row): _record(row, source) for split in SPLITS for row in rows[split]}
-        labels = self._labels(records, source)
-        rows, said = sliced(rows, {split: getattr(self, split) for split in SPLITS})
-        splits, notes = build_splits(rows, self.to_example)
-        check_pins(self.name, place.said, splits, self.pin)
+        """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
+        found = self.read()
+        records = {row_hash(row): self._record(row) for rows in found.rows.values() for row in rows}
+        labels = self._labels(records)
         noise = zip(records, ambiguities(list(records.values())), strict=True)
         signature = self._signature(labels)
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
             name=self.name,
             task=f"finer, labels {self.label_list}",
-            source=f"{place.said}{how}; origin: {_ORIGIN}",
+            source=f"{found.source}; origin: {_ORIGIN}",
             licence=_CARD.licence,
             citation=_CARD.citation,
-            **splits,
+            train=found.splits["train"],
+            validation=found.splits["validation"],
+            heldout=found.splits["heldout"],
             signature=signature,
             program=lambda: module(signature),
             metric=TagMetric(self.unit, labels=labels),
             tolerant_metric=TagMetric(self.unit, tolerant=True, labels=labels),
             known_noise={digest: reason for digest, reason in noise if reason},
-            notes=(*leaks, *said, *notes),
+            notes=found.notes,
         )
 
-    def _records(self, rows: Iterator[Row], source: RowSource, split: str) -> list[Row]:
-        """Return a split's records, those made of tagged sentences included, each of which can be parsed."""
-        where = f"{source.path}, {source.names.get(split, split)}"
-        first = next(rows, None)
-        if first is None:
-            return []
-        given = chain((first,), rows)
+    def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
+        """Yield the records, those made of FiNER-139's tagged sentences included."""
+        first = next(rows, {})
+        given = chain([first] if first else [], rows)
         if "ner_tags" not in first:
-            kept = list(given)
-        else:
-            kept = []
-            for number, made in enumerate(islice(batches(given), getattr(self, split, None) or _MOST), 1):
-                if isinstance(made, str):
-                    raise source.error(made, f"{where} near record {number}")
-                kept.append(dict(made))
-        for number, row in enumerate(kept, 1):
-            _record(row, source, f"{where} row {number}")
-        return kept
+            yield from given
+            return
+        try:
+            yield from islice(batches(given), getattr(self, split, None) or _MOST)
+        except ValueError as error:
+            raise self.source.error(str(error), f"{self.path}, {split}") from error
 
-    def _labels(self, records: Mapping[str, Record], source: RowSource) -> tuple[str, ...]:
+    def problem(self, row: Row) -> str | None:
+        """Return why a row is no record of FiNER's, or ``None``."""
+        found = parse(row)
+        return found if isinstance(found, str) else None
+
+    def together(self, row: Row) -> list[str]:
+        """Return a record's sentences."""
+        return [question.sentence for question in self._record(row).questions]
+
+    def _record(self, row: Mapping[str, Any]) -> Record:
+        found = parse(row)
+        if isinstance(found, str):
+            raise self.source.error(found, "one row")
+        return found
+
+    def _labels(self, records: Mapping[str, Record]) -> tuple[str, ...]:
         """Return the labels that all records offer: those of FiNER-139 where they list none."""
         offered = {frozenset(record.labels) for record in records.values() if record.labels} or {frozenset(LABELS)}
         if len(offered) > 1 and self.label_list == "shared":
             reason = f"its records offer {len(offered)} different lists of labels"
-            raise source.error(reason, remedy="Pass label_list='record' to leave each its own.")
+            raise self.source.error(reason, remedy="Pass label_list='record' to leave each its own.")
         labels = tuple(sorted(frozenset.union(*offered)))
         unknown = {question.target for one in records.values() for question in one.questions} - set(labels)
         if unknown:
-            raise source.error(f"{len(unknown)} targets are among no record's labels, such as {min(unknown)[:80]!r}")
+            raise self.source.error(
+                f"{len(unknown)} targets are among no record's labels, such as {min(unknown)[:80]!r}"
+            )
         return labels
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
@@ -205,7 +178,7 @@ class Finer(Benchmark):
         Raises:
             DataSourceError: The row is not FiNER's.
         """
-        record = _record(row, self._source(), "one row")
+        record = self._record(row)
         # Entities are no field of the signature: the metric names them in its feedback.
         entities = [question.entity for question in record.questions]
         if self.label_list == "record":
@@ -224,37 +197,3 @@ class Finer(Benchmark):
             "tags": (str, dspy.OutputField(desc=answer)),
         }
         return dspy.Signature(fields, "Name the best US GAAP tag for each number.")
-
-
-def _record(row: Mapping[str, Any], source: RowSource, where: str = "") -> Record:
-    found = parse(row)
-    if isinstance(found, str):
-        raise source.error(found, where)
-    return found
-
-
-def _sentences(row: Mapping[str, Any]) -> list[str]:
-    found = parse(row)
-    return [] if isinstance(found, str) else [question.sentence for question in found.questions]
-
-
-def _kept_apart(rows: Mapping[str, Sequence[Row]]) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
-    """Take records out of train and validation that share a sentence with held-out, and say how many.
-
-    Held-out never changes. What train and validation share stays and is said.
-    """
-    held = {sentence for row in rows["heldout"] for sentence in _sentences(row)}
-    notes: list[str] = []
-    kept = {split: list(rows[split]) for split in SPLITS}
-    for name in ("train", "validation"):
-        kept[name] = [row for row in rows[name] if held.isdisjoint(_sentences(row))]
-        removed = len(rows[name]) - len(kept[name])
-        if removed:
-            notes.append(f"{removed} rows of {name} share a sentence with heldout and were taken out of {name}")
-    learned = {sentence for row in kept["train"] for sentence in _sentences(row)}
-    shared = learned & {sentence for row in kept["validation"] for sentence in _sentences(row)}
-    if shared:
-        notes.append(f"{len(shared)} sentences are in both train and validation and were kept in both")
-    for note in notes:
-        _logger.warning("%s", note)
-    return kept, tuple(notes)

@@ -79,7 +79,11 @@ def parse(row: Mapping[str, Any]) -> Record | str:
     listed = _LABELS.search(context)
     labels = tuple(name for item in listed[1].split(",") if (name := item.strip())) if listed else ()
     asked = _END.sub("", context[listed.end() :] if listed else context)
-    marks = _numbered(_QUESTION.finditer(asked))
+    # A sentence may quote such a line itself: only the next number in turn starts a question.
+    marks: list[re.Match[str]] = []
+    for mark in _QUESTION.finditer(asked):
+        if int(mark[1]) == len(marks) + 1:
+            marks.append(mark)
     targets = [item.strip() for item in target.split(",")]
     if not marks:
         return 'the context holds no numbered question such as: 1. What is best tag for entity "…" in sentence: "…?"'
@@ -89,15 +93,6 @@ def parse(row: Mapping[str, Any]) -> Record | str:
     sentences = [_sentence(asked[mark.end() : end]) for mark, end in zip(marks, ends, strict=True)]
     questions = (Question(mark[2], text, tag) for mark, text, tag in zip(marks, sentences, targets, strict=True))
     return Record(tuple(questions), labels)
-
-
-def _numbered(found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
-    # A sentence may quote such a line itself: only the next number in turn starts a question.
-    marks: list[re.Match[str]] = []
-    for mark in found:
-        if int(mark[1]) == len(marks) + 1:
-            marks.append(mark)
-    return marks
 
 
 def _sentence(text: str) -> str:
@@ -120,7 +115,7 @@ def record_text(questions: Sequence[Question], labels: Sequence[str] = LABELS) -
     )
 
 
-def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[dict[str, str] | str]:
+def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[dict[str, Any]]:
     """Make records of FiNER-139's tagged sentences, in their order, as FinLoRA does.
 
     At most three tagged tokens of a sentence are used; a last, smaller batch is kept.
@@ -130,15 +125,14 @@ def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[di
         size: Questions a record.
 
     Yields:
-        Rows ``{"context": …, "target": …}``, or why a row cannot be used.
+        Rows ``{"context": …, "target": …}``.
+
+    Raises:
+        ValueError: A row is no tagged sentence.
     """
     waiting: list[Question] = []
     for row in rows:
-        found = _tagged(row)
-        if isinstance(found, str):
-            yield found
-            continue
-        waiting += found
+        waiting += _tagged(row)
         while len(waiting) >= size:
             yield _batch(waiting[:size])
             waiting = waiting[size:]
@@ -146,16 +140,16 @@ def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[di
         yield _batch(waiting)
 
 
-def _batch(questions: Sequence[Question]) -> dict[str, str]:
+def _batch(questions: Sequence[Question]) -> dict[str, Any]:
     return {"context": record_text(questions), "target": ",".join(question.target for question in questions)}
 
 
-def _tagged(row: Mapping[str, Any]) -> list[Question] | str:
+def _tagged(row: Mapping[str, Any]) -> list[Question]:
     tokens, tags = row.get("tokens"), row.get("ner_tags")
     if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags):
-        return "tokens and ner_tags are not two lists of one length"
+        raise ValueError("tokens and ner_tags are not two lists of one length")
     if not all(isinstance(item, str) for item in (*tokens, *tags)):
-        return "ner_tags are numbers without names, or a token is no text"
+        raise ValueError("ner_tags are numbers without names, or a token is no text")
     # A line break in a token would end the question's line.
     words = [" ".join(token.split()) for token in tokens]
     sentence = " ".join(words)
@@ -173,13 +167,12 @@ def ambiguities(records: Sequence[Record]) -> list[str | None]:
     for record in records:
         for question in record.questions:
             known.setdefault((question.entity, question.sentence), set()).add(question.target)
-    return [_ambiguous(record, known) for record in records]
-
-
-def _ambiguous(record: Record, known: Mapping[tuple[str, str], set[str]]) -> str | None:
     said = [
-        f"question {number} (entity {question.entity}) is labelled {' and '.join(sorted(tags))} for the same words"
-        for number, question in enumerate(record.questions, 1)
-        if len(tags := known[question.entity, question.sentence]) > 1
+        [
+            f"question {number} (entity {question.entity}) is labelled {' and '.join(sorted(tags))} for the same words"
+            for number, question in enumerate(record.questions, 1)
+            if len(tags := known[question.entity, question.sentence]) > 1
+        ]
+        for record in records
     ]
-    return "; ".join(said) or None
+    return ["; ".join(lines) or None for lines in said]

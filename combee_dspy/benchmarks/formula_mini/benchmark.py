@@ -128,7 +128,9 @@ class FormulaMini(Benchmark):
             source=source,
             licence=_CARD.licence,
             citation=_CARD.citation,
-            **splits,
+            train=splits["train"],
+            validation=splits["validation"],
+            heldout=splits["heldout"],
             signature=signature,
             program=lambda: module(signature),
             metric=route_metric if routing else exact_metric,
@@ -170,11 +172,7 @@ def _route_signature(names: tuple[str, ...]) -> type[dspy.Signature]:
 
 
 def route_metric(
-    gold: dspy.Example,
-    pred: dspy.Prediction,
-    trace: Any = None,
-    pred_name: str | None = None,
-    pred_trace: Any = None,
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Score 1.0 where the formula is the right one, else 0.0, and say what tells the two apart.
 
