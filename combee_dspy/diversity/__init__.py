@@ -11,17 +11,23 @@
 
 from combee_dspy.diversity._archive import Archive
 from combee_dspy.diversity._base import Embedder, Vectors, unit_rows
+from combee_dspy.diversity._calibration import calibrate_threshold
+from combee_dspy.diversity._char_ngrams import CharNgrams
+from combee_dspy.diversity._dspy import DSPyEmbedder
 from combee_dspy.diversity._options import Diversity
 from combee_dspy.diversity._restart import Restart, UpdateView
 from combee_dspy.diversity._temperature import Temperature
 
 __all__ = [
     "Archive",
+    "CharNgrams",
+    "DSPyEmbedder",
     "Diversity",
     "Embedder",
     "Restart",
     "Temperature",
     "UpdateView",
     "Vectors",
+    "calibrate_threshold",
     "unit_rows",
 ]

@@ -1,5 +1,61 @@
 """From lessons and rollouts to an edit of the program."""
 
 from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._checked import guard_input
+from combee_dspy.operators._components import (
+    apply_components,
+    describe_fields,
+    edit_components,
+    field_descriptions,
+    operator_input,
+    seed_components,
+)
+from combee_dspy.operators._delete import Delete
+from combee_dspy.operators._encoding import (
+    decode_demonstrations,
+    decode_fields,
+    demonstrations_key,
+    encode_demonstrations,
+    encode_fields,
+    fields_key,
+    is_hidden,
+    visible,
+)
+from combee_dspy.operators._few_shot_swap import FewShotSwap
+from combee_dspy.operators._insert import Insert
+from combee_dspy.operators._instruction_channel import InstructionChannel
+from combee_dspy.operators._reorder import Reorder
+from combee_dspy.operators._rephrase import Rephrase
+from combee_dspy.operators._rewrite import Rewrite
+from combee_dspy.operators._weights import OperatorOutcome, draw_operators, operator_labels, operator_weights
 
-__all__ = ["Operator", "OperatorInput"]
+__all__ = [
+    "Delete",
+    "FewShotSwap",
+    "Insert",
+    "InstructionChannel",
+    "Operator",
+    "OperatorInput",
+    "OperatorOutcome",
+    "Reorder",
+    "Rephrase",
+    "Rewrite",
+    "apply_components",
+    "decode_demonstrations",
+    "decode_fields",
+    "demonstrations_key",
+    "describe_fields",
+    "draw_operators",
+    "edit_components",
+    "encode_demonstrations",
+    "encode_fields",
+    "field_descriptions",
+    "fields_key",
+    "guard_input",
+    "is_hidden",
+    "operator_input",
+    "operator_labels",
+    "operator_weights",
+    "seed_components",
+    "visible",
+]

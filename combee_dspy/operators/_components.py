@@ -1,0 +1,198 @@
+"""From a program to the components of a candidate, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import dspy
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.guards import Guards, own_description
+from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._demonstrable import NotJSON, demonstration_of
+from combee_dspy.operators._encoding import (
+    decode_demonstrations,
+    decode_fields,
+    demonstrations_key,
+    encode_demonstrations,
+    encode_fields,
+    fields_key,
+    visible,
+)
+from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Refusal, Rollout
+
+__all__ = [
+    "apply_components",
+    "describe_fields",
+    "edit_components",
+    "field_descriptions",
+    "operator_input",
+    "seed_components",
+]
+
+
+def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) -> dict[str, str]:
+    """Return the candidate that is the student itself: instructions by predictor, then what is hidden.
+
+    Args:
+        student: The program.
+        operators: Where one of them edits demonstrations, each predictor's
+            demonstrations become a component too, unless they hold values that
+            JSON cannot carry or lack a field of the signature. Where one edits
+            field descriptions, these become a component as well.
+    """
+    predictors = list(student.named_predictors())
+    seed: dict[str, str] = {name: predictor.signature.instructions for name, predictor in predictors}
+    if any(operator.edits_demonstrations for operator in operators):
+        for name, predictor in predictors:
+            present = _demonstrations(predictor)
+            if present is not None:
+                seed[demonstrations_key(name)] = encode_demonstrations(present)
+    if any(operator.edits_fields for operator in operators):
+        for name, predictor in predictors:
+            seed[fields_key(name)] = encode_fields(field_descriptions(predictor.signature))
+    return seed
+
+
+def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
+    """Return a copy of a program that shows a candidate's texts and demonstrations.
+
+    Raises:
+        ArgumentValueError: The candidate names a predictor or a field that the program does not have,
+            or holds what is no encoded component.
+    """
+    program = student.deepcopy()
+    predictors = dict(program.named_predictors())
+    unknown = [name for name in visible(candidate) if name not in predictors]
+    if unknown:
+        remedy = f"Its predictors are {', '.join(predictors)}."
+        raise ArgumentValueError("candidate", unknown[0], "is no predictor of the program", remedy)
+    for name, predictor in predictors.items():
+        if name in candidate:
+            predictor.signature = predictor.signature.with_instructions(candidate[name])
+        encoded = candidate.get(demonstrations_key(name))
+        if encoded:
+            predictor.demos = [
+                dspy.Example(**one.inputs, **one.outputs).with_inputs(*one.inputs)
+                for one in decode_demonstrations(encoded)
+            ]
+        described = decode_fields(candidate.get(fields_key(name), ""))
+        predictor.signature = describe_fields(predictor.signature, described)
+    return program
+
+
+def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str] | Refusal:
+    """Return the components that an edit changes, encoded, or why there are none.
+
+    An edit of demonstrations or descriptions that are no component of the run is refused as
+    a whole: what it moved there would be lost.
+
+    Raises:
+        ArgumentTypeError: The edit holds values that are not JSON.
+    """
+    texts: dict[str, str] = {}
+    if edit.instruction is not None:
+        texts[component] = edit.instruction
+    if edit.demonstrations is not None:
+        texts[demonstrations_key(component)] = encode_demonstrations(edit.demonstrations)
+    if edit.field_descriptions is not None:
+        key = fields_key(component)
+        texts[key] = encode_fields({**decode_fields(parent.get(key, "")), **edit.field_descriptions})
+    missing = [key for key in texts if key not in parent]
+    if missing:
+        return Refusal(f"{missing[0]!r} is no component of this run")
+    changed = {key: text for key, text in texts.items() if text != parent[key]}
+    return changed or Refusal(f"{component} would not change")
+
+
+def operator_input(  # noqa: PLR0913 - one wiring point
+    student: dspy.Module,
+    component: str,
+    candidate: Mapping[str, str],
+    lessons: Lessons,
+    *,
+    seed: Mapping[str, str],
+    minibatch: Iterable[tuple[dspy.Example, Rollout]] = (),
+    guards: Guards | None = None,
+    perfect_score: float = 1.0,
+) -> OperatorInput:
+    """Return what operators work on, read from a candidate.
+
+    Args:
+        student: The program, or any copy of it.
+        component: One of its predictors.
+        candidate: The parent.
+        lessons: What was learned about the component.
+        seed: The candidate that is the student itself (see :func:`seed_components`).
+        minibatch: What the lessons were learned from. Answers that did not parse are left out.
+        guards: The user's guards.
+        perfect_score: The score of a success.
+    """
+    return OperatorInput(
+        instruction=candidate[component],
+        demonstrations=decode_demonstrations(candidate.get(demonstrations_key(component), "")),
+        signature=dict(student.named_predictors())[component].signature,
+        lessons=lessons,
+        runs=tuple(_runs(component, minibatch)),
+        perfect_score=perfect_score,
+        field_descriptions=decode_fields(candidate.get(fields_key(component), "")),
+        guards=guards or Guards(),
+        seed_instruction=seed[component],
+        seed_field_descriptions=decode_fields(seed.get(fields_key(component), "")),
+    )
+
+
+def _runs(component: str, minibatch: Iterable[tuple[dspy.Example, Rollout]]) -> Iterator[PredictorRun]:
+    """Yield a predictor's calls in the rollouts, in order."""
+    for example, rollout in minibatch:
+        labels = dict(example.labels().items())
+        first = True
+        for call in rollout.calls:
+            if call.predictor == component and call.outputs is not None:
+                yield PredictorRun(rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels)
+                first = False
+
+
+def field_descriptions(signature: Any) -> dict[str, str]:
+    """Return the description of every field of a signature, inputs first.
+
+    A field without one has the empty text: DSPy's stand-in ``${name}`` is not shown to the LM either.
+    """
+    return {
+        name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
+        for name, field in signature.fields.items()
+    }
+
+
+def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
+    """Return a signature with these descriptions; the same object where nothing changes.
+
+    Raises:
+        ArgumentValueError: A field is described that the signature does not have.
+    """
+    current = field_descriptions(signature)
+    for name, text in descriptions.items():
+        if name not in current:
+            problem = f"describes {name!r}, which the signature does not have"
+            remedy = f"Its fields are {', '.join(current)}."
+            raise ArgumentValueError("fields", dict(descriptions), problem, remedy)
+        if own_description(name, text) != current[name]:
+            signature = signature.with_updated_fields(name, desc=text)
+    return signature
+
+
+def _demonstrations(predictor: Any) -> tuple[Demonstration, ...] | None:
+    """Return a predictor's demonstrations; ``None`` where one is incomplete or JSON cannot carry it."""
+    signature, found = predictor.signature, []
+    for demo in predictor.demos:
+        # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
+        fields = {name: value for name, value in demo.items() if name in signature.fields}
+        if len(fields) < len(signature.fields):
+            return None
+        try:
+            found.append(demonstration_of(PredictorRun("", fields, fields, 0.0), signature))
+        except NotJSON:
+            return None
+    return tuple(replace(demo, example_id=None) for demo in found)

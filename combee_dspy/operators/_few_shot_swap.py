@@ -1,0 +1,151 @@
+"""Demonstrations bootstrapped from the minibatch's successful rollouts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._demonstrable import NotJSON, canonical, demonstration_of, demonstration_tokens, key_of
+from combee_dspy.records import Demonstration, Edit, PredictorRun, Refusal
+from combee_dspy.strategies import StrategyContext, parameters
+
+__all__ = ["FewShotSwap"]
+
+
+@parameters
+class FewShotSwap(Operator):
+    """Shows the model its own successes: fills up demonstrations, then swaps some. Costs no LM call.
+
+    A rollout that reached the score gives one demonstration: the predictor's
+    first call in it. Demonstrations that are there stay while there is room;
+    once the list is full, up to a quarter of it is swapped each time. Chance
+    comes from the context's stream alone.
+
+    Args:
+        max_demonstrations: The most demonstrations of one predictor.
+        min_score: The score from which a rollout counts as a success, or
+            ``None`` for the run's perfect score.
+        max_tokens: Estimated tokens that all demonstrations may take together.
+        balance: Cover as many distinct outputs (values of the last output field)
+            as there is room for, as evenly as possible, so that a task with
+            labels gets a demonstration of each.
+        labelled: Where successes are too few to show every output equally often, let
+            training examples show it with their own labels, if these name all of the
+            predictor's outputs. Off by default: a demonstration is then always
+            something the program did. Uneven demonstrations bias a small model
+            towards the outputs that it was right about anyway.
+    """
+
+    name: ClassVar[str] = "few-shot-swap"
+    needs_lessons: ClassVar[bool] = False
+    edits_demonstrations: ClassVar[bool] = True
+
+    max_demonstrations: Annotated[int, Field(ge=1)] = 12
+    min_score: float | None = None
+    max_tokens: Annotated[int, Field(ge=1)] = 4_000
+    balance: bool = True
+    labelled: bool = False
+
+    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+        """Return the new demonstrations, or why there are none."""
+        needed = given.perfect_score if self.min_score is None else self.min_score
+        firsts = [run for run in given.runs if run.first]
+        successes = [run for run in firsts if run.score >= needed]
+        if not successes and not self.labelled:
+            return Refusal(f"no rollout of the minibatch reached a score of {needed:g} through this predictor")
+        stream = context.stream("few-shot-swap")
+        present = given.demonstrations
+        shown = {demonstration.example_id for demonstration in present}
+        fresh, skipped = self._new([run for run in successes if run.example_id not in shown], present, given.signature)
+        stream.shuffle(fresh)
+        if self.labelled:
+            told = [replace(run, outputs=run.labels) for run in firsts]
+            labelled, _ = self._new(told, [*present, *fresh], given.signature)
+            stream.shuffle(labelled)
+            fresh += labelled
+        if not fresh:
+            return Refusal(skipped or "every success of the minibatch is a demonstration already")
+        chosen = self._chosen(present, fresh, given.signature, stream)
+        if chosen == list(present):
+            return Refusal("no further demonstration fits into the token budget")
+        return Edit(demonstrations=tuple(chosen))
+
+    def _new(
+        self, runs: Sequence[PredictorRun], present: Sequence[Demonstration], signature: Any
+    ) -> tuple[list[Demonstration], str]:
+        """Return runs as demonstrations, each question once, and what kept others out."""
+        questions = {key_of(demonstration) for demonstration in present}
+        found: list[Demonstration] = []
+        unusable: list[str] = []
+        for run in runs:
+            try:
+                demonstration = demonstration_of(run, signature)
+            except NotJSON as reason:
+                unusable.append(str(reason))
+                continue
+            tokens = demonstration_tokens(demonstration)
+            if tokens > self.max_tokens:
+                unusable.append(f"it takes {tokens:,} tokens of {self.max_tokens:,}")
+            elif key_of(demonstration) not in questions:
+                questions.add(key_of(demonstration))
+                found.append(demonstration)
+        return found, f"no success can be a demonstration ({len(unusable)}): {unusable[0]}" if unusable else ""
+
+    def _chosen(
+        self, present: Sequence[Demonstration], fresh: Sequence[Demonstration], signature: Any, stream: random.Random
+    ) -> list[Demonstration]:
+        last = list(signature.output_fields)[-1]
+        labels = {key_of(one): canonical(one.outputs.get(last)) if self.balance else "" for one in [*present, *fresh]}
+        kept = list(present)[: self.max_demonstrations]
+        waiting = list(fresh)
+        filled = False
+        while waiting and len(kept) < self.max_demonstrations:
+            best = _next(kept, waiting, labels)
+            if self._fits([*kept, best]):
+                kept.append(best)
+                filled = True
+        return kept if filled else self._swapped(kept, list(fresh), labels, stream)
+
+    def _swapped(
+        self, kept: Sequence[Demonstration], waiting: list[Demonstration], labels: dict[str, str], stream: random.Random
+    ) -> list[Demonstration]:
+        """Return the list with up to a quarter replaced, each in its place."""
+        swapped = list(kept)
+        old = list(range(len(swapped)))
+        left = max(1, len(swapped) // 4)
+        while waiting and old and left:
+            best = _next(swapped, waiting, labels)
+            place = stream.choice(_giving_way(old, [labels[key_of(one)] for one in swapped], labels[key_of(best)]))
+            trial = [*swapped[:place], best, *swapped[place + 1 :]]
+            if self._fits(trial):
+                swapped = trial
+                old.remove(place)
+                left -= 1
+        return swapped
+
+    def _fits(self, demonstrations: Sequence[Demonstration]) -> bool:
+        return sum(map(demonstration_tokens, demonstrations)) <= self.max_tokens
+
+
+def _next(kept: Sequence[Demonstration], waiting: list[Demonstration], labels: dict[str, str]) -> Demonstration:
+    """Take the first waiting demonstration among those whose output is covered least."""
+    counts = Counter(labels[key_of(demonstration)] for demonstration in kept)
+    best = min(waiting, key=lambda demonstration: counts[labels[key_of(demonstration)]])
+    waiting.remove(best)
+    return best
+
+
+def _giving_way(places: Sequence[int], labels: Sequence[str], new: str) -> list[int]:
+    """Return the places that a demonstration with this output may take without making the outputs less even."""
+    counts = Counter(labels)
+    most = max(counts[labels[place]] for place in places)
+    same = [place for place in places if labels[place] == new]
+    if same and counts[new] + 1 >= most:
+        return same
+    return [place for place in places if counts[labels[place]] == most]
