@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from combee_dspy.records import CallUsage
+
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
@@ -262,12 +264,14 @@ class InfrastructureError(ServiceError):
         failed: How many rollouts failed.
         attempts: How often each was tried.
         reason: The last failure.
+        usage: What the attempts have cost.
     """
 
-    def __init__(self, failed: int, attempts: int, reason: str) -> None:
+    def __init__(self, failed: int, attempts: int, reason: str, usage: tuple[CallUsage, ...] = ()) -> None:
         self.failed = failed
         self.attempts = attempts
         self.reason = reason
+        self.usage = usage
         super().__init__(
             f"{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
             "They were not scored, since an outage is not a wrong answer. "

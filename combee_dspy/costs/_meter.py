@@ -1,0 +1,261 @@
+"""Counting the LM calls of one rollout or request, exactly, whoever makes them and in whatever thread."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, cast
+
+import dspy
+from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
+
+from combee_dspy.costs._costs import Tariff
+from combee_dspy.costs._roles import ROLE_SETTING
+from combee_dspy.records import CallUsage, Role
+
+__all__ = ["Meter", "metered"]
+
+_PICO = 10**12
+_PART = 2047
+_NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
+
+
+class _Call:
+    """A call in flight. Touched only by the thread or task that makes it."""
+
+    __slots__ = ("cached", "completion", "gpu", "heard", "known", "model", "prompt", "relay", "role", "started")
+
+    def __init__(self, role: str, model: str) -> None:
+        self.role = role
+        self.model = model
+        self.started = self.gpu = 0.0
+        self.prompt = self.cached = self.completion = 0
+        self.heard = False
+        self.known = True
+        self.relay: AbstractContextManager[Any] | None = None
+
+
+class Meter(BaseCallback):
+    """Adds up LM calls by role and model. DSPy's callback for LMs and its usage tracker in one. Thread-safe.
+
+    The callback hears a call begin and end, the tracker hears its tokens in
+    between; DSPy's id of the active call says whose they are, with any number
+    of threads. A success that reported no usage came from DSPy's cache and
+    costs nothing. A call that ends with an error costs what the service
+    reported before, usually nothing. ``dspy.track_usage()`` and
+    ``track_usage=True`` of the user's own get what they would get without it.
+
+    Heard is every call under :meth:`settings`, wherever DSPy carries its
+    settings: nested modules, ``dspy.Parallel``, async tasks. Not heard are calls
+    from threads started without ``contextvars``, and ``lm.forward(…)`` called directly.
+
+    Args:
+        tariff: What calls are charged by.
+        role: Whom calls are made for outside of any :func:`~combee_dspy.costs.role_scope`; may be
+            set anew between calls.
+
+    Attributes:
+        lms: LMs that were called, by identity: whose keys must reach no message.
+    """
+
+    def __init__(self, tariff: Tariff, role: Role = "task") -> None:
+        self.role = role
+        self.lms: dict[int, Any] = {}
+        self._tariff = tariff
+        self._outer: Any = None
+        self._open: dict[str | None, _Call] = {}
+        self._lines: dict[tuple[str, str], list[Any]] = {}
+        self._lock = threading.Lock()
+        self._prompts = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
+        # dspy.Parallel copies the tracker for each of its threads and drops the copies afterwards.
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """Return what to give to the ``dspy.context`` in which calls are to be counted."""
+        settings = dspy.settings
+        found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks or (), self), ROLE_SETTING: None}
+        self._outer = settings.usage_tracker
+        if not settings.track_usage:
+            # DSPy honours track_usage=True only where no tracker is set; each call then brings this one along.
+            found["usage_tracker"] = self
+        return found
+
+    def usage(self) -> tuple[CallUsage, ...]:
+        """Return what has been counted so far, sorted by role and model."""
+        with self._lock:
+            lines = sorted(self._lines.items())
+        return tuple(
+            CallUsage(cast("Role", role), model, *line[:5], None if line[5] is None else line[5] / _PICO, *line[6:])
+            for (role, model), line in lines
+        )
+
+    @property
+    def prompt_hash(self) -> str:
+        """Hash of all prompts of task calls, in any order: 16 hex digits; empty where there were none."""
+        return f"{self._prompts:016x}" if self._prompts else ""
+
+    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Open a call."""
+        settings = dspy.settings
+        call = _Call(settings.get(ROLE_SETTING) or self.role, str(getattr(instance, "model", type(instance).__name__)))
+        self.lms[id(instance)] = instance
+        tracker = settings.usage_tracker
+        if isinstance(tracker, _Relay):
+            tracker.meters |= {self}
+        elif not isinstance(tracker, Meter):
+            call.relay = dspy.context(usage_tracker=_Relay(self, tracker))
+            call.relay.__enter__()
+        self._open[call_id] = call
+        if call.role == "task":
+            self._saw(inputs)
+        if self._tariff.gpus and call.role in self._tariff.gpus:
+            call.gpu = self._tariff.gpus[call.role].start()
+        call.started = self._tariff.clock()
+
+    def add_usage(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
+        """Count the tokens of the call that is active here, and pass them on to the user's own tracker."""
+        self.hear(lm, usage_entry)
+        if self._outer is not None:
+            self._outer.add_usage(lm, usage_entry)
+
+    def hear(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
+        """Count the tokens of the call that is active here."""
+        call = self._open.get(ACTIVE_CALL_ID.get())
+        if call is not None:
+            _hear(call, usage_entry)
+        else:  # an LM whose calls DSPy's callbacks do not hear
+            call = _Call(dspy.settings.get(ROLE_SETTING) or self.role, lm)
+            _hear(call, usage_entry)
+            self._count(call, 0.0, failed=False, gpu_seconds=None)
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
+        """Close a call and count it."""
+        seconds = self._tariff.clock()
+        call = self._open.pop(call_id, None)
+        if call is None:
+            return
+        if call.relay is not None:
+            # A coroutine that is dropped, not finished, ends in another context: there is nothing to restore there.
+            with suppress(ValueError):
+                call.relay.__exit__(None, None, None)
+        clock = self._tariff.gpus.get(call.role) if self._tariff.gpus else None
+        gpu_seconds = None if clock is None else clock.stop(call.gpu)
+        self._count(call, seconds - call.started, failed=exception is not None, gpu_seconds=gpu_seconds)
+
+    def _count(self, call: _Call, seconds: float, *, failed: bool, gpu_seconds: float | None) -> None:
+        cached = not call.heard and not failed
+        pico: int | None = 0
+        if call.heard:
+            price = self._tariff.price(call.model)
+            if price is None or not (call.known or price.prompt == price.completion == 0):
+                pico = None
+            else:
+                pico = round(price.dollars(call.prompt, call.completion, call.cached) * _PICO)
+        with self._lock:
+            line = self._lines.get((call.role, call.model))
+            if line is None:
+                line = self._lines[call.role, call.model] = [0, 0, 0, 0, 0, 0, None, 0.0]
+            line[0] += 1
+            line[1] += failed
+            line[2] += cached
+            line[3] += call.prompt
+            line[4] += call.completion
+            line[5] = None if line[5] is None or pico is None else line[5] + pico
+            if gpu_seconds is not None:
+                line[6] = (line[6] or 0.0) + (0.0 if cached else gpu_seconds)
+            if not cached:
+                line[7] += seconds
+
+    def _saw(self, inputs: Mapping[str, Any]) -> None:
+        said = ""
+        for message in inputs.get("messages") or ({"content": inputs.get("prompt")},):
+            content = message.get("content") if isinstance(message, dict) else message
+            said += f"{content if isinstance(content, str) else repr(content)}\0"
+        encoded = said.encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(encoded[:_PART], digest_size=8)
+        # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
+        for start in range(_PART, len(encoded), _PART):
+            digest.update(encoded[start : start + _PART])
+        with self._lock:
+            # A sum, because calls that run at the same time come in any order.
+            self._prompts = (self._prompts + int.from_bytes(digest.digest(), "big")) % (1 << 64)
+
+    @property
+    def usage_data(self) -> Any:
+        """What an inner ``dspy.track_usage()`` adds to when it ends: the user's outer tracker, or nothing."""
+        return self._outer.usage_data if self._outer is not None else defaultdict(list)
+
+
+def _hear(call: _Call, usage: Mapping[str, Any]) -> None:
+    # Called more than once where an LM that makes several requests fails on a later one.
+    prompt = _tokens(usage, "prompt_tokens", "input_tokens")
+    completion = _tokens(usage, "completion_tokens", "output_tokens")
+    call.heard = True
+    call.known = call.known and prompt is not None and completion is not None
+    call.prompt += prompt or 0
+    call.completion += completion or 0
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    if isinstance(details, Mapping):
+        call.cached += _tokens(details, "cached_tokens") or 0
+
+
+def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
+    # Counts come from a server: anything that is not one is treated as not reported.
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+class _Relay:
+    """Stands for one call before a tracker of the program's own, so that both hear its tokens."""
+
+    def __init__(self, meter: Meter, tracker: Any) -> None:
+        self.meters = {meter}
+        self._tracker = tracker
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Relay:
+        return self
+
+    def add_usage(self, lm: str, usage_entry: dict[str, Any]) -> None:
+        for meter in self.meters:
+            meter.hear(lm, usage_entry)
+        if self._tracker is not None:
+            self._tracker.add_usage(lm, usage_entry)
+
+
+class _ForLMs(list[Any]):
+    """DSPy's callbacks, with a meter added where an LM is called and nowhere else.
+
+    DSPy adds up ``settings.callbacks`` and the callbacks of the module, adapter
+    or LM at hand before each call of one. Where the sum is not empty it binds
+    arguments and looks up handlers, which costs as much as all else that it does
+    for a prediction. So the sum holds the meter only where it has something to hear.
+    """
+
+    def __init__(self, others: Any, meter: Meter) -> None:
+        super().__init__(others)
+        self._meters = (*(others._meters if isinstance(others, _ForLMs) else ()), meter)
+
+    def __add__(self, own: Any) -> Any:
+        found = [*self, *own]
+        # Where DSPy does not call it `instance`, the meter hears all there is, which only takes longer.
+        instance = sys._getframe(1).f_locals.get("instance")
+        if isinstance(instance, _NO_LM):
+            return found
+        return [*found, *self._meters]
+
+
+@contextmanager
+def metered(tariff: Tariff, role: Role = "task") -> Iterator[Meter]:
+    """Count every LM call made inside the ``with`` block and in everything it calls."""
+    meter = Meter(tariff, role)
+    with dspy.context(**meter.settings()):
+        yield meter

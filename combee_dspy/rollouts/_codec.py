@@ -1,0 +1,340 @@
+"""Rollouts and answers as JSON and back. What would not come back as it was is marked, and bought again.
+
+Plain JSON values stand for themselves. Anything else is an object with the one
+key ``"$"``, which names how to read it. Reading runs no code of the file's
+choosing: a class is used only where its module is loaded already and it is an
+enum, a dataclass or a pydantic model, and none of its constructors or
+validators is called.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import math
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dspy
+import pydantic
+
+from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
+from combee_dspy.rollouts._jobs import Answer
+
+__all__ = ["decode_answer", "decode_rollout", "decode_value", "encode_answer", "encode_rollout", "encode_value"]
+
+_MARK = "$"
+_LARGEST = 2**63
+_USAGE = tuple(item.name for item in dataclasses.fields(CallUsage))
+
+
+class NotStorableError(Exception):
+    """A value cannot be written as JSON, or cannot be read again."""
+
+
+def encode_rollout(rollout: Rollout) -> dict[str, Any]:
+    """Return a rollout as JSON values; with ``"partial": true`` where some of its values have no JSON form."""
+    lost: list[str] = []
+    prediction = None if rollout.prediction is None else _encode_fields(rollout.prediction, lost)
+    data = {
+        "example_id": rollout.example_id,
+        "score": rollout.score,
+        "prediction": prediction,
+        "calls": [
+            {
+                "predictor": call.predictor,
+                "inputs": _encode_fields(call.inputs, lost),
+                "outputs": None if call.outputs is None else _encode_fields(call.outputs, lost),
+                "completion": call.completion,
+            }
+            for call in rollout.calls
+        ],
+        "usage": [[getattr(row, name) for name in _USAGE] for row in rollout.usage],
+        "seconds": rollout.seconds,
+        "queue_seconds": rollout.queue_seconds,
+        "prompt_hash": rollout.prompt_hash,
+    }
+    for name in ("feedback", "error", "failed_in"):
+        if value := getattr(rollout, name):
+            data[name] = _encode(value)
+    if rollout.objective_scores:
+        data["objective_scores"] = dict(rollout.objective_scores)
+    if lost:
+        data["partial"] = True
+    return data
+
+
+def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
+    """Return what :func:`encode_rollout` was given; ``None`` where it cannot be had again."""
+    if data.get("partial"):
+        return None
+    try:
+        return Rollout(
+            data["example_id"],
+            data["score"],
+            decode_value(data.get("feedback", "")),
+            data.get("objective_scores", {}),
+            decode_value(data.get("error")),
+            data.get("failed_in"),
+            decode_value(data["prediction"]),
+            tuple(
+                PredictorCall(
+                    call["predictor"],
+                    decode_value(call["inputs"]),
+                    decode_value(call["outputs"]),
+                    decode_value(call["completion"]),
+                )
+                for call in data["calls"]
+            ),
+            tuple(CallUsage(*row) for row in data["usage"]),
+            data["seconds"],
+            data["queue_seconds"],
+            data["prompt_hash"],
+        )
+    except NotStorableError:
+        return None
+
+
+def encode_answer(answer: Answer) -> dict[str, Any]:
+    """Return an LM's answer as JSON values; with ``"partial": true`` where some of its values have no JSON form."""
+    data: dict[str, Any] = {
+        "usage": [[getattr(row, name) for name in _USAGE] for row in answer.usage],
+        "seconds": answer.seconds,
+        "queue_seconds": answer.queue_seconds,
+    }
+    if isinstance(answer.outcome, FailedCall):
+        return {**data, "failed": _encode(answer.outcome.error)}
+    lost: list[str] = []
+    data["fields"] = _encode_fields(answer.outcome, lost)
+    return {**data, "partial": True} if lost else data
+
+
+def decode_answer(data: Mapping[str, Any]) -> Answer | None:
+    """Return what :func:`encode_answer` was given; ``None`` where it cannot be had again."""
+    if data.get("partial"):
+        return None
+    try:
+        failed = data.get("failed")
+        outcome = (
+            dspy.Prediction(**decode_value(data["fields"])) if failed is None else FailedCall(decode_value(failed))
+        )
+    except NotStorableError:
+        return None
+    usage = tuple(CallUsage(*row) for row in data["usage"])
+    return Answer(outcome, usage, data["seconds"], data["queue_seconds"])
+
+
+def encode_value(value: object) -> Any:
+    """Return a value as JSON values.
+
+    Raises:
+        NotStorableError: It, or something in it, would not come back as it was.
+    """
+    encoded = _encode(value)
+    # A class with properties or hooks of its own may not be what its fields say.
+    if isinstance(encoded, (dict, list)) and not _same(encoded, _encode(decode_value(encoded))):
+        raise NotStorableError(f"a {type(value).__name__} would not come back as it was")
+    return encoded
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _encode_fields(values: Any, lost: list[str]) -> dict[str, Any]:
+    """Return fields by name; those without a JSON form are marked, and named in ``lost``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if type(value) is str and value.isascii():
+            found[name] = value
+            continue
+        try:
+            found[name] = encode_value(value)
+        except Exception as error:  # noqa: BLE001 - foreign objects may fail in any way; it is marked
+            lost.append(name)
+            found[name] = {_MARK: "unencodable", "class": type(value).__qualname__, "reason": repr(error)[:200]}
+    if _MARK in found:
+        lost.append(_MARK)
+    return found
+
+
+def _encode(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        return value if value.isascii() or _is_unicode(value) else _text("surrogates", value)
+    if value is None or kind is bool:
+        return value
+    if kind is int:
+        return value if -_LARGEST <= value < _LARGEST else _text("int", value)
+    if kind is float:
+        return value if math.isfinite(value) else _text("float", value)
+    if kind is list:
+        return [_encode(item) for item in value]
+    if kind is dict:
+        if all(type(key) is str for key in value) and _MARK not in value:
+            return {key: _encode(item) for key, item in value.items()}
+        return {_MARK: "dict", "value": [[_encode(key), _encode(item)] for key, item in value.items()]}
+    if kind in _SEQUENCES:
+        items = [_encode(item) for item in value]
+        # Sets have no order of their own: the same set is to give the same text.
+        ordered = items if kind is tuple else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+        return {_MARK: kind.__name__, "value": ordered}
+    name = _NAMES.get(kind)
+    return _encode_object(value) if name is None else _text(name, value)
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(name: str, value: Any) -> dict[str, Any]:
+    return {_MARK: name, "value": _TEXTS[name][1](value)}
+
+
+def decode_value(value: Any) -> Any:
+    """Return what :func:`encode_value` was given.
+
+    Raises:
+        NotStorableError: This is nothing that it returns, or it needs a class that is not loaded.
+    """
+    if isinstance(value, list):
+        return [decode_value(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _MARK not in value:
+        return {key: decode_value(item) for key, item in value.items()}
+    kind = value[_MARK]
+    try:
+        if kind in _TEXTS:
+            return _TEXTS[kind][2](value["value"])
+        return _OBJECTS[kind](value)
+    except NotStorableError:
+        raise
+    except Exception as error:
+        # Whatever a text that nobody vouches for leads to, it is the text that is wrong.
+        raise NotStorableError(f"{kind} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _encode_object(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return {_MARK: "enum", "class": _name_of(value), "value": value.name}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        state = {item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {_MARK: "dataclass", "class": _name_of(value), "fields": state}
+    if isinstance(value, pydantic.BaseModel):
+        if value.__pydantic_private__:
+            raise NotStorableError(f"{type(value).__qualname__} holds private state")
+        fields = {name: _encode(getattr(value, name)) for name in type(value).model_fields}
+        extra = {name: _encode(item) for name, item in (value.model_extra or {}).items()}
+        given = sorted(value.model_fields_set)
+        return {_MARK: "model", "class": _name_of(value), "fields": fields, "extra": extra, "set": given}
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "dtype"):
+        return {_MARK: "numpy", "type": str(value.dtype), "value": _encode(value.item())}
+    if type(value) in (dspy.Prediction, dspy.Example):
+        pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
+        inputs = sorted(value.inputs().keys()) if getattr(value, "_input_keys", None) is not None else None
+        return {_MARK: "fields", "class": type(value).__name__, "fields": pairs, "inputs": inputs}
+    raise NotStorableError(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
+
+
+def _decode_dataclass(data: Mapping[str, Any]) -> Any:
+    kind = _loaded(data["class"], object)
+    if {item.name for item in dataclasses.fields(kind)} != set(data["fields"]):
+        raise NotStorableError(f"{data['class']} has other fields now")
+    made: Any = object.__new__(kind)
+    for name, item in data["fields"].items():
+        object.__setattr__(made, name, decode_value(item))
+    return made
+
+
+def _decode_model(data: Mapping[str, Any]) -> Any:
+    kind = _loaded(data["class"], pydantic.BaseModel)
+    values, extra = ({name: decode_value(item) for name, item in data[part].items()} for part in ("fields", "extra"))
+    if set(values) != set(kind.model_fields) or kind.__private_attributes__:
+        raise NotStorableError(f"{data['class']} has other fields now")
+    made = kind.__new__(kind)
+    state = {"__dict__": values, "__pydantic_fields_set__": set(data["set"]), "__pydantic_private__": None}
+    allowed = kind.model_config.get("extra") == "allow"
+    for name, item in {**state, "__pydantic_extra__": extra if allowed else None}.items():
+        # What model_construct() does, without calling what the class hooks into it.
+        object.__setattr__(made, name, item)
+    return made
+
+
+def _decode_numpy(data: Mapping[str, Any]) -> Any:
+    import numpy as np
+
+    kind = np.dtype(data["type"])
+    if kind.kind not in "biufc":
+        raise NotStorableError(f"{kind} is no type of a number")
+    return kind.type(decode_value(data["value"]))
+
+
+def _decode_fields(data: Mapping[str, Any]) -> Any:
+    made: Any = {"Prediction": dspy.Prediction, "Example": dspy.Example}[data["class"]]()
+    for name, item in data["fields"]:
+        made[name] = decode_value(item)
+    return made if data["inputs"] is None else made.with_inputs(*data["inputs"])
+
+
+def _name_of(value: object) -> str:
+    kind = type(value)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if _find(name) is not kind:
+        raise NotStorableError(f"{name} cannot be found again by its name")
+    return name
+
+
+def _loaded(name: str, base: type) -> Any:
+    found = _find(name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise NotStorableError(f"no {base.__name__} is loaded as {name!r}")
+    return found
+
+
+def _find(name: str) -> object:
+    module, _, path = name.partition(":")
+    # Never imported: a file must not choose which code runs.
+    found: object = sys.modules.get(module)
+    for part in path.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found
+
+
+_TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "decimal": (decimal.Decimal, str, decimal.Decimal),
+    "uuid": (uuid.UUID, str, uuid.UUID),
+    "bytes": (
+        bytes,
+        lambda value: base64.b64encode(value).decode(),
+        lambda text: base64.b64decode(text, validate=True),
+    ),
+    "float": (float, repr, float),
+    "int": (int, str, int),
+    "surrogates": (str, json.dumps, json.loads),
+}
+_NAMES = {kind: name for name, (kind, _, _) in _TEXTS.items()}
+_SEQUENCES = (tuple, set, frozenset)
+_OBJECTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "dict": lambda data: {decode_value(key): decode_value(item) for key, item in data["value"]},
+    "tuple": lambda data: tuple(decode_value(data["value"])),
+    "set": lambda data: set(decode_value(data["value"])),
+    "frozenset": lambda data: frozenset(decode_value(data["value"])),
+    "enum": lambda data: _loaded(data["class"], enum.Enum)[data["value"]],
+    "dataclass": _decode_dataclass,
+    "model": _decode_model,
+    "numpy": _decode_numpy,
+    "fields": _decode_fields,
+}

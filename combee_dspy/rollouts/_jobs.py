@@ -1,0 +1,118 @@
+"""What an executor carries out, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+
+from combee_dspy.costs import Tariff
+from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
+
+__all__ = ["Answer", "CallJob", "InfrastructureFaultError", "Metric", "RolloutJob"]
+
+Metric = Callable[..., Any]
+"""GEPA's metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a score, or a
+``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``. Where it is a
+coroutine function it is awaited, by executors that can."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutJob:
+    """One rollout to be carried out.
+
+    Attributes:
+        program: The program; shared, not changed.
+        example: Inputs and labels.
+        example_id: The example's row hash.
+        metric: GEPA's metric.
+        failure_score: The score of a rollout that failed.
+        tariff: What its LM calls are charged by.
+        sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
+        tokens: About how long its prompts are, for executors that batch by length.
+    """
+
+    program: dspy.Module
+    example: dspy.Example
+    example_id: str
+    metric: Metric
+    failure_score: float = 0.0
+    tariff: Tariff = field(default_factory=Tariff)
+    sees_trace: bool = False
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallJob:
+    """One LM call of a strategy.
+
+    Attributes:
+        signature: What is asked.
+        inputs: Values of its input fields.
+        lm: Who is asked; ``None`` for DSPy's setting.
+        adapter: How the prompt is written and the answer read; ``None`` for DSPy's setting.
+        role: Whom it is made for.
+        temperature: Where it is not the LM's own.
+        tariff: What it is charged by.
+        tokens: As for rollouts.
+    """
+
+    signature: type[dspy.Signature]
+    inputs: Mapping[str, Any]
+    lm: dspy.BaseLM | None = None
+    adapter: dspy.Adapter | None = None
+    role: Role = "proposer"
+    temperature: float | None = None
+    tariff: Tariff = field(default_factory=Tariff)
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of an LM call.
+
+    Attributes:
+        outcome: The prediction, or why there is none.
+        usage: Its LM calls by role and model, attempts that were repeated included.
+        seconds: Wall-clock seconds of the last attempt.
+        queue_seconds: From its submission to the start of that attempt.
+    """
+
+    outcome: dspy.Prediction | FailedCall
+    usage: tuple[CallUsage, ...] = ()
+    seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+
+class InfrastructureFaultError(Exception):
+    """An LM call, or what a program runs in, failed for a reason that says nothing about the program.
+
+    A program or a metric may raise it itself; the rollout is then tried again where that may help, and never scored.
+
+    Attributes:
+        retryable: Whether trying again may help.
+        rejected: Whether a service asked for fewer requests: no attempt, only a wait.
+        retry_after: Seconds that it asked to wait, where it named some.
+        usage: What the attempt has cost.
+        rollout: The failed rollout, scored, for when trying again did not help;
+            ``None`` where the service is known to be at fault, so that no score is fair.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        retryable: bool,
+        rejected: bool = False,
+        retry_after: float | None = None,
+        usage: tuple[CallUsage, ...] = (),
+        rollout: Rollout | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.retryable = retryable
+        self.rejected = rejected
+        self.retry_after = retry_after
+        self.usage = usage
+        self.rollout = rollout
