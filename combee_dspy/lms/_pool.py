@@ -70,6 +70,20 @@ class PooledOptions:
             raise ArgumentValueError("api_base", mask(self.api_base), "is no HTTP address", remedy)
 
 
+@functools.cache
+def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
+    """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched once a model."""
+    if not model:
+        return False, False, False, frozenset()
+    known = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
+    return (
+        known.supports_function_calling,
+        known.supports_reasoning,
+        known.supports_response_schema,
+        frozenset(known.supported_params),
+    )
+
+
 class PooledEngine(OptionsEngine):
     """A DSPy engine for threads: keep-alive connections to one service, and no search for its prices.
 
@@ -103,25 +117,11 @@ class PooledEngine(OptionsEngine):
         key = self._key or os.environ.get(_KEY_VARIABLE)
         return (*((key,) if key else ()), *self._headers.values())
 
-    @property
-    def supports_function_calling(self) -> bool:
-        """What DSPy knows of the model; False where it knows nothing."""
-        return _abilities(self.options.model)[0]
-
-    @property
-    def supports_reasoning(self) -> bool:
-        """What DSPy knows of the model; False where it knows nothing."""
-        return _abilities(self.options.model)[1]
-
-    @property
-    def supports_response_schema(self) -> bool:
-        """What DSPy knows of the model; False where it knows nothing."""
-        return _abilities(self.options.model)[2]
-
-    @property
-    def supported_params(self) -> frozenset[str]:
-        """Names of the parameters that DSPy knows the model to take."""
-        return _abilities(self.options.model)[3]
+    # What DSPy asks of an engine instead of its table of models.
+    supports_function_calling = property(lambda self: _abilities(self.options.model)[0])
+    supports_reasoning = property(lambda self: _abilities(self.options.model)[1])
+    supports_response_schema = property(lambda self: _abilities(self.options.model)[2])
+    supported_params = property(lambda self: _abilities(self.options.model)[3])
 
     def complete(self, request: Request) -> Response:
         """Answer one request.
@@ -313,17 +313,3 @@ class _WithHeaders:
         own = [(name, value) for name, value in request.headers if name.lower() not in self._names]
         request.headers = [*own, *self._headers]
         return self._transport.stream(request)
-
-
-@functools.cache
-def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
-    """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched once a model."""
-    if not model:
-        return False, False, False, frozenset()
-    known = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
-    return (
-        known.supports_function_calling,
-        known.supports_reasoning,
-        known.supports_response_schema,
-        frozenset(known.supported_params),
-    )

@@ -1,0 +1,237 @@
+"""Adapters for models that cannot hold a format: short prompts, and answers that the service enforces."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+import dspy
+import pydantic
+from dspy.adapters.utils import serialize_for_json
+from dspy.utils.exceptions import AdapterParseError
+from typing_extensions import TypedDict
+
+__all__ = ["ChoiceAdapter", "ConstrainedJSONAdapter", "grammar_of"]
+
+
+class ConstrainedJSONAdapter(dspy.Adapter):
+    """Few words in, and an answer that the service holds to a JSON schema.
+
+    The prompt is the signature's instructions, then the demonstrations as chat
+    turns, then the question: no field markers and no format lesson, because the
+    schema in ``response_format`` leaves no other form. A ``Literal`` output
+    becomes an enum, so that the model can only choose. Works on any service that
+    enforces ``response_format`` of type ``json_schema``.
+
+    A tiny model repeats itself until it is cut off, and what is cut off does not
+    parse. So lists and free text are bounded in the schema, unless the field's own
+    type bounds them.
+
+    Thread-safe: it keeps no run state.
+
+    Args:
+        callbacks: DSPy callbacks around ``format`` and ``parse``.
+        max_items: Most items in a list.
+        max_chars: Most characters in a free-text value.
+    """
+
+    def __init__(self, callbacks: list[Any] | None = None, max_items: int = 8, max_chars: int = 300) -> None:
+        super().__init__(callbacks=callbacks)
+        self.max_items = max_items
+        self.max_chars = max_chars
+
+    def __call__(
+        self,
+        lm: dspy.BaseLM,
+        lm_kwargs: dict[str, Any],
+        signature: type[dspy.Signature],
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """Format, call and parse, with the signature's schema as ``response_format``."""
+        return super().__call__(lm, {**lm_kwargs, **self._constraint(signature)}, signature, demos, inputs)
+
+    async def acall(
+        self,
+        lm: dspy.BaseLM,
+        lm_kwargs: dict[str, Any],
+        signature: type[dspy.Signature],
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        """Do the same as ``__call__`` without blocking."""
+        return await super().acall(lm, {**lm_kwargs, **self._constraint(signature)}, signature, demos, inputs)
+
+    def format_system_message(self, signature: type[dspy.Signature]) -> str:
+        """Return the signature's instructions, and the descriptions of fields that have one."""
+        described = [
+            f"{name}: {description}"
+            for name, field in signature.fields.items()
+            if (description := _description(name, field))
+        ]
+        return "\n".join([signature.instructions, *described])
+
+    def format_user_message_content(
+        self,
+        signature: type[dspy.Signature],
+        inputs: dict[str, Any],
+        prefix: str = "",
+        suffix: str = "",
+        main_request: bool = False,
+    ) -> str:
+        """Return the inputs: the bare value where there is one field, else ``name: value`` lines."""
+        given = {name: _text(inputs[name]) for name in signature.input_fields if inputs.get(name) is not None}
+        lines = list(given.values()) if len(signature.input_fields) == 1 else [f"{k}: {v}" for k, v in given.items()]
+        return "\n".join(part for part in (prefix, *lines, suffix) if part)
+
+    def format_assistant_message_content(
+        self, signature: type[dspy.Signature], outputs: dict[str, Any], missing_field_message: str | None = None
+    ) -> str:
+        """Return the outputs that are present as one line of JSON."""
+        present = {name: outputs[name] for name in signature.output_fields if outputs.get(name) is not None}
+        return json.dumps(serialize_for_json(present), ensure_ascii=False)
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Return the typed outputs.
+
+        Raises:
+            AdapterParseError: The completion is not JSON (it was cut at ``max_tokens``, or the
+                service does not enforce schemas), or a value does not fit its field's type.
+        """
+        try:
+            return dict(_answer_type(signature).validate_json(completion))
+        except pydantic.ValidationError as error:
+            raise AdapterParseError(
+                adapter_name=type(self).__name__,
+                signature=signature,
+                lm_response=completion,
+                message="; ".join(problem["msg"] for problem in error.errors(include_url=False)),
+            ) from error
+
+    def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
+        schema = _bound(_answer_type(signature).json_schema(), self.max_items, self.max_chars)
+        schema["additionalProperties"] = False
+        wanted = {"name": "answer", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+
+
+class ChoiceAdapter(ConstrainedJSONAdapter):
+    """Answers a signature with one ``Literal`` output by the bare label.
+
+    A tiny model reads demonstrations of bare labels better than JSON around
+    them: on the routing task, twelve demonstrations lift it from 0.4 to 0.7
+    this way and not at all in JSON (see the results page). The choice is asked for
+    as a JSON schema with an ``enum`` at its top, which the embedded engine turns
+    into a grammar of bare labels; a service that answers it with a JSON string is
+    understood too. Any other signature is answered as :class:`ConstrainedJSONAdapter` does.
+
+    Thread-safe: it keeps no run state.
+    """
+
+    def format_assistant_message_content(
+        self, signature: type[dspy.Signature], outputs: dict[str, Any], missing_field_message: str | None = None
+    ) -> str:
+        """Return the label alone, where the signature is a choice."""
+        name = _choice(signature)
+        if name is None or outputs.get(name) is None:
+            return super().format_assistant_message_content(signature, outputs, missing_field_message)
+        return str(outputs[name])
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Return the label.
+
+        Raises:
+            AdapterParseError: It is none of the choices: the service does not enforce grammars.
+        """
+        name = _choice(signature)
+        if name is None:
+            return super().parse(signature, completion)
+        label = _unquoted(completion.strip())
+        if label not in _labels(signature, name):
+            raise AdapterParseError(
+                adapter_name=type(self).__name__,
+                signature=signature,
+                lm_response=completion,
+                message="The answer is none of the choices.",
+            )
+        return {name: label}
+
+    def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
+        name = _choice(signature)
+        if name is None:
+            return super()._constraint(signature)
+        schema = {"type": "string", "enum": list(_labels(signature, name))}
+        wanted = {"name": "choice", "schema": schema, "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+
+
+def grammar_of(response_format: Any) -> str | None:
+    """Return the grammar of bare labels for a choice, ``None`` for any other format.
+
+    Args:
+        response_format: As it stands in a chat request, or in DSPy's canonical one.
+    """
+    found = response_format if isinstance(response_format, dict) else {}
+    schema = found.get("json_schema", found)
+    schema = schema.get("schema", schema) if isinstance(schema, dict) else {}
+    labels = schema.get("enum")
+    if schema.get("type") != "string" or not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
+        return None
+    # A JSON string is also a string of GBNF: both escape quotes, backslashes and control characters alike.
+    return "root ::= " + " | ".join(json.dumps(label) for label in labels)
+
+
+def _unquoted(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, str) else text
+
+
+def _choice(signature: type[dspy.Signature]) -> str | None:
+    """Return the one output field, where it is a choice among texts."""
+    names = list(signature.output_fields)
+    if len(names) == 1 and _labels(signature, names[0]):
+        return names[0]
+    return None
+
+
+def _labels(signature: type[dspy.Signature], name: str) -> tuple[str, ...]:
+    annotation = signature.output_fields[name].annotation
+    labels = get_args(annotation) if get_origin(annotation) is Literal else ()
+    # Grammars have escapes of their own beyond ASCII; such labels are answered as JSON instead.
+    plain = all(isinstance(label, str) and label.isascii() and label for label in labels)
+    return tuple(labels) if plain else ()
+
+
+def _answer_type(signature: type[dspy.Signature]) -> pydantic.TypeAdapter[Any]:
+    # A TypedDict and not a model: its keys may have any name, also those a model reserves.
+    fields = {name: field.annotation for name, field in signature.output_fields.items()}
+    return pydantic.TypeAdapter(TypedDict("Answer", fields))  # type: ignore[operator] # fields known at run time only
+
+
+def _bound(part: Any, max_items: int, max_chars: int) -> Any:
+    """Return a copy of a JSON schema in which every list and free text ends."""
+    if isinstance(part, list):
+        return [_bound(item, max_items, max_chars) for item in part]
+    if not isinstance(part, dict):
+        return part
+    bounded = {key: _bound(value, max_items, max_chars) for key, value in part.items()}
+    if bounded.get("type") == "array":
+        bounded.setdefault("maxItems", max(max_items, bounded.get("minItems", 0)))
+    if bounded.get("type") == "string" and not bounded.keys() & {"enum", "const", "format", "pattern"}:
+        bounded.setdefault("maxLength", max(max_chars, bounded.get("minLength", 0)))
+    return bounded
+
+
+def _description(name: str, field: Any) -> str:
+    """Return what the user said of a field; DSPy fills in ``${name}`` where nothing was said."""
+    extra = field.json_schema_extra or {}
+    text = str(extra.get("desc") or "")
+    return "" if text == f"${{{name}}}" else text
+
+
+def _text(value: Any) -> str:
+    plain = serialize_for_json(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

