@@ -12,7 +12,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
 
 if TYPE_CHECKING:
-    from combee_dspy.benchmarks import Benchmark
+    from combee_dspy.benchmarks import LoadedBenchmark
 
 __all__ = ["benchmark_task", "finer_task", "formula_task"]
 
@@ -87,7 +87,8 @@ def finer_task(records: Iterable[Mapping[str, Any]], *, base_rate: float = 0.3, 
         ArgumentValueError: A record has another form, or none is given.
     """
     # Tasks are built without benchmarks wherever that will do.
-    from combee_dspy.benchmarks.finer import LABELS, parse
+    from combee_dspy.benchmarks.finer import LABELS
+    from combee_dspy.benchmarks.finer.records import parse
 
     questions: list[SimulatedQuestion] = []
     for record in records:
@@ -105,7 +106,7 @@ def finer_task(records: Iterable[Mapping[str, Any]], *, base_rate: float = 0.3, 
 
 
 def benchmark_task(
-    benchmark: Benchmark, seed: int = 0, *, params: Mapping[str, Any] | None = None, base_rate: float = 0.3
+    benchmark: LoadedBenchmark, seed: int = 0, *, params: Mapping[str, Any] | None = None, base_rate: float = 0.3
 ) -> SimulatedTask:
     """Build the knowledge of a benchmark: a lesson for each formula, for each tag, or else for each label.
 

@@ -1,0 +1,295 @@
+"""What each command measures. Every field is an option of the command, with the help that stands here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.strategies import parameters
+
+__all__ = [
+    "CapacityOptions",
+    "ClientOptions",
+    "CompareOptions",
+    "ScaleOptions",
+    "SpeedOptions",
+    "SweepOptions",
+    "TuneScanOptions",
+]
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, le=1)]
+Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+def _each_once(name: str, values: tuple[Any, ...]) -> None:
+    if len(set(values)) < len(values):
+        raise ArgumentValueError(name, values, "names one twice", "Name each once.")
+
+
+def _of_a_model(lm: str | None, **given: str | None) -> None:
+    said = next((value for value in given.values() if value), None)
+    if lm in (None, "embedded") and said:
+        problem = "is not that of such a model, though something of one is given"
+        raise ArgumentValueError("lm", said, problem, "Name the model, such as --lm openai/my-model.")
+
+
+@parameters
+class SpeedOptions:
+    """Seconds for one epoch: Combee beside its peers, on one service, in one run.
+
+    Args:
+        methods: Methods, by comma; the first is the reference. "all" takes every one.
+        seeds: Seeds, such as 0-9: each of service and methods, and timed.
+        repeats: Timed runs of each method on each seed; their median is shown.
+        path: Rows of the Formula benchmark, instead of formula-mini's.
+        examples: Training examples, which make one epoch.
+        validation: Validation examples.
+        heldout: Held-out examples, read before and after each run.
+        slots: Calls served at once; threads of each method.
+        time_scale: Wall seconds for one simulated second; 0 waits for nothing and compares held-out alone.
+        program: What is optimized: chain-of-thought, which reasons before it answers, or predict.
+        temperature: Temperature of both LMs: above 0 they sample. By default the service's own.
+        lessons: What a lesson of the simulated model covers: mistake (one kind, of a formula) or formula.
+        base_accuracy: Share of questions that the simulated model answers rightly untaught.
+        taught_accuracy: Share of them that it answers rightly when taught.
+        reasoning_tokens: Median tokens of the simulated model's reasoning.
+        reasoning_spread: Standard deviation of the log of these tokens; 0: always as many.
+        attention: What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens.
+        lm: A model by DSPy's name, instead of the simulated service.
+        api_base: Address of an OpenAI-compatible service that has it.
+        api_key_env: Environment variable that holds its key.
+    """
+
+    methods: Names = ("gepa", "gepa-40", "combee", "combee-trunk-s1", "combee-pareto-s1", "combee-epoch")
+    seeds: Numbers = (0,)
+    repeats: Count = 1
+    path: Path | None = None
+    examples: Count = 240
+    validation: Count = 60
+    heldout: Count = 100
+    slots: Count = 64
+    time_scale: Scale = 0.2
+    program: Literal["chain-of-thought", "predict"] = "chain-of-thought"
+    temperature: Scale | None = None
+    lessons: Literal["mistake", "formula"] = "mistake"
+    base_accuracy: Rate = 0.0
+    taught_accuracy: Rate = 1.0
+    reasoning_tokens: Annotated[float, Field(ge=8, allow_inf_nan=False)] = 300.0
+    reasoning_spread: Scale = 0.0
+    attention: Literal["items", "reading"] = "reading"
+    lm: str | None = None
+    api_base: str | None = None
+    api_key_env: str | None = None
+
+    def __post_init__(self) -> None:
+        _each_once("methods", self.methods)
+        _each_once("seeds", self.seeds)
+        _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
+        if self.taught_accuracy < self.base_accuracy:
+            remedy = "Being taught does not make an answer worse."
+            raise ArgumentValueError("taught_accuracy", self.taught_accuracy, "is below base_accuracy", remedy)
+
+
+@parameters
+class CompareOptions:
+    """Several methods side by side: held-out score against seconds, tokens and dollars.
+
+    Args:
+        methods: Methods, by comma; the first is the reference.
+        seeds: Seeds, such as 0-4: each of the service and of every method.
+        budget: Rollouts that each method may buy.
+        benchmark: A benchmark's name.
+        task: Task of formula-mini: compute or route.
+        path: Where the benchmark's rows are, if not bundled.
+        train: Training examples.
+        validation: Validation examples.
+        heldout: Held-out examples, read before and after each run.
+        threads: Calls at once; 32, or 4 with the embedded model.
+        time_scale: Wall seconds for one simulated second.
+        lm: embedded, or a model by DSPy's name; simulated by default.
+        reflection_lm: Another model that writes prompts.
+        api_base: Address of an OpenAI-compatible service.
+        api_key_env: Environment variable that holds the key.
+        prices: Dollars per million prompt and completion tokens, by comma.
+    """
+
+    methods: Names = ("gepa", "mipro", "combee")
+    seeds: Numbers = (0,)
+    budget: Count = 600
+    benchmark: str = "formula-mini"
+    task: str | None = None
+    path: Path | None = None
+    train: Count = 168
+    validation: Count = 48
+    heldout: Count = 100
+    threads: Count | None = None
+    time_scale: AboveZero = 0.2
+    lm: str | None = None
+    reflection_lm: str | None = None
+    api_base: str | None = None
+    api_key_env: str | None = None
+    prices: tuple[Scale, Scale] | None = None
+
+    def __post_init__(self) -> None:
+        _each_once("methods", self.methods)
+        _each_once("seeds", self.seeds)
+        given = {"api_base": self.api_base, "api_key_env": self.api_key_env, "reflection_lm": self.reflection_lm}
+        _of_a_model(self.lm, **given)
+        if self.task is not None and self.benchmark != "formula-mini":
+            raise ArgumentValueError("task", self.task, "is a choice of formula-mini only", "Leave it out.")
+        if self.budget < 2 * self.validation:
+            remedy = f"Give at least {2 * self.validation}, better ten times that."
+            raise ArgumentValueError("budget", self.budget, "does not pay for two validations", remedy)
+
+
+@parameters
+class ClientOptions:
+    """Rollouts a second that one process sustains, and what each costs it, on a service that answers at once.
+
+    Args:
+        rows: What is measured, by comma.
+        rollouts: Rollouts of one measurement, of one call each.
+        workers: Rollouts at once.
+        times: Measurements of each row; the median counts.
+        memory: Watch memory over so many rollouts of the last row; 0 for none.
+    """
+
+    rows: Names = ("client", "evaluate-plain", "evaluate-pooled", "threads-plain", "threads-pooled", "asyncio-pooled")
+    rollouts: Count = 2_000
+    workers: Count = 64
+    times: Count = 3
+    memory: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class ScaleOptions:
+    """A scan alone, from ten reflections to ten thousand: seconds, calls, tokens, depth, CPU and memory.
+
+    Args:
+        sizes: Reflections of each scan, by comma.
+        aggregators: Names, by comma.
+        slots: Calls served at once.
+        time_scale: Wall seconds for one simulated second; 0 says nothing about seconds.
+        seed: Seed of everything random.
+    """
+
+    sizes: Sizes = (10, 30, 100, 300, 1_000, 3_000, 10_000)
+    aggregators: Names = ("union", "parallel-scan")
+    slots: Count = 64
+    time_scale: Scale = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class SweepOptions:
+    """Batch size × aggregator: what one epoch teaches when every update is kept.
+
+    Args:
+        aggregators: Names, by comma, each with its constructor's defaults.
+        sizes: Examples a minibatch, by comma.
+        laws: Laws of the simulated service, by comma: attention, writing, reading.
+        seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
+        examples: Training examples: one epoch.
+        heldout: Held-out examples, read at the end of each run.
+        task: Task of formula-mini: compute or route.
+        workers: Calls in flight.
+        lm: embedded, or a model by DSPy's name; simulated by default.
+        api_base: Address of an OpenAI-compatible service.
+        api_key_env: Environment variable that holds the key.
+    """
+
+    aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
+    sizes: Sizes = (3, 10, 40, 120, 240)
+    laws: Annotated[tuple[Literal["attention", "writing", "reading"], ...], Field(min_length=1)] = (
+        "attention",
+        "writing",
+    )
+    seeds: Numbers = tuple(range(10))
+    examples: Count = 240
+    heldout: Count = 60
+    task: str = "compute"
+    workers: Count = 16
+    lm: str | None = None
+    api_base: str | None = None
+    api_key_env: str | None = None
+
+    def __post_init__(self) -> None:
+        _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
+        if max(self.sizes) > self.examples:
+            raise ArgumentValueError("sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}.")
+
+
+@parameters
+class CapacityOptions:
+    """Whether the adaptive limit finds the capacity of a service that nobody told it.
+
+    Args:
+        modes: What the service does beyond its slots, by comma: reject, queue, or changing (rejects, and halves
+            its slots in the middle).
+        clients: plain (dspy.LM) or pooled, by comma.
+        slots: Calls served at once.
+        rollouts: Rollouts of each run, of one call each.
+        seconds: Median simulated seconds of a call; they are lognormal with sigma 0.35.
+        retry_after: Simulated seconds of Retry-After.
+        time_scale: Wall seconds for one simulated second, above 0.
+        ceiling: The most rollouts in flight.
+        seed: Seed of the service.
+    """
+
+    modes: Annotated[tuple[Literal["reject", "queue", "changing"], ...], Field(min_length=1)] = (
+        "reject",
+        "queue",
+        "changing",
+    )
+    clients: Annotated[tuple[Literal["plain", "pooled"], ...], Field(min_length=1)] = ("plain", "pooled")
+    slots: Annotated[int, Field(ge=2)] = 37
+    rollouts: Annotated[int, Field(ge=20)] = 1_500
+    seconds: AboveZero = 2.0
+    retry_after: Scale = 1.0
+    time_scale: AboveZero = 1.0
+    ceiling: Count = 512
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class TuneScanOptions:
+    """Which copies and fan-in keep most of what reflections teach, on the model that will scan.
+
+    Args:
+        lm: Model, by DSPy's name, or embedded; a simulated service by default.
+        api_base: Address of an OpenAI-compatible service.
+        api_key_env: Environment variable that holds the key.
+        threads: Calls in flight at once.
+        reflections: Reflections of one scan.
+        copies: Values of p, by comma.
+        fan_in: Values of the fan-in, by comma.
+        max_calls: At most so many calls per scan.
+        reflection_tokens: Mean tokens of one reflection.
+        sizes: Items in one probe call, by comma.
+        calls: Calls per kind and size.
+        seed: Seed of everything random.
+    """
+
+    lm: str | None = None
+    api_base: str | None = None
+    api_key_env: str | None = None
+    threads: Count = 8
+    reflections: Count = 40
+    copies: Sizes = (1, 2, 3)
+    fan_in: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)] = (8, 16, 32)
+    max_calls: Count | None = None
+    reflection_tokens: Count = 300
+    sizes: Sizes = (4, 8, 16, 24, 32, 48, 96)
+    calls: Count = 4
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)

@@ -1,0 +1,168 @@
+"""The methods that are timed beside each other, each by the defaults of its own constructor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import dspy
+from gepa.strategies.proposal_sampling import PxNSampling
+
+from combee_dspy.stopping import Budget
+
+__all__ = ["METHODS", "Method", "OneEpoch", "Terms"]
+
+# Far beyond what an epoch needs: the epoch ends the run, never this.
+_NO_LIMIT = 1_000_000
+_LARGE = 40
+_UPDATES = 4
+"""Updates an epoch of the methods whose minibatch is set: 60 of 240 examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every method is given: where to end and with what, and nothing that is a choice.
+
+    Attributes:
+        metric: The benchmark's metric.
+        examples: Training examples, which make one epoch.
+        threads: Threads of the method: the slots of the service.
+        seed: Seed of the method.
+        lm: Writes.
+        stop: Ends a run of ``dspy.GEPA`` after one epoch, and counts its iterations.
+    """
+
+    metric: Any
+    examples: int
+    threads: int
+    seed: int
+    lm: dspy.LM
+    stop: OneEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method.
+
+    Attributes:
+        said: What it is, in a few words.
+        make: Makes the optimizer.
+    """
+
+    said: str
+    make: Callable[[Terms], Any]
+
+
+class OneEpoch:
+    """gepa's stop callback: ends with the iteration that completes one epoch.
+
+    Args:
+        examples: Training examples, which make one epoch.
+    """
+
+    def __init__(self, examples: int) -> None:
+        self.examples = examples
+        self.iterations = 0
+
+    def __call__(self, state: Any) -> bool:
+        """Return whether one epoch has been drawn."""
+        self.iterations = state.i + 1
+        drawn = (
+            index
+            for record in state.full_program_trace
+            for task in record.get("tasks", ())
+            for index in dict.fromkeys(task["subsample_ids"])
+        )
+        return sum(1 for _ in drawn) >= self.examples
+
+
+def _gepa(terms: Terms, **chosen: Any) -> Any:
+    sampling = chosen.pop("sampling_strategy", None)
+    kwargs = {"stop_callbacks": [terms.stop], **({"sampling_strategy": sampling} if sampling else {})}
+    if "reflection_minibatch_size" in chosen:
+        chosen["reflection_minibatch_size"] = min(chosen["reflection_minibatch_size"], terms.examples)
+    return dspy.GEPA(
+        terms.metric,
+        max_metric_calls=_NO_LIMIT,
+        reflection_lm=terms.lm,
+        num_threads=terms.threads,
+        seed=terms.seed,
+        track_stats=True,
+        gepa_kwargs=kwargs,
+        **chosen,
+    )
+
+
+def _map_reduce(terms: Terms) -> Any:
+    """Return ``dspy.GEPA`` with what a user writes in twenty lines: groups are read at once, one call joins them."""
+    read = dspy.Predict("current_instruction, examples_with_feedback: list[str] -> lessons: list[str]")
+    join = dspy.Predict("current_instruction, lessons: list[str] -> improved_instruction")
+
+    def propose(
+        candidate: dict[str, str], reflective_dataset: Mapping[str, Sequence[Any]], components_to_update: list[str]
+    ) -> dict[str, str]:
+        texts = {}
+        for name in components_to_update:
+            records = [str(record) for record in reflective_dataset[name]]
+            size = math.isqrt(len(records)) + 1
+            groups = [records[start : start + size] for start in range(0, len(records), size)]
+
+            def learn(group: list[str], text: str = candidate[name]) -> list[str]:
+                with dspy.context(lm=terms.lm):
+                    return list(read(current_instruction=text, examples_with_feedback=group).lessons)
+
+            with ThreadPoolExecutor(len(groups)) as pool:
+                lessons = [lesson for found in pool.map(learn, groups) for lesson in found]
+            with dspy.context(lm=terms.lm):
+                joined = join(current_instruction=candidate[name], lessons=list(dict.fromkeys(lessons)))
+            texts[name] = joined.improved_instruction
+        return texts
+
+    return _gepa(terms, reflection_minibatch_size=terms.examples, instruction_proposer=propose)
+
+
+def _combee(terms: Terms, *, updates: int | None = None, search: dict[str, Any] | None = None, **chosen: Any) -> Any:
+    from combee_dspy import Combee
+    from combee_dspy.options import Search, Validation
+
+    if search is not None:
+        chosen["search"] = Search(**search)
+    if updates is not None:
+        chosen["reflection_minibatch_size"] = -(-terms.examples // updates)
+    return Combee(
+        terms.metric,
+        budget=Budget(epochs=1),
+        reflection_lm=terms.lm,
+        num_threads=terms.threads,
+        seed=terms.seed,
+        validation=Validation(probe=False),
+        **chosen,
+    )
+
+
+def _kept(keep: Any, staleness: int) -> Callable[[Terms], Any]:
+    return partial(_combee, updates=_UPDATES, search={"keep": keep, "staleness": staleness})
+
+
+METHODS: Mapping[str, Method] = {
+    "gepa": Method("dspy.GEPA, defaults", _gepa),
+    "gepa-40": Method("dspy.GEPA, minibatch 40", partial(_gepa, reflection_minibatch_size=_LARGE)),
+    "gepa-pxn": Method("dspy.GEPA, P×N(2, 4)", partial(_gepa, sampling_strategy=PxNSampling(2, 4))),
+    "gepa-map-reduce": Method("dspy.GEPA, a map-reduce proposer over the whole epoch", _map_reduce),
+    "combee": Method("Combee, defaults", _combee),
+    "combee-pareto": Method("Combee, four updates, pareto", _kept("pareto", 0)),
+    "combee-pareto-s1": Method("Combee, four updates, pareto, staleness 1", _kept("pareto", 1)),
+    "combee-trunk": Method("Combee, four updates, trunk", _kept("trunk", 0)),
+    "combee-trunk-s1": Method("Combee, four updates, trunk, staleness 1", _kept("trunk", 1)),
+    "combee-trunk-s2": Method("Combee, four updates, trunk, staleness 2", _kept("trunk", 2)),
+    "combee-epoch": Method("Combee, one large update", partial(_combee, updates=1)),
+    "combee-scan-rewrite": Method(
+        "Combee, one large update, parallel-scan and a full rewrite",
+        partial(_combee, updates=1, aggregator="parallel-scan", operators=["rewrite"]),
+    ),
+}
+"""The methods by name: the peer as it is, with large minibatches and in parallel, and what Combee offers instead."""

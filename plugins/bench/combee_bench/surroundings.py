@@ -1,0 +1,102 @@
+"""What a measurement stands on: machine and versions, the rows, and quiet while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from combee_dspy.exceptions import ArgumentValueError
+
+if TYPE_CHECKING:
+    from combee_dspy.benchmarks import LoadedBenchmark, Split
+
+__all__ = ["LABEL", "environment", "load_rows", "quietly", "versions_of"]
+
+LABEL = "simulated service, no language model"
+"""What is said wherever figures of the simulated service are shown."""
+
+_DISTRIBUTIONS = ("combee-dspy", "combee-bench", "dspy", "gepa")
+# Benchmarks that make as many rows as they are asked for. Others are cut.
+_MADE_TO_SIZE = ("formula-mini",)
+
+
+def environment() -> dict[str, Any]:
+    """Return date, machine and versions as plain JSON data: what a reader needs to judge a figure."""
+    # The client's own work counts in the seconds, so a busy machine must show.
+    load = [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
+    machine = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "load_average": load,
+    }
+    versions = {"python": platform.python_version(), **versions_of(_DISTRIBUTIONS)}
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine, "versions": versions}
+
+
+def versions_of(distributions: tuple[str, ...]) -> dict[str, str]:
+    """Return the version of each distribution that is installed."""
+    found = {}
+    for name in distributions:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")
+
+
+def load_rows(benchmark: str, params: Mapping[str, Any], **sizes: int) -> LoadedBenchmark:
+    """Return a benchmark whose splits are cut to sizes.
+
+    Args:
+        benchmark: Its name.
+        params: Its parameters, without the sizes.
+        **sizes: Rows of ``train``, ``validation`` and ``heldout``.
+
+    Raises:
+        ArgumentValueError: It has fewer rows than asked for.
+        DataSourceError: It cannot be read.
+    """
+    from combee_dspy.benchmarks import load_benchmark
+
+    loaded = load_benchmark(benchmark, **{**params, **(sizes if benchmark in _MADE_TO_SIZE else {})})
+    train, validation, heldout = (_first(split, sizes[split.name]) for split in loaded.splits)
+    return replace(loaded, train=train, validation=validation, heldout=heldout)
+
+
+def _first(split: Split, size: int) -> Split:
+    if size > len(split):
+        problem, remedy = f"cannot be taken from {len(split)} rows", f"Give 1 to {len(split)}."
+        raise ArgumentValueError(split.name, size, problem, remedy)
+    return replace(split, examples=split.examples[:size], row_hashes=split.row_hashes[:size])
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Keep progress bars and log lines of what is measured out of what is printed."""
+    names = ("dspy", "gepa", "combee_dspy", "optuna")
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
