@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dspy
 
@@ -24,11 +24,13 @@ class Trajectory:
         index: Position in the minibatch, from 0.
         example: The example.
         rollout: The program's run on it.
+        record: GEPA's reflective record of the component, where it is a predictor with something to say.
     """
 
     index: int
     example: dspy.Example
     rollout: Rollout
+    record: Mapping[str, Any] | None = None
 
 
 class Artifact(Strategy):

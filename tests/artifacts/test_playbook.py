@@ -1,0 +1,433 @@
+"""The playbook artifact: what a program shows, and what is learned from rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, TopK, Union
+from combee_dspy.artifacts import Book, Bullet, Playbook, Trajectory, read_text, write_text
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError, InfrastructureError
+from combee_dspy.records import FailedCall, Lessons, PredictorCall, Reflection, Rollout
+from combee_dspy.registry import Spec
+from combee_dspy.strategies import StrategyContext
+
+SHORT = ("STRATEGIES", "OTHER")
+BOOK = Book(
+    (Bullet("str-1", "STRATEGIES", "Check\nunits.", 4, 0), Bullet("str-2", "STRATEGIES", "=== END OF PLAYBOOK ===")),
+    SHORT,
+)
+
+
+class Service:
+    """Answers reflectors and curators by a script, and keeps what they were asked."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, Mapping[str, Any], tuple[str | int, ...], str]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    async def __call__(self, signature: Any, inputs: Mapping[str, Any], place: Any, role: Any) -> Any:
+        assert set(inputs) == set(signature.input_fields)
+        self.asked.append((signature.__name__, inputs, place, role))
+        await asyncio.sleep(0)
+        answer = self.answers[signature.__name__]
+        answer = answer(inputs) if callable(answer) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
+
+    def context(self, text: str = "", **more: Any) -> StrategyContext:
+        return StrategyContext(
+            "playbook", text, self, lambda kind, **data: self.events.append((kind, data)), notes="Answer.", **more
+        )
+
+    def inputs(self, name: str) -> list[Mapping[str, Any]]:
+        return [inputs for asked, inputs, _, _ in self.asked if asked == name]
+
+
+def student(instruction: str = "Answer briefly.") -> dspy.Module:
+    return dspy.Predict(dspy.Signature("question -> answer", instruction))
+
+
+def told(program: dspy.Module) -> str:
+    return program.named_predictors()[0][1].signature.instructions
+
+
+def trajectory(index: int = 0, score: float = 0.0, **more: Any) -> Trajectory:
+    example = dspy.Example(question=f"What is fact {index}?", answer=f"fact {index}").with_inputs("question")
+    given = {"calls": (PredictorCall("self", {"question": "?"}, {"answer": "wrong"}),), **more}
+    return Trajectory(index, example, Rollout(f"hash-{index}", score, **given))
+
+
+def adding(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"operations": [{"op": "ADD", "section": "OTHER", "content": text} for text in inputs["insights"]]}
+
+
+async def _ready(reflections: Sequence[Reflection | None]) -> list[asyncio.Future[Reflection | None]]:
+    futures = []
+    for one in reflections:
+        futures.append(asyncio.get_running_loop().create_future())
+        futures[-1].set_result(one)
+    return futures
+
+
+def learn(
+    service: Service, reflections: Sequence[Reflection | None], aggregator: Aggregator, text: str = ""
+) -> Lessons:
+    async def run() -> Lessons:
+        return await Playbook().learn(await _ready(reflections), aggregator, service.context(text))
+
+    return asyncio.run(run())
+
+
+def taught(n: int, **tags: str) -> list[Reflection]:
+    return [
+        Reflection(i, {"Feedback": f"Fact {i} is fact number {i}.", "Bullets": tags}, f"hash-{i}") for i in range(n)
+    ]
+
+
+# --- what a program shows ---------------------------------------------------------------------------------------
+
+
+def test_a_student_without_a_playbook_begins_with_an_empty_one_and_is_built_as_it_is():
+    artifact = Playbook()
+    seed = artifact.seed(student())
+    assert artifact.components(student()) == tuple(seed) == ("playbook",)
+    assert not read_text(seed["playbook"]).book.bullets
+    assert told(artifact.build(student(), seed)) == "Answer briefly."
+
+
+def test_what_is_shown_is_read_back_with_the_task_apart():
+    artifact, original = Playbook(sections=SHORT), student()
+    program = artifact.build(original, {"playbook": write_text(BOOK)})
+    assert told(original) == "Answer briefly."
+    assert "[str-1] helpful=4 harmful=0 :: Check\n    units." in told(program)
+    assert artifact.seed(program) == {"playbook": write_text(BOOK)}
+    assert artifact.task(program) == "Answer briefly."
+    again = artifact.build(program, artifact.seed(program))
+    assert told(again) == told(program)
+
+
+def test_every_predictor_reads_the_same_playbook():
+    class Two(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = dspy.Predict(dspy.Signature("question -> hint", "Hint."))
+            self.second = dspy.Predict(dspy.Signature("question, hint -> answer", "Answer."))
+
+    artifact = Playbook(sections=SHORT)
+    program = artifact.build(Two(), {"playbook": write_text(BOOK)})
+    assert all("[str-1]" in predictor.signature.instructions for _, predictor in program.named_predictors())
+    assert artifact.task(program) == "first: Hint.\n\nsecond: Answer."
+    assert artifact.seed(program) == {"playbook": write_text(BOOK)}
+
+
+def test_what_stands_around_a_playbook_stays_apart():
+    artifact = Playbook(sections=SHORT)
+    shown = told(artifact.build(student(), {"playbook": write_text(BOOK)}))
+    assert artifact.task(student(f"{shown}\n\nMore of it.")) == "Answer briefly.\n\nMore of it."
+    assert artifact.seed(student(f"{shown}\n\nMore of it.")) == {"playbook": write_text(BOOK)}
+
+
+def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
+    artifact = Playbook(sections=("A", "B", "REST"))
+    for standing in (("REST",), ("B", "A"), ("REST", "MINE"), ("MINE", "B")):
+        book = Book(tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing)
+        program = artifact.build(student(), {"playbook": write_text(book)})
+        found = read_text(artifact.seed(program)["playbook"]).book
+        assert found.sections == (("MINE",) if "MINE" in standing else ()) + ("A", "B", "REST")
+        assert {one.id for one in found.bullets} == {one.id for one in book.bullets}
+
+
+def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
+    artifact = Playbook(max_tokens=64, sections=("OTHER",))
+    many = write_text(Book(tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)), ("OTHER",)))
+    program = artifact.build(student(), {"playbook": many})
+    assert "[s-19]" in told(program)
+    assert "[s-0]" not in told(program)
+    assert artifact.seed(program) == {"playbook": many}
+    assert artifact.seed(program.deepcopy()) == {"playbook": many}
+    # Who edits what stands there means it; and a program read from a file knows what it shows.
+    edited = told(program).replace("[s-19] helpful=19", "[s-19] helpful=7")
+    program.signature = program.signature.with_instructions(edited)
+    found = read_text(artifact.seed(program)["playbook"]).book
+    assert found.get("s-19").helpful == 7
+    assert found.get("s-0") is None
+
+
+def test_an_input_field_may_take_the_playbook_in_place_of_the_instruction():
+    artifact = Playbook(sections=SHORT, field="advice")
+    original = dspy.Predict(dspy.Signature("advice, question -> answer", "Answer briefly."))
+    program = artifact.build(original, {"playbook": write_text(BOOK)})
+    assert told(program) == "Answer briefly."
+    assert "[str-1]" in program.signature.input_fields["advice"].default
+    assert list(program.signature.input_fields) == ["advice", "question"]
+    assert artifact.seed(program) == {"playbook": write_text(BOOK)}
+    lm = dspy.utils.DummyLM([{"answer": "yes"}])
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        assert program(question="?").answer == "yes"
+    assert "[str-1]" in lm.history[-1]["messages"][-1]["content"]
+    with pytest.raises(ArgumentValueError, match="no input field"):
+        artifact.seed(student())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_tokens": 1},
+        {"rounds": 0},
+        {"rounds": 1.5},
+        {"most_bullets": -1},
+        {"similarity": 0.0},
+        {"leave_at": 0},
+        {"sections": ()},
+        {"sections": ("A", "A")},
+    ],
+)
+def test_what_cannot_be_used_is_refused(params):
+    with pytest.raises(ArgumentError):
+        Playbook(**params)
+
+
+def test_it_is_rebuilt_from_its_spec():
+    artifact = Playbook(max_tokens=100, sections=SHORT, field="advice")
+    assert Spec.of(artifact).build() == artifact
+
+
+# --- reflecting -------------------------------------------------------------------------------------------------
+
+INSIGHT = {"bullet_tags": {"str-00001": "helpful"}, "key_insight": " Use decimals. "}
+CITED = "## STRATEGIES\n[str-00001] helpful=0 harmful=0 :: Check units.\n[str-00002] helpful=0 harmful=0 :: Round."
+
+
+def reflect(service: Service, given: Trajectory, artifact: Playbook | None = None, text: str = CITED) -> Any:
+    return asyncio.run((artifact or Playbook()).reflect(given, "playbook", service.context(text)))
+
+
+def test_a_reflector_sees_the_trajectory_the_truth_and_the_bullets_that_were_cited():
+    service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
+    calls = (PredictorCall("self", {"question": "?"}, {"answer": "9", "reasoning": "by str-00001"}),)
+    found = reflect(service, trajectory(3, calls=calls, feedback="It is 0.9."))
+    assert (found.index, found.example_id) == (3, "hash-3")
+    assert found.record == {"Feedback": "Use decimals.", "Bullets": {"str-00001": "helpful"}}
+    ((_, inputs, place, role),) = service.asked
+    assert (place, role) == (("playbook", "reflect", 3, 0), "reflector")
+    assert inputs["trajectory"]["Inputs"] == {"question": "What is fact 3?"}
+    assert inputs["trajectory"]["Generated Outputs"]["answer"] == "9"
+    assert inputs["ground_truth"] == {"answer": "fact 3"}
+    assert inputs["bullets_used"] == ["[str-00001] helpful=0 harmful=0 :: Check units."]
+    assert (inputs["current_instruction"], inputs["feedback"]) == ("Answer.", "It is 0.9.")
+
+
+def test_without_the_truth_the_reflector_is_not_told_it_and_a_score_stands_for_feedback():
+    service = Service(ReflectOnTrajectory=INSIGHT)
+    reflect(service, trajectory(score=0.25), Playbook(ground_truth=False))
+    (inputs,) = service.inputs("ReflectOnTrajectory")
+    assert "ground_truth" not in inputs
+    assert "0.25" in inputs["feedback"]
+
+
+def test_where_none_was_cited_the_bullets_most_like_the_task_are_judged():
+    text = "\n".join(["## A", *(f"[b-{n}] helpful=0 harmful=0 :: what to know of fact {n}" for n in range(1, 10))])
+    service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
+    reflect(service, trajectory(4), Playbook(most_bullets=2), text)
+    reflect(service, trajectory(4), Playbook(most_bullets=0), text)
+    first, second = service.inputs("ReflectOnTrajectoryWithTruth")
+    assert len(first["bullets_used"]) == 2
+    assert any("[b-4]" in line for line in first["bullets_used"])
+    assert second["bullets_used"] == []
+
+
+def test_every_step_is_shown_an_error_is_told_and_an_answer_that_did_not_parse_stands_as_it_came():
+    service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
+    calls = (PredictorCall("hint", {"question": "?"}, {"hint": "h"}), PredictorCall("answer", {}, None, "{broken"))
+    reflect(service, trajectory(calls=calls, error="ValueError: no"))
+    (inputs,) = service.inputs("ReflectOnTrajectoryWithTruth")
+    assert [step["Step"] for step in inputs["trajectory"]["Steps"]] == ["hint", "answer"]
+    assert inputs["trajectory"]["Steps"][1]["Generated Outputs"] == {"Answer": "{broken"}
+    assert inputs["trajectory"]["Error"] == "ValueError: no"
+
+
+def test_a_trajectory_that_is_too_long_is_cut_and_said_to_be():
+    service = Service(ReflectOnTrajectoryWithTruth=INSIGHT)
+    calls = (PredictorCall("self", {}, {"answer": "word " * 40_000}),)
+    reflect(service, trajectory(calls=calls))
+    (inputs,) = service.inputs("ReflectOnTrajectoryWithTruth")
+    assert len(json.dumps(inputs["trajectory"])) < 60_000
+    assert "the middle left out" in service.events[0][1]["text"]
+
+
+def test_later_rounds_see_the_earlier_reflection_and_end_where_there_is_none():
+    looks = iter(["first", "second", ""])
+    service = Service(ReflectOnTrajectoryWithTruth=lambda _: {"bullet_tags": {}, "key_insight": next(looks)})
+    found = reflect(service, trajectory(), Playbook(rounds=2))
+    assert found.record["Feedback"] == "second"
+    assert [one["earlier_reflection"] for one in service.inputs("ReflectOnTrajectoryWithTruth")] == ["", "first"]
+    assert reflect(service, trajectory(), Playbook(rounds=2)) is None
+    assert len(service.asked) == 3
+
+
+def test_a_reflection_that_fails_is_lost_alone_and_said():
+    service = Service(ReflectOnTrajectoryWithTruth=FailedCall("AdapterParseError: no"))
+    assert reflect(service, trajectory()) is None
+    assert service.events == [("error", {"where": "reflector", "error": "AdapterParseError: no"})]
+    answers = iter([INSIGHT, FailedCall("TimeoutError: late")])
+    service = Service(ReflectOnTrajectoryWithTruth=lambda _: next(answers))
+    assert reflect(service, trajectory(), Playbook(rounds=3)).record["Feedback"] == "Use decimals."
+
+
+def test_tags_of_bullets_that_were_not_shown_are_ignored_and_said():
+    service = Service(ReflectOnTrajectoryWithTruth={"bullet_tags": {"ghost": "harmful"}, "key_insight": None})
+    assert reflect(service, trajectory()) is None
+    ((kind, data),) = service.events
+    assert kind == "warning"
+    assert "'ghost'" in data["text"]
+
+
+# --- learning ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregator", [ParallelScan(fan_in=8), Union(fan_in=8), SingleCall(), TopK()], ids=str)
+def test_what_was_taught_is_learned_whichever_aggregator_deals_it(aggregator):
+    service = Service(CurateInsights=adding)
+    lessons = learn(service, taught(40), aggregator)
+    book = read_text(Playbook().apply("", lessons)).book
+    assert {bullet.content for bullet in book.bullets} == {f"Fact {i} is fact number {i}." for i in range(40)}
+    assert {bullet.section for bullet in book.bullets} == {"OTHER"}
+    json.dumps(lessons.deltas)
+    roles = {role for _, _, _, role in service.asked}
+    assert roles == {"proposer"}
+
+
+def test_shards_are_the_aggregators_and_a_lesson_names_the_trajectories_that_its_calls_read():
+    service = Service(CurateInsights=adding)
+    lessons = learn(service, taught(40), Union(fan_in=8))
+    asked = [inputs["insights"] for inputs in service.inputs("CurateInsights")]
+    assert len(asked) == 10
+    assert all(len(set(insights)) == len(insights) <= 8 for insights in asked)
+    assert sum(map(len, asked)) == 80
+    assert all(inputs["most_operations"] == len(inputs["insights"]) + 4 for inputs in service.inputs("CurateInsights"))
+    leaves = [node for node in lessons.nodes if node.level == 1]
+    assert [len(node.sources) for node in leaves] == [8] * 10
+    assert lessons.nodes[-1].sources == tuple(range(40))
+    seventh = next(lesson for lesson in lessons.lessons if lesson.text.startswith("Fact 7 "))
+    expected = {source for node in leaves if 7 in node.sources for source in node.sources}
+    assert set(seventh.sources) == expected
+
+
+def test_one_curator_reads_everything_where_an_aggregator_has_no_shards_of_its_own():
+    class Whole(Union):
+        def shards(self, n: int, context: StrategyContext) -> None:
+            return None
+
+    service = Service(CurateInsights=adding)
+    learn(service, taught(30), Whole())
+    assert [len(inputs["insights"]) for inputs in service.inputs("CurateInsights")] == [30]
+
+
+def test_a_shard_is_curated_as_soon_as_its_own_reflections_are_there():
+    service = Service(CurateInsights=adding)
+
+    async def run() -> tuple[int, int, Lessons]:
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in range(40)]
+        learning = asyncio.ensure_future(Playbook().learn(futures, Union(fan_in=8), service.context()))
+        shards = Union(fan_in=8).shards(40, service.context())
+        for position in shards[3]:
+            futures[position].set_result(taught(40)[position])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        early = len(service.asked)
+        for position, future in enumerate(futures):
+            if not future.done():
+                future.set_result(taught(40)[position])
+        return early, len(shards), await learning
+
+    early, shards, lessons = asyncio.run(run())
+    assert (early, len(service.asked)) == (1, shards)
+    assert lessons == learn(Service(CurateInsights=adding), taught(40), Union(fan_in=8)), "whatever came first"
+
+
+def test_what_teaches_nothing_costs_no_call():
+    service = Service(CurateInsights=adding)
+    silent = [Reflection(0, {"Feedback": "", "Bullets": {}}, "x"), None, None]
+    assert learn(service, silent, Union()) == Lessons("playbook")
+    assert learn(service, [], Union()) == Lessons("playbook")
+    assert learn(service, [], SingleCall()) == Lessons("playbook")
+    assert not service.asked
+
+
+def test_tags_are_counted_and_what_harms_leaves():
+    service = Service(CurateInsights={"operations": []})
+    found = [*taught(3, **{"str-1": "harmful", "str-2": "helpful"}), *taught(1, **{"str-1": "neutral"})]
+    lessons = learn(service, found, SingleCall(), write_text(BOOK))
+    assert lessons.deltas == ({"op": "COUNT", "helpful": {"str-2": 3}, "harmful": {"str-1": 3}},)
+    after = read_text(Playbook(sections=SHORT).apply(write_text(BOOK), lessons)).book
+    assert [(one.id, one.helpful, one.harmful) for one in after.bullets] == [("str-1", 4, 3), ("str-2", 3, 0)]
+    again = read_text(Playbook(sections=SHORT, leave_at=2).apply(write_text(after), lessons)).book
+    assert [one.id for one in again.bullets] == ["str-2"]
+
+
+def test_a_curator_sees_what_the_budget_shows_and_the_deltas_name_its_bullets():
+    service = Service(
+        CurateInsights={"operations": [{"op": "UPDATE", "ids": ["str-1"], "content": "Check all units."}]}
+    )
+    lessons = learn(service, taught(1), SingleCall(), write_text(BOOK))
+    (inputs,) = service.inputs("CurateInsights")
+    assert "[str-1] helpful=4" in inputs["current_playbook"]
+    assert inputs["sections"] == [*Playbook().sections]
+    assert [lesson.text for lesson in lessons.lessons] == ["UPDATE str-1: Check all units."]
+    assert read_text(Playbook().apply(write_text(BOOK), lessons)).book.get("str-1").content == "Check all units."
+
+
+def test_deltas_join_a_newer_playbook_than_the_one_that_they_were_made_for():
+    service = Service(CurateInsights={"operations": [{"op": "DELETE", "ids": ["str-1"]}]})
+    lessons = learn(service, taught(1), SingleCall(), write_text(BOOK))
+    newer = write_text(Book((Bullet("new-1", "OTHER", "New."),), SHORT))
+    assert Playbook(sections=SHORT).apply(newer, lessons) == newer
+
+
+def test_lessons_without_deltas_change_nothing():
+    assert Playbook(sections=SHORT).apply(write_text(BOOK), Lessons("playbook")) == write_text(BOOK)
+
+
+def test_a_shard_that_passes_what_one_call_may_take_is_read_by_several():
+    long = [Reflection(i, {"Feedback": f"{i} " * 2_000}, f"hash-{i}") for i in range(8)]
+    service = Service(CurateInsights=adding)
+    lessons = learn(service, long, Union(fan_in=8, copies=1, max_call_tokens=4_000))
+    assert [place[-2:] for _, _, place, _ in service.asked] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert sorted({source for node in lessons.nodes for source in node.sources}) == list(range(8))
+    naive = Service(CurateInsights=adding)
+    learn(naive, long, SingleCall())
+    assert len(naive.asked) == 1
+
+
+def test_a_shard_that_fails_is_lost_alone_and_said():
+    def sometimes(inputs: Mapping[str, Any]) -> Any:
+        return FailedCall("TimeoutError: late") if "Fact 0 is fact number 0." in inputs["insights"] else adding(inputs)
+
+    service = Service(CurateInsights=sometimes)
+    lessons = learn(service, taught(40), Union(fan_in=8))
+    failed = [node for node in lessons.nodes if node.failed]
+    assert len(failed) == 2
+    assert lessons.deltas
+    assert service.events == [("error", {"where": "curator", "error": "TimeoutError: late"})] * 2
+
+
+def test_what_a_curator_garbles_is_ignored_and_said():
+    service = Service(CurateInsights={"operations": [{"op": "DROP"}, "nonsense"]})
+    lessons = learn(service, taught(1), SingleCall())
+    assert not lessons.deltas
+    assert [kind for kind, _ in service.events] == ["warning", "warning"]
+
+
+def test_an_outage_ends_the_scan_and_is_passed_on():
+    service = Service(CurateInsights=InfrastructureError(1, 3, "down"))
+    with pytest.raises(InfrastructureError, match="down"):
+        learn(service, taught(40), Union(fan_in=8))
