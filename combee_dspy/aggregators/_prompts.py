@@ -12,6 +12,7 @@ __all__ = [
     "LearnFromSummaries",
     "MergeLessons",
     "RewriteInstruction",
+    "RewriteWithinConstraints",
     "ShortenLessons",
     "SummarizeExamples",
 ]
@@ -80,6 +81,12 @@ class RewriteInstruction(dspy.Signature):
         desc="Per example: what the assistant was given, what it answered, and feedback."
     )
     new_instruction: str = dspy.OutputField(desc="The complete new instruction, and nothing else.")
+
+
+class RewriteWithinConstraints(RewriteInstruction):
+    __doc__ = RewriteInstruction.__doc__
+
+    constraints: str = dspy.InputField(desc="What the new instruction must respect, whatever the examples show.")
 
 
 class AddLessons(dspy.Signature):

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, ClassVar
 
-import dspy
 from pydantic import Field
 
 from combee_dspy.aggregators._base import Aggregator, CallCapacity, gathered
-from combee_dspy.aggregators._prompts import RewriteInstruction
+from combee_dspy.aggregators._prompts import RewriteInstruction, RewriteWithinConstraints
 from combee_dspy.aggregators._scan import Scan
 from combee_dspy.records import FailedCall, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import render_records
 from combee_dspy.strategies import StrategyContext, parameters
 
 __all__ = ["SingleCall"]
-
-_CONSTRAINTS = dspy.InputField(desc="What the new instruction must respect, whatever the examples show.")
 
 
 @parameters
@@ -42,11 +39,11 @@ class SingleCall(Aggregator):
         items = self._fitted(await gathered(reflections), context)
         if not items:
             return Lessons(context.component)
-        signature: type[dspy.Signature] = RewriteInstruction
         given: dict[str, Any] = {"current_instruction": context.text, "examples_with_feedback": render_records(items)}
         if context.notes:
             # This call writes the text itself, so what the text must respect is said to it.
-            signature, given["constraints"] = signature.append("constraints", _CONSTRAINTS, str), context.notes
+            given["constraints"] = context.notes
+        signature = RewriteWithinConstraints if context.notes else RewriteInstruction
         answer = await context.ask(signature, given, "read", 0, 0)
         written = getattr(answer, "new_instruction", None)
         rewrite = (written.strip() or None) if isinstance(written, str) else None

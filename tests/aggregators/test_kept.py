@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from combee_dspy.aggregators import ParallelScan, kept
+from combee_dspy.aggregators._coverage import Coverage
+from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
+from combee_dspy.reflections import normalised
+from tests.aggregators.doubles import Answer, World
+
+_GOODS = "belbak dordane fenfike gargorn hulhal jorick keljon lumlode mavmar nornix peloth quilpern"
+_PORTS = "rosrus sarstad tamtor ulvumb vorvek wenwold yaryx zelzim bellode dormar fennix garoth"
+GOODS, PORTS = _GOODS.split(), _PORTS.split()
+
+
+def line(number: int) -> str:
+    return f"The {PORTS[number]} desk files shipments of {GOODS[number]} under Q{1234 + 7 * number}."
+
+
+def lines(*numbers: int) -> tuple[str, ...]:
+    return tuple(map(line, numbers))
+
+
+def record(number: int, feedback: str | None = None) -> Reflection:
+    said = f"Wrong: got Q9. At the {PORTS[number]} desk, {GOODS[number]} shipments go under Q{1234 + 7 * number}."
+    question = f"Under which code is a shipment of {GOODS[number]} from {PORTS[number]} filed?"
+    return Reflection(number, {"Inputs": {"question": question}, "Feedback": said if feedback is None else feedback})
+
+
+RECORDS = [record(number) for number in range(12)]
+
+
+def result(found: tuple[str, ...], *nodes: NodeOutput) -> Lessons:
+    return Lessons("answer", tuple(Lesson(text) for text in found), nodes=nodes)
+
+
+def two_levels(first: tuple[int, ...], second: tuple[int, ...], root: tuple[int, ...]) -> Lessons:
+    return result(
+        lines(*root),
+        NodeOutput(1, 0, tuple(range(6)), lines(*first)),
+        NodeOutput(1, 1, tuple(range(6, 12)), lines(*second)),
+        NodeOutput(2, 0, tuple(range(12)), lines(*root)),
+    )
+
+
+def test_each_reflection_is_lost_where_its_lesson_was_last_seen() -> None:
+    found = kept(two_levels((0, 1, 2), (6, 7), (0, 6)), RECORDS)
+    assert [one.index for one in found] == list(range(12))
+    assert {one.index for one in found if one.covered} == {0, 6}
+    lost = {one.index: one.lost_at for one in found}
+    assert lost[0] is None
+    # Written at level 1, gone after the merge; and never written by the node that read it.
+    assert (lost[1], lost[7]) == ((1, 0), (1, 1))
+    assert (lost[5], lost[11]) == ((1, 0), (1, 1))
+    assert all(one.measurable for one in found)
+    assert min(one.coverage for one in found if one.covered) > 0.8
+    assert max(one.coverage for one in found if not one.covered) < 0.4
+
+
+def test_the_last_node_that_covered_it_counts_in_a_deeper_tree() -> None:
+    nodes = (
+        NodeOutput(1, 0, (0, 1), lines(0, 1)),
+        NodeOutput(1, 1, (2, 3), lines(2, 3)),
+        NodeOutput(2, 0, (0, 1, 2, 3), lines(0, 1, 2)),
+        NodeOutput(1, 2, (4, 5), lines(4, 5)),
+        NodeOutput(2, 1, (4, 5), lines(4, 5)),
+        NodeOutput(3, 0, (0, 1, 2, 3, 4, 5), lines(0, 4)),
+    )
+    found = {one.index: one.lost_at for one in kept(result(lines(0, 4), *nodes), RECORDS[:6])}
+    assert found == {0: None, 1: (2, 0), 2: (2, 0), 3: (1, 1), 4: None, 5: (2, 1)}
+
+
+def test_a_merged_line_covers_each_of_its_parts() -> None:
+    merged = " ".join(lines(0, 1, 2, 3))
+    found = kept(result((merged,), NodeOutput(1, 0, tuple(range(12)), lines(*range(12)))), RECORDS)
+    assert {one.index for one in found if one.covered} == {0, 1, 2, 3}
+
+
+def test_a_rewritten_text_is_read_line_by_line() -> None:
+    text = f"Name the code.\n\n- {line(3)}\n- Read with care. {line(5)}"
+    found = kept(Lessons("answer", rewrite=text), RECORDS)
+    assert {one.index for one in found if one.covered} == {3, 5}
+    assert found[0].lost_at == (1, 0)
+
+
+def test_what_no_node_read_was_lost_before_the_first() -> None:
+    found = kept(result(lines(0), NodeOutput(1, 0, (0, 1), lines(0))), RECORDS)
+    assert [one.lost_at for one in found[:3]] == [None, (1, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("feedback", "measurable"),
+    [
+        ("", False),
+        ("This trajectory got a score of 0.0.", False),
+        ("Wrong: expected 12.5, got 13.", False),
+        ("Correct.", False),
+        ("Wrong: got 3. Divide by current liabilities, not by assets.", True),
+        ("Неверно: нужно делить на активы", True),
+    ],
+)
+def test_a_mere_verdict_is_not_measurable(feedback: str, measurable: bool) -> None:
+    (found,) = kept(result(lines(1)), [Reflection(0, {"Feedback": feedback})])
+    assert found.measurable is measurable
+    assert 0 <= found.coverage <= 1
+
+
+def test_without_useful_feedback_the_level_one_line_stands_for_it() -> None:
+    found = kept(two_levels((0, 1), (6,), (0,)), [record(number, "Wrong.") for number in range(12)])
+    assert {one.index for one in found if one.covered} == {0}
+    assert not any(one.measurable for one in found)
+
+
+def test_parts_of_one_record_count_as_one_reflection() -> None:
+    whole = RECORDS[2].record
+    parts = [
+        Reflection(0, {"Inputs": whole["Inputs"], "Feedback": whole["Feedback"]}, part=1),
+        Reflection(0, {"Inputs": "more of it", "Feedback": whole["Feedback"]}, part=2),
+    ]
+    assert [(one.index, one.covered) for one in kept(result(lines(2)), parts)] == [(0, True)]
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert kept(result(()), []) == ()
+    assert [one.covered for one in kept(result(()), RECORDS[:2])] == [False, False]
+
+
+def test_a_real_scan_says_which_merge_lost_what() -> None:
+    def script(name: str, inputs: Mapping[str, object]) -> Answer:
+        if name == "LearnFromExamples":
+            records = inputs["examples_with_feedback"]
+            shown = [number for number in range(12) if PORTS[number] in str(records)]
+            return {"lessons": list(lines(*shown))}
+        return {"lessons": list(lines(0, 1))}
+
+    lessons = World.of(script).run(ParallelScan(copies=1), RECORDS)
+    found = kept(lessons, RECORDS)
+    assert {one.index for one in found if one.covered} == {0, 1}
+    shards = {index: (node.level, node.node) for node in lessons.nodes if node.level == 1 for index in node.sources}
+    assert {one.index: one.lost_at for one in found if not one.covered} == {n: shards[n] for n in range(2, 12)}
+
+
+@given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
+@settings(max_examples=20, deadline=None)
+def test_order_does_not_matter_and_truth_is_found(order: list[int], held: set[int]) -> None:
+    outcome = result(lines(*sorted(held)), NodeOutput(1, 0, tuple(range(12)), lines(*range(12))))
+    found = kept(outcome, [RECORDS[place] for place in order])
+    assert {one.index for one in found if one.covered} == held
+
+
+# Few letters, so that texts share grams; symbols, a letter beyond two bytes and one outside the basic plane.
+WORDS = st.sampled_from(["round", "rounded", "to", "two", "a", "ab", "net", "present", "value", "=", "é", "税", "𝒳"])
+TEXTS = st.lists(st.lists(WORDS, max_size=9).map(" ".join), max_size=10)
+
+
+def grams(text: str) -> frozenset[str]:
+    padded = f" {normalised(text)} "
+    return frozenset(padded[i : i + 5] for i in range(len(padded) - 4))
+
+
+def reference(texts: list[str]) -> list[list[float]]:
+    """The measure as its description says it, one pair at a time."""
+    distinct = {normalised(text) for text in texts}
+    held = Counter(gram for text in distinct for gram in grams(text))
+
+    def weight(bag: frozenset[str]) -> float:
+        return sum(math.log1p((len(distinct) + 20) / held[gram]) for gram in bag)
+
+    def value(one: str, other: str) -> float:
+        text, told = grams(one), grams(other)
+        if normalised(one) == normalised(other):
+            return 1.0 if normalised(one) else 0.0
+        shared = weight(text & told)
+        within = shared / weight(text) if len(text) >= 5 else 0.0
+        mutual = shared / math.sqrt(weight(text) * weight(told)) if text and len(told) >= 5 else 0.0
+        return min(max(within, mutual), 1.0)
+
+    return [[value(one, other) for other in texts] for one in texts]
+
+
+@given(TEXTS)
+@settings(deadline=None)
+def test_coverage_is_what_its_description_says(texts: list[str]) -> None:
+    coverage, places = Coverage(texts), range(len(texts))
+    expected = reference(texts)
+    assert coverage.of(places, places).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
+    assert coverage.best(places, places).tolist() == pytest.approx([max(row) for row in expected], abs=1e-6)
+    assert coverage.best(places, []).tolist() == [0.0] * len(texts)
+
+
+def test_many_texts_are_compared_in_parts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_ = two_levels((0, 1, 2), (6, 7), (0, 6))
+    whole = kept(given_, RECORDS)
+    monkeypatch.setattr("combee_dspy.aggregators._coverage._CELLS", 4)
+    assert kept(given_, RECORDS) == whole
+    assert asyncio.run(asyncio.to_thread(kept, given_, RECORDS)) == whole

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import dspy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from combee_dspy.aggregators import CallCapacity, ParallelScan
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import FailedCall, Reflection
+from tests.aggregators.doubles import Answer, World, facts, learner, made
+
+WIDE: dict[str, Any] = {"max_lessons": 100, "max_call_tokens": 10**7}
+
+
+def widths(nodes: Any) -> tuple[int, ...]:
+    levels = [node.level for node in nodes]
+    return tuple(levels.count(level) for level in sorted(set(levels)))
+
+
+@pytest.mark.parametrize(
+    ("n", "calls"),
+    [(1, (1,)), (3, (1,)), (4, (2, 1)), (9, (3, 1)), (40, (6, 1)), (56, (7, 1)), (240, (30, 1)), (512, (64, 2, 1))],
+)
+def test_the_tree_is_the_papers_as_long_as_shards_and_lists_fit_a_call(n: int, calls: tuple[int, ...]) -> None:
+    world = World.of(learner)
+    lessons = world.run(ParallelScan(**WIDE), made(n))
+    assert facts(lessons) == set(range(n))
+    assert widths(lessons.nodes) == calls
+    assert [(node.level, node.node) for node in lessons.nodes] == [
+        (level, node) for level, width in enumerate(calls, 1) for node in range(width)
+    ]
+    assert lessons.nodes[-1].sources == tuple(range(n))
+    assert world.service.counts.get("MergeLessons", 0) == sum(calls[1:])
+
+
+@given(
+    n=st.integers(1, 300),
+    fan_in=st.integers(2, 60),
+    merge_fan_in=st.integers(2, 20),
+    copies=st.integers(1, 3),
+    joined_later=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_levels_are_the_fewest_that_both_fan_ins_allow(
+    n: int, fan_in: int, merge_fan_in: int, copies: int, joined_later: bool
+) -> None:
+    world = World.of(lambda name, inputs: {"lessons": ["x y"]}, joined_later=joined_later)
+    aggregator = ParallelScan(copies=copies, fan_in=fan_in, merge_fan_in=merge_fan_in, **WIDE)
+    lessons = world.run(aggregator, made(n))
+    calls = world.service.calls
+    shards = [len(call.records) for call in calls if call.name == "LearnFromExamples"]
+    assert max(shards) <= fan_in
+    assert all(len(call.inputs["lesson_lists"]) <= merge_fan_in for call in calls if call.name == "MergeLessons")
+    k = math.isqrt(n)
+    if k > copies and -(-copies * n // k) <= fan_in and k <= merge_fan_in:
+        assert widths(lessons.nodes) == ((k, 1) if k > 1 else (1,))
+    # No number of shards that keeps as many copies and fits would have had fewer levels.
+    least = max(-(-sum(shards) // fan_in), min(copies + 1, k))
+    fewest, reach = 1, 1
+    while reach < least:
+        fewest, reach = fewest + 1, reach * merge_fan_in
+    assert len(widths(lessons.nodes)) == max(fewest, min(2, len(shards)))
+
+
+def test_a_large_batch_gets_more_shards_rather_than_longer_ones() -> None:
+    world = World.of(learner)
+    world.run(ParallelScan(), made(240))
+    shards = [call for call in world.service.calls if call.name == "LearnFromExamples"]
+    assert len(shards) == 30
+    assert {len(call.records) for call in shards} == {call.inputs["most_lessons"] for call in shards} == {16}
+
+
+def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        if name == "LearnFromExamples":
+            return {"lessons": [f"Lesson {r['Feedback']}: " + "long " * 50 for r in inputs["examples_with_feedback"]]}
+        return {"lessons": sorted({text[:20] for texts in inputs["lesson_lists"] for text in texts})}
+
+    world = World.of(script)
+    lessons = world.run(ParallelScan(max_call_tokens=5_000), made(100))
+    assert widths(lessons.nodes) == (13, 5, 1)
+    assert {int(lesson.text.split()[2].rstrip(":")) for lesson in lessons.lessons} == set(range(100))
+
+
+def test_lists_no_two_of_which_fit_a_call_are_joined_by_code_and_it_is_said() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        assert name == "LearnFromExamples"
+        return {"lessons": [f"Lesson {r['Feedback']}: " + "long " * 150 for r in inputs["examples_with_feedback"]]}
+
+    world = World.of(script)
+    lessons = world.run(ParallelScan(copies=1, max_call_tokens=2_000, max_lessons=12), made(36))
+    assert len(lessons.lessons) == 36
+    assert widths(lessons.nodes) == (4, 1)
+    assert "joined by code" in world.warnings[0]
+
+
+@pytest.mark.parametrize("n", [1, 3, 25, 400])
+def test_the_last_merge_is_left_to_whoever_joins_the_lessons(n: int) -> None:
+    later, merged = World.of(learner, joined_later=True), World.of(learner)
+    lessons = later.run(ParallelScan(**WIDE), made(n))
+    assert facts(lessons) == set(range(n))
+    assert lessons.nodes[-1].sources == tuple(range(n))
+    merged.run(ParallelScan(**WIDE), made(n))
+    assert len(merged.service.calls) - len(later.service.calls) == (n >= 4)
+
+
+def test_lessons_name_the_reflections_they_came_from() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        if name == "MergeLessons":
+            return {"lessons": ["remember FACT 3", "a reworded lesson"]}
+        return learner(name, inputs)
+
+    lessons = World.of(script).run(ParallelScan(copies=1), made(9))
+    shard = next(node for node in lessons.nodes if node.level == 1 and 3 in node.sources)
+    assert lessons.lessons[0].sources == shard.sources
+    assert lessons.lessons[1].sources == tuple(range(9))
+
+
+def test_a_lesson_of_several_shards_has_all_their_sources() -> None:
+    lessons = World.of(lambda name, inputs: {"lessons": ["The same everywhere."]}).run(ParallelScan(), made(25))
+    assert [lesson.sources for lesson in lessons.lessons] == [tuple(range(25))]
+
+
+def test_a_failed_shard_loses_its_lessons_only_there() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        if name == "LearnFromExamples" and any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"]):
+            return FailedCall("TimeoutError: too slow")
+        return learner(name, inputs)
+
+    lessons = World.of(script).run(ParallelScan(copies=1), made(16))
+    failed = [node for node in lessons.nodes if node.failed]
+    assert [node.failed for node in failed] == ["TimeoutError: too slow"]
+    assert facts(lessons) == set(range(16)) - set(failed[0].sources)
+
+
+@pytest.mark.parametrize(
+    "answer", [FailedCall("TimeoutError: too slow"), {"lessons": []}, {"lessons": None}, {"other": 1}, {"lessons": 3}]
+)
+def test_a_failed_merge_is_done_by_code(answer: Answer) -> None:
+    world = World.of(lambda name, inputs: answer if name == "MergeLessons" else learner(name, inputs))
+    lessons = world.run(ParallelScan(), made(20))
+    assert facts(lessons) == set(range(20))
+    assert lessons.nodes[-1].level == 2
+    assert lessons.nodes[-1].failed
+
+
+def test_one_list_needs_no_merge() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        assert name == "LearnFromExamples"
+        found = any(r["Feedback"] == "fact 0" for r in inputs["examples_with_feedback"])
+        return {"lessons": ["Only here."] if found else []}
+
+    lessons = World.of(script).run(ParallelScan(copies=1), made(9))
+    assert [lesson.text for lesson in lessons.lessons] == ["Only here."]
+
+
+def test_too_many_lessons_are_cut_and_it_is_said() -> None:
+    world = World.of(lambda name, inputs: {"lessons": [f"Lesson {i}." for i in range(50)]})
+    lessons = world.run(ParallelScan(max_lessons=5), made(3))
+    assert [lesson.text for lesson in lessons.lessons] == [f"Lesson {i}." for i in range(5)]
+    assert world.warnings == ["level 1, node 0: 50 lessons came back, the first 5 were kept"]
+
+
+def test_images_reach_the_call_as_images() -> None:
+    image = dspy.Image("https://example.org/a.png")
+    world = World.of(learner)
+    world.run(ParallelScan(), [Reflection(0, {"Inputs": {"i": image}, "Feedback": "fact 0"})])
+    assert world.service.calls[0].records[0]["Inputs"]["i"] is image
+
+
+def test_an_instruction_longer_than_a_call_still_learns() -> None:
+    assert facts(World.of(learner, text="word " * 40_000).run(ParallelScan(), made(5))) == set(range(5))
+
+
+def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
+    context = World.of(learner).context
+    shards = ParallelScan(placement="plain").shards(25, context)
+    assert shards is not None
+    assert sorted(index for shard in shards for index in shard) == sorted([*range(25), *range(25)])
+    assert any(len(set(shard)) < len(shard) for shard in shards)
+
+
+def test_what_a_call_may_take_is_stated() -> None:
+    assert ParallelScan().capacity() == CallCapacity(24_000, 16, 32, 2)
+    assert ParallelScan(max_call_tokens=5_000).capacity().merge_fan_in == 6
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"copies": 0},
+        {"fan_in": 1},
+        {"merge_fan_in": 1},
+        {"max_call_tokens": 10},
+        {"max_lessons": 0},
+        {"placement": "x"},
+        {"copies": 3, "placement": "plain", "fan_in": 2, "window": 1},
+        {"window": 0},
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(params: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentValueError) as caught:
+        ParallelScan(**params)
+    assert caught.value.argument.rpartition(".")[2] == next(iter(params))

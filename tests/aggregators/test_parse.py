@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from combee_dspy.aggregators._parse import MAX_LESSON_CHARS, parse_lessons
+
+DEEP: list[Any] = []
+for _ in range(5_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("value", "lessons"),
+    [
+        (["Give a unit.", "Round late."], ["Give a unit.", "Round late."]),
+        (["- Give a unit.", "2) Round late.", "• Use %"], ["Give a unit.", "Round late.", "Use %"]),
+        ("- Give a unit.\n- Round late,\n  at the end.", ["Give a unit.", "Round late, at the end."]),
+        ("Here are my lessons:\n1. Give a unit.\n2. Round late.", ["Give a unit.", "Round late."]),
+        ("Give a unit.\nRound late.", ["Give a unit.", "Round late."]),
+        (["First: a.\n- Give a unit.\n- Round late."], ["Give a unit.", "Round late."]),
+        (["Give\na unit."], ["Give a unit."]),
+        (["-5 % is a loss"], ["-5 % is a loss"]),
+        (["", "   ", "---", "None", "Give a unit.", "give a unit"], ["Give a unit."]),
+        ([{"lesson": "Give a unit."}, {"other": 1}, 3, None], ["Give a unit."]),
+        ({"lessons": ["x"]}, []),
+        ({"text": "Give a unit."}, ["Give a unit."]),
+        ([["nested"], ["deeper"]], []),
+        (DEEP, []),
+        ("```\nGive a unit.\n```", ["Give a unit."]),
+        (["a\x00b\x1b[31m red"], ["a b [31m red"]),
+        (None, []),
+        (42, []),
+    ],
+)
+def test_lessons_are_read(value: Any, lessons: list[str]) -> None:
+    assert parse_lessons(value) == (lessons, [])
+
+
+def test_too_many_and_too_long_are_cut_and_said() -> None:
+    lessons, notes = parse_lessons([f"lesson {number} " + "y" * 2_000 * (number == 0) for number in range(9)], most=4)
+    assert len(lessons) == 4
+    assert len(lessons[0]) <= MAX_LESSON_CHARS + 2
+    assert len(notes) == 2
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+@settings(deadline=None)
+@given(value=JSON)
+def test_whatever_comes_back_becomes_clean_lines(value: Any) -> None:
+    lessons, _ = parse_lessons(value, most=5)
+    assert len(lessons) <= 5
+    assert all(lesson == lesson.strip() and lesson.isprintable() and lesson for lesson in lessons)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from combee_dspy.aggregators import CallCapacity, ParallelScan, Union
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import FailedCall, Reflection
+from tests.aggregators.doubles import Answer, World, facts, learner, made
+
+WIDE: dict[str, Any] = {"max_lessons": 100, "max_tokens": 10**6}
+
+
+@pytest.mark.parametrize("sharding", ["shuffle", "topic"])
+@pytest.mark.parametrize("n", [1, 3, 13, 97, 240])
+def test_every_lesson_is_kept_and_only_shards_cost_calls(n: int, sharding: Any) -> None:
+    world = World.of(learner)
+    lessons = world.run(Union(sharding=sharding, **WIDE), made(n))
+    assert facts(lessons) == set(range(n))
+    assert set(world.service.counts) == {"AddLessons"}
+    *shards, joined = lessons.nodes
+    assert [(node.level, node.node) for node in shards] == [(1, i) for i in range(len(world.service.calls))]
+    assert (joined.level, joined.sources) == (2, tuple(range(n)))
+
+
+def test_the_shards_are_those_of_the_parallel_scan() -> None:
+    context = World.of(learner).context
+    assert Union(window=None).shards(50, context) == ParallelScan().shards(50, context)
+    assert Union(sharding="topic").shards(50, context) is None
+
+
+def test_near_duplicates_become_one_with_all_sources_and_the_longer_wording() -> None:
+    words = "Give the growth rate as a percentage with two decimals and no sign when the question asks for a rate"
+
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        holds_first = any(record["Feedback"] == "fact 0" for record in inputs["examples_with_feedback"])
+        return {"lessons": [f"{words}." if holds_first else f"{words} today.", "Divide by 4."]}
+
+    lessons = World.of(script).run(Union(copies=1), made(9))
+    assert [lesson.text for lesson in lessons.lessons] == [f"{words} today.", "Divide by 4."]
+    assert {lesson.sources for lesson in lessons.lessons} == {tuple(range(9))}
+
+
+def test_lessons_that_differ_in_a_number_stay_two() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        first = any(record["Feedback"] == "fact 0" for record in inputs["examples_with_feedback"])
+        return {"lessons": [f"Round every monetary result of a question to {2 if first else 4} decimals."]}
+
+    assert len(World.of(script).run(Union(copies=1), made(9)).lessons) == 2
+
+
+def wordy(name: str, inputs: Mapping[str, Any]) -> Answer:
+    found = learner(name, inputs)
+    assert isinstance(found, Mapping)
+    return {"lessons": [f"Please remember that {text}" for text in found["lessons"]]} if name == "AddLessons" else found
+
+
+def test_a_list_past_the_budget_is_shortened_in_groups_at_once() -> None:
+    world = World.of(wordy)
+    lessons = world.run(Union(max_tokens=200), made(40))
+    asked = [call for call in world.service.calls if call.name == "ShortenLessons"]
+    assert len(asked) == 3
+    assert all(len(call.inputs["long_lessons"]) <= 16 for call in asked)
+    assert 120 <= sum(call.inputs["most_words"] for call in asked) <= 130
+    assert facts(lessons) == set(range(40))
+    assert [node.level for node in lessons.nodes if node.level > 1] == [2, 3, 3, 3, 4]
+    assert not any(node.failed for node in lessons.nodes)
+
+
+def test_few_lessons_past_the_budget_are_shortened_by_one_call() -> None:
+    world = World.of(wordy)
+    lessons = world.run(Union(max_tokens=100), made(16))
+    assert world.service.counts["ShortenLessons"] == 1
+    assert world.service.calls[-1].inputs["most_words"] == 65
+    assert [node.level for node in lessons.nodes if node.level > 1] == [2, 3]
+    assert facts(lessons) == set(range(16))
+
+
+@pytest.mark.parametrize(
+    "answer", [FailedCall("E: x"), {"lessons": []}, {"lessons": None}, {"x": 1}, {"lessons": ["word " * 200]}]
+)
+def test_a_list_that_cannot_be_shortened_is_kept_whole_and_said(answer: Answer) -> None:
+    world = World.of(lambda name, inputs: answer if name == "ShortenLessons" else learner(name, inputs))
+    lessons = world.run(Union(max_tokens=10), made(12))
+    assert facts(lessons) == set(range(12))
+    assert lessons.nodes[-1].level == 3
+    assert lessons.nodes[-1].failed
+    assert [warning.endswith("12 lessons stay as they are") for warning in world.warnings] == [True]
+
+
+def test_only_the_group_whose_call_failed_stays_long() -> None:
+    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
+        if name == "AddLessons":
+            return {"lessons": [f"{r['Feedback']} {'long ' * 60}" for r in inputs["examples_with_feedback"]]}
+        if any(lesson.startswith("fact 0 ") for lesson in inputs["long_lessons"]):
+            return FailedCall("TimeoutError: too slow")
+        return {"lessons": [" ".join(lesson.split()[:2]) for lesson in inputs["long_lessons"]]}
+
+    lessons = World.of(script).run(Union(max_tokens=1_000), made(60))
+    (kept,) = (node for node in lessons.nodes if node.level == 3 and node.failed)
+    assert {lesson.text for lesson in lessons.lessons if "long" in lesson.text} == set(kept.lessons)
+    assert {" ".join(lesson.text.split()[:2]) for lesson in lessons.lessons} == {f"fact {i}" for i in range(60)}
+
+
+def test_topics_share_a_shard() -> None:
+    subjects = ("the net present value of a bond", "tense and mood of irregular verbs", "boiling points of alkanes")
+    given = [
+        Reflection(i, {"Inputs": {"q": f"case {i}"}, "Feedback": f"Wrong about {subjects[i % 3]}, number {i}"})
+        for i in range(30)
+    ]
+    world = World.of(learner)
+    world.run(Union(copies=1, sharding="topic", fan_in=10), given)
+    shards = [
+        {subject for record in call.records for subject in subjects if subject in record["Feedback"]}
+        for call in world.service.calls
+    ]
+    # Cuts of equal size fall inside a topic now and then, but no shard holds them all.
+    assert max(map(len, shards)) <= 2
+    assert sum(len(shard) == 1 for shard in shards) >= len(shards) // 2
+
+
+def test_topic_shards_keep_fan_in_tokens_and_copies() -> None:
+    given = [Reflection(i, {"Inputs": "x" * 400 * (i % 5), "Feedback": f"fact {i}"}) for i in range(60)]
+    world = World.of(learner)
+    world.run(Union(sharding="topic", fan_in=7, max_call_tokens=4_000), given)
+    shards = [[record["Feedback"] for record in call.records] for call in world.service.calls]
+    assert max(map(len, shards)) <= 7
+    assert all(len(set(shard)) == len(shard) for shard in shards)
+    seen = [fact for shard in shards for fact in shard]
+    assert {seen.count(f"fact {i}") for i in range(60)} == {2}
+
+
+def test_code_joins_so_no_merge_bounds_a_batch() -> None:
+    assert Union().capacity() == CallCapacity(24_000, 16, None, 2)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"copies": 0},
+        {"fan_in": 1},
+        {"max_call_tokens": 10},
+        {"max_lessons": 0},
+        {"placement": "x"},
+        {"window": 0},
+        {"max_tokens": 0},
+        {"similarity": 0.0},
+        {"similarity": 1.1},
+        {"sharding": "x"},
+    ],
+)
+def test_parameters_out_of_range_are_refused_by_name(params: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentValueError) as caught:
+        Union(**params)
+    assert caught.value.argument.rpartition(".")[2] == next(iter(params))
