@@ -1,20 +1,40 @@
-"""Where the calls of what is measured go, and what each role's calls came to."""
+"""Where the calls of what is measured go, and what they came to."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
 
 from combee_bench.simulated import SimulatedConfig, SimulatedService, SimulatedTask, Tally
+from combee_dspy.costs import Costs, Price, Tariff, metered, role_scope
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["CountingLM", "Endpoint", "model_endpoint", "model_lm", "simulated_endpoint"]
+__all__ = ["Counted", "Endpoint", "model_endpoint", "model_lm", "simulated_endpoint"]
+
+
+@dataclass(slots=True)
+class Counted:
+    """What was asked while something was measured; filled in when it is over.
+
+    Attributes:
+        tallies: Calls and tokens by what was asked: ``task``, ``reflect`` or ``other``.
+        dollars: Dollars; ``None`` where the price of a call is not known.
+        busy_seconds: Simulated seconds that slots were held, summed; ``None`` where nobody knows.
+    """
+
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    dollars: float | None = None
+    busy_seconds: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """All tokens."""
+        return sum(tally.prompt_tokens + tally.completion_tokens for tally in self.tallies.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +44,12 @@ class Endpoint:
     Attributes:
         task_lm: Answers the program's calls.
         reflection_lm: Writes.
-        reading_lm: Answers what the held-out set asks as ``task_lm`` would, without waiting where nothing is timed.
+        reading_lm: Answers what the held-out set asks as ``task_lm`` would, without waiting where that may be.
         time_scale: Wall seconds of one second that is reported.
         adapter: DSPy's adapter; ``None`` for its default.
         service: The simulated service; ``None`` for a model's.
-        reading: The service behind ``reading_lm``, where that is another one.
+        reading: The service behind ``reading_lm``; ``None`` where that is ``task_lm``.
+        price: Of every model; ``None`` for list prices.
     """
 
     task_lm: dspy.LM
@@ -38,47 +59,59 @@ class Endpoint:
     adapter: Any = None
     service: SimulatedService | None = None
     reading: SimulatedService | None = None
+    price: Price | None = None
 
-    def begin(self) -> None:
-        """Start counting at zero."""
-        for lm in (self.task_lm, self.reflection_lm):
-            if isinstance(lm, CountingLM):
-                lm.usage.reset()
-        for service in (self.service, self.reading):
-            if service is not None:
-                service.reset_stats()
-                # A further draw is one of the same request: what another run asked before must not make it one.
-                service.forget_attempts()
+    def settings(self, lm: dspy.LM | None = None) -> dict[str, Any]:
+        """Return what DSPy is told while a program runs."""
+        return {"lm": lm or self.task_lm, **({} if self.adapter is None else {"adapter": self.adapter})}
 
-    def counted(self) -> dict[str, Tally]:
-        """Return calls and tokens since, by what was asked: ``task``, ``reflect`` or ``other``."""
+    @contextmanager
+    def counting(self) -> Iterator[Counted]:
+        """Count what is asked inside the ``with`` block."""
+        counted = Counted()
         if self.service is not None:
-            return {name: tally for name, tally in self.service.stats().by_kind.items() if tally.calls}
-        roles = {"task": self.task_lm, "reflect": self.reflection_lm}
-        return {name: lm.usage.tally for name, lm in roles.items() if isinstance(lm, CountingLM)}
+            for service in (self.service, self.reading):
+                if service is not None:
+                    service.reset_stats()
+                    # A further draw is one of the same request: what was asked before must not make it one.
+                    service.forget_attempts()
+            yield counted
+            stats = self.service.stats()
+            counted.tallies = {name: tally for name, tally in stats.by_kind.items() if tally.calls}
+            counted.busy_seconds = stats.slot_busy_seconds
+            counted.dollars = self._dollars(counted)
+            return
+        models = {str(lm.model) for lm in (self.task_lm, self.reflection_lm)}
+        prices = {} if self.price is None else dict.fromkeys(models, self.price)
+        with metered(Tariff(Costs(prices=prices))) as meter:
+            yield counted
+        counted.dollars = 0.0
+        for row in meter.usage():
+            kind = "task" if row.role == "task" else "reflect"
+            tally = Tally(row.calls, row.prompt_tokens, row.completion_tokens)
+            counted.tallies[kind] = counted.tallies.get(kind, Tally()) + tally
+            known = row.dollars is not None and counted.dollars is not None
+            counted.dollars = counted.dollars + row.dollars if known else None
 
-    @property
-    def busy_seconds(self) -> float | None:
-        """Simulated seconds that slots were held since, summed; ``None`` where nobody knows."""
-        return None if self.service is None else self.service.stats().slot_busy_seconds
-
-    def settings(self) -> dict[str, Any]:
-        """Return what DSPy is told while a method runs."""
-        return {"lm": self.task_lm, **({} if self.adapter is None else {"adapter": self.adapter})}
+    def _dollars(self, counted: Counted) -> float | None:
+        if self.price is None:
+            return None
+        return sum(
+            self.price.dollars(tally.prompt_tokens, tally.completion_tokens) for tally in counted.tallies.values()
+        )
 
 
 @contextmanager
 def simulated_endpoint(
-    config: SimulatedConfig, task: SimulatedTask, *, temperature: float | None = None
+    config: SimulatedConfig, task: SimulatedTask, *, temperature: float | None = None, price: Price | None = None
 ) -> Iterator[Endpoint]:
     """Serve a task on this machine, and once more without latencies for what is not timed."""
     settings = {} if temperature is None else {"temperature": temperature}
     at_once = replace(config, time_scale=0.0, port=0)
     with SimulatedService(config, task) as service, SimulatedService(at_once, task) as reading:
-        lm = service.lm(**settings)
-        yield Endpoint(
-            lm, lm, reading.lm(**settings), time_scale=config.time_scale or 1.0, service=service, reading=reading
-        )
+        lm, reader = service.lm(**settings), reading.lm(**settings)
+        scale = config.time_scale or 1.0
+        yield Endpoint(lm, lm, reader, scale, service=service, reading=reading, price=price)
 
 
 def model_endpoint(
@@ -89,6 +122,7 @@ def model_endpoint(
     api_key_env: str | None = None,
     temperature: float | None = None,
     slots: int = 4,
+    price: Price | None = None,
 ) -> Endpoint:
     """Return the endpoint of a model: ``"embedded"``, or one by DSPy's name.
 
@@ -96,21 +130,21 @@ def model_endpoint(
         ArgumentValueError: ``api_key_env`` is not set in the environment.
     """
     settings: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
-    task, adapter = model_lm(lm, slots=slots, api_base=api_base, api_key_env=api_key_env, **settings)
-    writer = reflection_lm or lm
-    writing, _ = model_lm(writer, slots=slots, api_base=api_base, api_key_env=api_key_env, **settings)
-    return Endpoint(task, writing, task, adapter=adapter)
+    where: dict[str, Any] = {"slots": slots, "api_base": api_base, "api_key_env": api_key_env, **settings}
+    task, adapter = model_lm(lm, **where)
+    writing, _ = model_lm(reflection_lm or lm, **where)
+    return Endpoint(task, _as_proposer(writing), task, adapter=adapter, price=price)
 
 
 def model_lm(
     name: str, *, slots: int = 4, api_base: str | None = None, api_key_env: str | None = None, **settings: Any
 ) -> tuple[dspy.LM, Any]:
-    """Return an LM that counts its calls, with the adapter that it needs or ``None``."""
+    """Return an LM, with the adapter that it needs or ``None``."""
     if name == "embedded":
-        from combee_dspy.lms import ChoiceAdapter, embedded_lm
+        from combee_dspy.lms import ChoiceAdapter, embedded
 
         # An adapter that chooses among labels where the task is a choice, and answers in JSON elsewhere.
-        return embedded_lm(slots=slots), ChoiceAdapter()
+        return embedded(slots=slots, **settings), ChoiceAdapter()
     if api_base is not None:
         settings["api_base"] = api_base
     if api_key_env is not None:
@@ -120,46 +154,21 @@ def model_lm(
             raise ArgumentValueError("api_key_env", api_key_env, "is not set in the environment", remedy)
         settings["api_key"] = key
     # A call that DSPy answers from its cache takes no time: it would flatter whoever runs later.
-    return CountingLM(name, cache=False, **settings), None
+    return dspy.LM(name, cache=False, **settings), None
 
 
-class _Usage:
-    """Calls and tokens, added up from any thread. Copies of an LM add to the same sum."""
+def _as_proposer(lm: dspy.LM) -> dspy.LM:
+    """Have an LM's calls counted as those of the proposer, whoever makes them: DSPy's optimizers name no role."""
+    kind: Any = type(lm)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.tally = Tally()
+    class Proposer(kind):  # type: ignore[misc]  # its base is known when it runs
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            with role_scope("proposer"):
+                return super().__call__(*args, **kwargs)
 
-    def __deepcopy__(self, memo: Mapping[int, Any]) -> _Usage:
-        return self
+        async def acall(self, *args: Any, **kwargs: Any) -> Any:
+            with role_scope("proposer"):
+                return await super().acall(*args, **kwargs)
 
-    def reset(self) -> None:
-        with self._lock:
-            self.tally = Tally()
-
-    def add(self, response: Any) -> None:
-        """Add one answer; one that does not say what it cost counts as a call of no tokens."""
-        usage = getattr(response, "usage", None)
-        prompt, completion = (int(getattr(usage, name, 0) or 0) for name in ("prompt_tokens", "completion_tokens"))
-        with self._lock:
-            self.tally += Tally(1, prompt, completion)
-
-
-class CountingLM(dspy.LM):
-    """An LM that adds up what its answers say they cost."""
-
-    def __init__(self, model: str, **settings: Any) -> None:
-        super().__init__(model, **settings)
-        self.usage = _Usage()
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Ask, and count the answer."""
-        response = super().forward(*args, **kwargs)
-        self.usage.add(response)
-        return response
-
-    async def aforward(self, *args: Any, **kwargs: Any) -> Any:
-        """Ask, and count the answer."""
-        response = await super().aforward(*args, **kwargs)
-        self.usage.add(response)
-        return response
+    lm.__class__ = Proposer
+    return lm

@@ -20,6 +20,6 @@ def scores_of(program: dspy.Module, rows: LoadedBenchmark, endpoint: Endpoint, t
         found = rows.metric(gold, pred)
         return float(getattr(found, "score", found))
 
-    with dspy.context(**{**endpoint.settings(), "lm": endpoint.reading_lm}), quietly():
+    with dspy.context(**endpoint.settings(endpoint.reading_lm)), quietly():
         evaluate = dspy.Evaluate(devset=list(rows.heldout.examples), metric=metric, num_threads=threads)
         return tuple(float(score) for _, _, score in evaluate(program).results)

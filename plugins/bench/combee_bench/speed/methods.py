@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -116,7 +117,9 @@ def _map_reduce(terms: Terms) -> Any:
                     return list(read(current_instruction=text, examples_with_feedback=group).lessons)
 
             with ThreadPoolExecutor(len(groups)) as pool:
-                lessons = [lesson for found in pool.map(learn, groups) for lesson in found]
+                # Calls are counted where context variables reach.
+                reading = [pool.submit(copy_context().run, learn, group) for group in groups]
+            lessons = [lesson for one in reading for lesson in one.result()]
             with dspy.context(lm=terms.lm):
                 joined = join(current_instruction=candidate[name], lessons=list(dict.fromkeys(lessons)))
             texts[name] = joined.improved_instruction

@@ -101,11 +101,13 @@ def _run(
     with dspy.context(**endpoint.settings()), quietly():
         student = rows.program()
         optimizer = METHODS[name].make(terms)
-        endpoint.begin()
-        started = time.monotonic()
-        program = optimizer.compile(student, trainset=list(rows.train.examples), valset=list(rows.validation.examples))
-        wall = time.monotonic() - started
-        counted, busy = endpoint.counted(), endpoint.busy_seconds
+        with endpoint.counting() as counted:
+            started = time.monotonic()
+            program = optimizer.compile(
+                student, trainset=list(rows.train.examples), valset=list(rows.validation.examples)
+            )
+            wall = time.monotonic() - started
+    busy = counted.busy_seconds
     timed = options.lm is not None or options.time_scale > 0
     seconds = wall / endpoint.time_scale if timed else None
     before, after = (scores_of(which, rows, endpoint, options.slots) for which in (student, program))
@@ -118,9 +120,9 @@ def _run(
         seconds=seconds,
         wall_seconds=wall,
         updates=stop.iterations if report is None else report.updates,
-        calls={kind: tally.calls for kind, tally in counted.items()},
-        tokens={kind: tally.prompt_tokens + tally.completion_tokens for kind, tally in counted.items()},
-        written={kind: tally.completion_tokens for kind, tally in counted.items()},
+        calls={kind: tally.calls for kind, tally in counted.tallies.items()},
+        tokens={kind: tally.prompt_tokens + tally.completion_tokens for kind, tally in counted.tallies.items()},
+        written={kind: tally.completion_tokens for kind, tally in counted.tallies.items()},
         slot_use=busy / (seconds * options.slots) if busy and seconds else None,
         validation=best,
         before=before,
