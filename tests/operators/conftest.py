@@ -1,0 +1,61 @@
+"""What an operator is given, without a run."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import dspy
+import pytest
+
+from combee_dspy.operators import Operator, OperatorInput
+from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
+from combee_dspy.strategies import StrategyContext
+
+
+class Route(dspy.Signature):
+    """Route."""
+
+    question: str = dspy.InputField()
+    formula: Literal["roi", "npv", "irr"] = dspy.OutputField()
+
+
+@dataclass
+class Bench:
+    """Applies operators to made-up parents, with a scripted LM.
+
+    ``asked`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` what was emitted.
+    """
+
+    asked: list[Any] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def given(self, **changes: Any) -> OperatorInput:
+        lessons = changes.pop("lessons", ())
+        if not isinstance(lessons, Lessons):
+            lessons = Lessons("route", lessons=tuple(Lesson(text) for text in lessons))
+        values = {"instruction": "Answer.", "demonstrations": (), "signature": Route, "lessons": lessons, **changes}
+        return OperatorInput(**values)
+
+    def context(self, *answers: dict[str, Any] | FailedCall, **changes: Any) -> StrategyContext:
+        waiting = list(answers)
+
+        async def call(signature, inputs, place, role):
+            self.asked.append((signature.__name__, dict(inputs), place, role))
+            answer = waiting.pop(0)
+            return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
+
+        def emit(kind, **data):
+            assert kind == "warning"
+            self.warnings.append(data["text"])
+
+        return StrategyContext("route", "Answer.", call, emit, **changes)
+
+    def apply(
+        self, operator: Operator, *answers: Any, seed: int = 0, notes: str = "", **changes: Any
+    ) -> Edit | Refusal:
+        return asyncio.run(operator.apply(self.given(**changes), self.context(*answers, seed=seed, notes=notes)))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
