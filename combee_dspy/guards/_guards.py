@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import dspy
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards._placeholders import own_description, placeholders
@@ -14,8 +14,6 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
 
 __all__ = ["Guards", "check_program", "guard_notes", "text_tokens"]
-
-Rule = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 @parameters
@@ -38,9 +36,14 @@ class Guards:
     """
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    keep: tuple[Rule, ...] | dict[str, tuple[Rule, ...]] = ()
+    keep: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
     max_copied_words: Annotated[int, Field(ge=1)] | None = 12
     anchors: tuple[dspy.Example, ...] = ()
+
+    def __post_init__(self) -> None:
+        rules = [rule for found in self.keep.values() for rule in found] if isinstance(self.keep, dict) else self.keep
+        if not all(rule.strip() for rule in rules):
+            raise ArgumentValueError("Guards.keep", self.keep, "holds an empty rule", "Every text contains it.")
 
     def rules(self, component: str) -> tuple[str, ...]:
         """Return the rules that may apply to a component, each once."""

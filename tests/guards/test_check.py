@@ -1,0 +1,229 @@
+from dataclasses import replace
+
+import dspy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.guards import (
+    CopyIndex,
+    GuardInput,
+    Guards,
+    check,
+    check_program,
+    guard_notes,
+    placeholders,
+    without_copies,
+    write_section,
+)
+from combee_dspy.records import Demonstration, Edit, Refusal
+
+RULE = "Never give medical advice."
+PARENT = f"Answer {{name}} in <reply>.\n{RULE}"
+
+
+class Route(dspy.Signature):
+    """Route."""
+
+    question: str = dspy.InputField()
+    formula: str = dspy.OutputField(desc="Its short name, as in {table}.")
+
+
+GIVEN = GuardInput("route", PARENT, seed_instruction=PARENT, signature=Route)
+
+
+def judge(guards, edit, **changes):
+    return check(edit, guards, replace(GIVEN, **changes))
+
+
+def refused(guards, edit, **changes):
+    found = judge(guards, edit, **changes)
+    assert isinstance(found, Refusal)
+    return found.reason
+
+
+def described(name, text):
+    return {"field_descriptions": {name: text}}
+
+
+def test_an_edit_that_breaks_nothing_passes():
+    guards = Guards(max_tokens=50, keep=[RULE])
+    assert judge(guards, Edit(instruction=PARENT + "\nBe brief.")) is None
+    assert judge(guards, Edit(demonstrations=(Demonstration({"question": "a"}, {"formula": "b"}),))) is None
+    assert judge(guards, Edit(field_descriptions={"question": "Any.", "formula": "A {table} name."})) is None
+
+
+@pytest.mark.parametrize("lost", ["{name}", "<reply>"])
+def test_a_lost_placeholder_is_refused(lost):
+    assert lost in refused(Guards(), Edit(instruction=PARENT.replace(lost, "")))
+
+
+def test_the_seeds_placeholders_count_or_the_parents_where_the_seed_is_not_known():
+    assert judge(Guards(), Edit(instruction=PARENT), instruction=PARENT + "\n- Use <b> for {bold}.") is None
+    changes = {"instruction": PARENT + " {bold}", "seed_instruction": None}
+    assert "{bold}" in refused(Guards(), Edit(instruction=PARENT), **changes)
+    edit, parent = Edit(**described("question", "Any.")), described("question", "Any. {bold}")
+    assert judge(Guards(), edit, **parent, seed_field_descriptions={"question": "Any."}) is None
+    assert "{bold}" in refused(Guards(), edit, **parent)
+
+
+@pytest.mark.parametrize("name", ["question", "formula"])
+def test_a_stand_in_for_a_description_is_no_placeholder(name):
+    fields = described(name, f"${{{name}}}")
+    assert judge(Guards(), Edit(**described(name, "New.")), **fields) is None
+    assert "changes nothing" in refused(Guards(), Edit(**described(name, "")), **fields)
+
+
+@pytest.mark.parametrize(
+    "text", ["Answer {name} in <reply>.", PARENT.lower().replace("answer {", "Answer {"), PARENT.replace("Never", "")]
+)
+def test_a_protected_rule_stays_verbatim(text):
+    assert "protected rule" in refused(Guards(keep=[RULE]), Edit(instruction=text))
+
+
+def test_a_rule_binds_the_texts_that_have_it():
+    guards, edit = Guards(keep=[RULE]), Edit(instruction="Sum up.")
+    changed = Edit(instruction="Sum it up.")
+    assert judge(guards, changed, instruction="Sum up.", seed_instruction="Sum up.") is None
+    assert "protected" in refused(guards, edit, instruction=RULE, seed_instruction="Sum up.")
+    assert "protected" in refused(guards, changed, instruction="Sum up.", seed_instruction=RULE)
+    assert "protected" in refused(guards, Edit(**described("formula", "x")), **described("formula", RULE))
+
+
+def test_a_rule_of_one_component_does_not_bind_another():
+    guards = Guards(keep={"other": [RULE]})
+    assert judge(guards, Edit(instruction="Answer {name} in <reply>.")) is None
+    assert "protected" in refused(guards, Edit(instruction="Answer {name} in <reply>."), component="other")
+
+
+def test_the_budget_counts_instruction_and_descriptions_together_but_no_demonstration():
+    long = "word " * 40
+    assert "takes" in refused(Guards(max_tokens=40), Edit(instruction=PARENT + long))
+    assert judge(Guards(max_tokens=70), Edit(**described("formula", long))) is None
+    assert "takes" in refused(Guards(max_tokens=40), Edit(**described("formula", long)))
+    assert "takes" in refused(Guards(max_tokens=40), Edit(instruction=PARENT + "!"), **described("formula", long))
+    shown = Demonstration({"question": "word " * 400}, {"formula": "b"})
+    assert judge(Guards(max_tokens=1), Edit(demonstrations=(shown,))) is None
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Edit(field_descriptions={"formula": "As in {table}.", "answer": "x"}),
+        Edit(demonstrations=(Demonstration({"question": "a", "answer": "b"}, {"formula": "b"}),)),
+        Edit(demonstrations=(Demonstration({"question": "a"}, {"question": "b"}),)),
+        Edit(demonstrations=(Demonstration({"question": "a"}, {}),)),
+        Edit(demonstrations=(Demonstration({}, {"formula": "b"}),)),
+    ],
+)
+def test_an_edit_that_breaks_the_signature_is_refused(edit):
+    assert "signature" in refused(Guards(), edit)
+
+
+@pytest.mark.parametrize(
+    "edit", [Edit(), Edit(instruction=""), Edit(instruction=" \n"), Edit(instruction=PARENT, demonstrations=())]
+)
+def test_an_edit_of_nothing_is_refused(edit):
+    assert refused(Guards(), edit)
+
+
+SECRET = "the quick brown fox jumps over the lazy dog near the old mill by the river"
+COPIES = CopyIndex([dspy.Example(question=SECRET, formula="roi").with_inputs("question")])
+
+
+def test_copied_text_is_refused_in_instructions_and_descriptions_but_not_in_demonstrations():
+    for edit in (Edit(instruction=f"{PARENT} {SECRET.upper()}!"), Edit(**described("question", SECRET))):
+        found = check(edit, Guards(), GIVEN, COPIES)
+        assert isinstance(found, Refusal) and "copies" in found.reason
+        assert check(edit, Guards(), GIVEN) is None
+    shown = Edit(demonstrations=(Demonstration({"question": SECRET}, {"formula": "roi"}),))
+    assert check(shown, Guards(), GIVEN, COPIES) is None
+
+
+def test_text_of_the_seed_is_no_copy():
+    edit, given = Edit(instruction=SECRET + " Be brief."), GuardInput("route", SECRET, seed_instruction=SECRET)
+    assert check(edit, Guards(), given, COPIES) is None
+    assert check(edit, Guards(), replace(given, seed_instruction="Answer."), COPIES) is not None
+
+
+def test_lessons_that_copy_are_taken_out_and_the_rest_is_kept():
+    known = f"Known: {SECRET}"
+    given = replace(GIVEN, instruction=write_section(PARENT, ["Old.", known]), **described("formula", "Name."))
+    edit = Edit(
+        instruction=write_section(PARENT, ["Old.", known, f"Say {SECRET}.", "New."]),
+        field_descriptions={"question": f"Any.\n- {SECRET}", "formula": "Name.\n- One word."},
+    )
+    left, dropped = without_copies(edit, given, COPIES)
+    assert left.instruction == write_section(PARENT, ["Old.", known, "New."])
+    assert left.field_descriptions == {"question": "Any.", "formula": "Name.\n- One word."}
+    assert dropped == (f"Say {SECRET}.", SECRET)
+    assert edit.field_descriptions["question"] == f"Any.\n- {SECRET}"
+
+
+def test_where_nothing_but_copies_was_new_nothing_is_left():
+    left, dropped = without_copies(Edit(instruction=write_section(PARENT, [SECRET])), GIVEN, COPIES)
+    assert dropped == (SECRET,)
+    assert "changes nothing" in refused(Guards(), left)
+
+
+def test_text_that_is_no_list_is_left_for_the_check():
+    edit = Edit(instruction=f"{PARENT}\nSay {SECRET}.")
+    assert without_copies(edit, GIVEN, COPIES) == (edit, ())
+
+
+@pytest.mark.parametrize("keep", ["a rule", 3, [3], {"route": "a rule"}])
+def test_keep_must_be_a_list_of_texts(keep):
+    with pytest.raises(ArgumentTypeError, match="keep"):
+        Guards(keep=keep)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"keep": [" "]}, {"keep": {"route": [""]}}, {"max_tokens": 0}, {"max_copied_words": -1}]
+)
+def test_limits_out_of_range_are_errors(changes):
+    with pytest.raises(ArgumentValueError):
+        Guards(**changes)
+
+
+def test_anchors_are_examples_and_a_list_that_changes_later_changes_no_guard():
+    rules = [RULE]
+    guards = Guards(keep=rules, anchors=[dspy.Example(question="q")])
+    rules.clear()
+    assert guards.rules("route") == (RULE,)
+    assert len(guards.anchors) == 1
+    with pytest.raises(ArgumentTypeError, match="anchors"):
+        Guards(anchors=[{"question": "q"}])
+
+
+def test_a_rule_that_is_nowhere_is_a_user_error():
+    check_program(Guards(keep=[RULE]), {"other": "Sum up.", "route": PARENT})
+    check_program(Guards(keep=[RULE]), {"route": "Sum up."}, {"route": {"formula": RULE}})
+    with pytest.raises(ArgumentValueError, match="not in any text"):
+        check_program(Guards(keep=[RULE + " Ever."]), {"route": PARENT})
+    with pytest.raises(ArgumentValueError, match="not in the text of 'other'"):
+        check_program(Guards(keep={"other": [RULE]}), {"other": "Sum up.", "route": PARENT})
+    with pytest.raises(ArgumentValueError, match="no component"):
+        check_program(Guards(keep={"rout": [RULE]}), {"route": PARENT})
+
+
+def test_a_budget_below_the_program_is_a_user_error():
+    with pytest.raises(ArgumentValueError, match="'route' starts with"):
+        check_program(Guards(max_tokens=5), {"route": PARENT})
+
+
+def test_the_proposer_is_told_what_binds_it():
+    notes = guard_notes(Guards(max_tokens=300, keep=[RULE, "Elsewhere."]), "route", PARENT)
+    assert all(part in notes for part in ("300", RULE, "{name}", "<reply>", "12 words in a row"))
+    assert "Elsewhere." not in notes
+    assert guard_notes(Guards(), "route", "Answer.") == ""
+
+
+def test_placeholders_are_identifiers_in_braces_and_tags():
+    text = '{a} {a} <b> </b> <br/> {"k": 1} {1} < c > {not this} 3<4>2'
+    assert placeholders(text) == ("{a}", "<b>", "</b>", "<br/>")
+
+
+@given(st.text(max_size=200), st.text(max_size=50))
+def test_no_text_without_the_rule_ever_passes(text, other):
+    assert isinstance(judge(Guards(keep=[RULE]), Edit(instruction=text + other)), Refusal)

@@ -1,0 +1,109 @@
+import random
+
+import dspy
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from combee_dspy.guards import CopyIndex, copied_in_demonstrations
+from combee_dspy.records import Demonstration
+
+
+def words(count, seed=0):
+    stream = random.Random(seed)
+    return ["".join(stream.choices("abcdefghij", k=7)) for _ in range(count)]
+
+
+LONG = " ".join(words(40))
+
+
+def test_a_run_is_copied_from_the_first_word_too_many():
+    copies = CopyIndex([{"question": LONG}])
+    assert not copies.copied("Say: " + " ".join(LONG.split()[5:17]) + " and so on")
+    thirteen = " ".join(LONG.split()[5:18])
+    assert copies.copied(f"Say: {thirteen} and so on") == thirteen
+    assert copies.copied_words(f"Say: {thirteen} and so on") == 13
+
+
+def test_case_punctuation_and_markup_hide_nothing():
+    disguised = "**" + "_, _".join(word.upper() for word in LONG.split()[:20]) + "**"
+    assert CopyIndex([{"question": LONG}]).copied(disguised) == " ".join(LONG.split()[:20])
+
+
+def test_a_short_value_is_copied_as_a_whole_only():
+    value = " ".join(words(9, seed=1))
+    copies = CopyIndex([{"question": value, "label": " ".join(words(7, seed=2))}])
+    assert copies.copied(f"For {value} say yes") == value
+    assert not copies.copied(" ".join(value.split()[:8]))
+    assert not copies.copied(" ".join(words(7, seed=2)))
+
+
+def test_what_many_examples_share_is_the_tasks_own():
+    shared = " ".join(words(15, seed=3))
+    three = [{"question": f"{shared} {' '.join(words(20, seed=number))}"} for number in range(10, 13)]
+    assert not CopyIndex(three).copied(shared)
+    assert CopyIndex(three[:2]).copied(shared) == shared
+    others = [{"question": " ".join(words(20, seed=number))} for number in range(20, 60)]
+    assert CopyIndex([*three, *others]).copied(shared) == shared
+
+
+def test_an_example_that_repeats_itself_is_one_example():
+    assert CopyIndex([{"question": " ".join([LONG] * 5)}]).copied(LONG)
+
+
+def test_exempt_text_excuses_its_own_runs_only():
+    copies = CopyIndex([{"question": LONG}])
+    parts = LONG.split()
+    assert not copies.copied(LONG, [LONG])
+    assert copies.copied(LONG, [" ".join(parts[:20])]) == " ".join(parts[8:])
+
+
+class Passage(pydantic.BaseModel):
+    title: str
+    text: str
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        dspy.Example(question="q", answer=LONG).with_inputs("question"),
+        {"context": ["short", LONG]},
+        {"tokens": LONG.split()},
+        {"context": {"passage": [{"text": LONG}]}},
+        {"passage": Passage(title="t", text=LONG)},
+    ],
+)
+def test_inputs_labels_and_what_they_hold_count(example):
+    assert CopyIndex([example]).copied(LONG) == LONG
+
+
+def test_images_and_numbers_are_no_text():
+    picture = dspy.Image(url="data:image/png;base64," + "/".join(words(30)))
+    assert len(CopyIndex([{"picture": picture, "n": 3, "nothing": None}])) == 0
+
+
+def test_scripts_without_spaces_count_by_character():
+    text = "利润等于收入减去成本再除以收入的百分比"
+    copies = CopyIndex([{"question": text}])
+    assert copies.copied(f"规则：{text[:14]}。")
+    assert not copies.copied(text[:12])
+
+
+def test_no_examples_and_no_text_are_no_copies():
+    assert not CopyIndex([]).copied(LONG)
+    assert not CopyIndex([{"question": LONG}]).copied("")
+
+
+def test_demonstrations_are_counted_by_themselves():
+    copies = CopyIndex([{"question": LONG, "answer": "yes"}])
+    shown = Demonstration({"question": LONG}, {"answer": "yes"})
+    assert copied_in_demonstrations([shown, Demonstration({"question": "mine"}, {"answer": "no"})], copies) == 40
+
+
+@given(st.integers(0, 27), st.integers(1, 40), st.text(alphabet="xyz ", max_size=40), st.integers(1, 16))
+@settings(max_examples=60)
+def test_a_slice_is_copied_exactly_when_it_is_longer_than_allowed(start, size, around, most):
+    copies = CopyIndex([{"question": LONG}], most)
+    part = LONG.split()[start : start + size]
+    assert bool(copies.copied(f"{around} {' '.join(part)} {around}")) == (len(part) > most)
