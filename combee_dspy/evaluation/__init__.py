@@ -1,0 +1,46 @@
+"""Honest figures: judges and their calibration, the held-out contract, and intervals for what a run claims."""
+
+from combee_dspy.evaluation._calibration import Calibration, CalibrationResult, Calibrator, calibrate
+from combee_dspy.evaluation._ceiling import CostCeiling, CostGate, ProxyMetric
+from combee_dspy.evaluation._compare import (
+    PairedDifference,
+    clearly_worse,
+    paired_difference,
+    select_newest_not_clearly_worse,
+    sign_test,
+)
+from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, check_unread, pin
+from combee_dspy.evaluation._judge import Judge
+from combee_dspy.evaluation._power import detectable_difference, discordance_bound
+from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
+from combee_dspy.evaluation._roles import check_roles, check_roles_heard, evaluator_lms, same_model
+
+__all__ = [
+    "Calibration",
+    "CalibrationResult",
+    "Calibrator",
+    "CostCeiling",
+    "CostGate",
+    "Heldout",
+    "HeldoutIdentity",
+    "HeldoutPin",
+    "Judge",
+    "PairedDifference",
+    "ProxyMetric",
+    "Receipt",
+    "calibrate",
+    "check_roles",
+    "check_roles_heard",
+    "check_unmoved",
+    "check_unread",
+    "clearly_worse",
+    "detectable_difference",
+    "discordance_bound",
+    "evaluator_lms",
+    "heldout_identity",
+    "paired_difference",
+    "pin",
+    "same_model",
+    "select_newest_not_clearly_worse",
+    "sign_test",
+]

@@ -1,0 +1,213 @@
+"""Do two ways of judging rank rollouts alike?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from dspy.utils.exceptions import LMError
+from pydantic import Field, WithJsonSchema
+
+from combee_dspy.exceptions import ArgumentValueError, CalibrationFailedError
+from combee_dspy.strategies import parameters
+from combee_dspy.streams import derive
+
+__all__ = ["Calibration", "CalibrationResult", "Calibrator", "MetricFn", "calibrate", "score_of"]
+
+LEAST_PAIRS = 4
+"""Below four pairs the standard error of a rank correlation is not defined."""
+
+MetricFn = Annotated[
+    Callable[..., Any], WithJsonSchema({"type": "string", "description": "A metric, as module:function."})
+]
+"""A metric of GEPA's protocol."""
+
+
+@parameters
+class Calibration:
+    """How a judge is held against a reference while a run goes on.
+
+    Attributes:
+        reference: A metric that is trusted: code, or a judge with another LM.
+        share: Share of training rollouts that both judge.
+        minimum: Pairs needed before anything is decided.
+        threshold: Spearman's correlation that must be reached.
+        confidence: Level of the correlation's interval.
+    """
+
+    reference: MetricFn
+    share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    minimum: Annotated[int, Field(ge=LEAST_PAIRS)] = 20
+    threshold: Annotated[float, Field(gt=-1, le=1)] = 0.7
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationResult:
+    """What a calibration has found.
+
+    Attributes:
+        subject: ``"judge"`` or ``"proxy"``.
+        correlation: Spearman's rank correlation; ``None`` where it is not defined.
+        low: Lower end of its interval; -1 where it is not defined.
+        high: Upper end; 1 where it is not defined.
+        n: Rollouts that both judged.
+        threshold: What the correlation must reach.
+        passed: Whether it does.
+        reason: One sentence with the figures.
+    """
+
+    subject: str
+    correlation: float | None
+    low: float
+    high: float
+    n: int
+    threshold: float
+    passed: bool
+    reason: str
+
+    def require(self) -> CalibrationResult:
+        """Return it where it passed.
+
+        Raises:
+            CalibrationFailedError: It did not.
+        """
+        if not self.passed:
+            raise CalibrationFailedError(self.subject, self.reason, self)
+        return self
+
+
+class Calibrator:
+    """Pairs of scores that a run collects, and what follows from them.
+
+    Used on a run's event loop, in the order of its updates: what it decides then
+    follows from the journal alone, so a run that goes on feeds it anew.
+
+    Args:
+        calibration: What is asked for.
+        seed: The run's seed.
+        planned: Training rollouts that the run may buy, where known: a short run judges a larger share
+            by both, so that the minimum is there by half of it.
+    """
+
+    def __init__(self, calibration: Calibration, *, seed: int = 0, planned: int | None = None) -> None:
+        self.calibration = calibration
+        self.share = calibration.share
+        if planned:
+            self.share = min(1.0, max(self.share, 2 * calibration.minimum / planned))
+        self.pairs: list[tuple[float, float]] = []
+        self._seed = seed
+        self._decided = 0
+
+    def chosen(self, *place: str | int) -> bool:
+        """Return whether a rollout is in the sample: a matter of the seed and of its place, never of arrival.
+
+        Args:
+            *place: What tells the rollout apart, for example candidate, example and replicate.
+        """
+        return derive(self._seed, "calibration", *place).random() < self.share
+
+    def judge(self, example: Any, prediction: Any) -> float:
+        """Return the reference's score of a rollout. May call an LM: run it in a worker, and journal the score.
+
+        Raises:
+            CalibrationFailedError: The reference raised, or gave no score.
+            LMError: The service failed: try again.
+        """
+        return score_of(self.calibration.reference, example, prediction, "judge", "its reference")
+
+    def add(self, judged: float, reference: float) -> None:
+        """Take the scores that a rollout got from the judge and from its reference."""
+        self.pairs.append((judged, reference))
+
+    def decide(self, *, final: bool = False) -> CalibrationResult | None:
+        """Decide where a decision is due: at the minimum of pairs, each time their number has doubled, and at the end.
+
+        While the reference gives all rollouts one score there is nothing to
+        rank, and the decision waits for the end.
+
+        Args:
+            final: Whether no more rollouts will come: then what there is must do.
+
+        Returns:
+            What was found, or ``None`` where nothing was due.
+
+        Raises:
+            CalibrationFailedError: Judge and reference do not agree, or the run ends with too few pairs.
+        """
+        n = len(self.pairs)
+        if final and n < LEAST_PAIRS:
+            reason = f"the run has ended with {n} rollouts judged by both, at least {LEAST_PAIRS} are needed"
+            raise CalibrationFailedError("judge", reason)
+        due = final or n >= max(self.calibration.minimum, 2 * self._decided)
+        if n == self._decided or not due or (not final and len({reference for _, reference in self.pairs}) == 1):
+            return None
+        self._decided = n
+        settings = self.calibration
+        return calibrate(self.pairs, threshold=settings.threshold, confidence=settings.confidence).require()
+
+
+def calibrate(
+    pairs: Sequence[tuple[float, float]], *, subject: str = "judge", threshold: float = 0.7, confidence: float = 0.95
+) -> CalibrationResult:
+    """Return Spearman's rank correlation of two ways of judging, with its interval.
+
+    Ranks are what a search acts on, so scales may differ. The interval is
+    Fisher's z with the variance (1 + r²/2)/(n − 3) (Bonett and Wright,
+    Psychometrika 65, 2000). A perfect rank order has no finite z: the interval
+    is then that of an order with one pair of neighbours exchanged. The figure
+    that is compared with the threshold is the correlation itself. Where one of
+    the two gives all rollouts one score nothing is ranked: that fails.
+
+    Args:
+        pairs: ``(subject's score, reference's score)``, at least four, in any order.
+        subject: What is calibrated, for the message.
+        threshold: What must be reached.
+        confidence: Level of the interval.
+
+    Raises:
+        ArgumentValueError: There are fewer than four pairs, or a score is not finite.
+    """
+    n = len(pairs)
+    if n < LEAST_PAIRS or not all(math.isfinite(score) for pair in pairs for score in pair):
+        remedy = f"Judge at least {LEAST_PAIRS} rollouts by both, and leave out what is no number."
+        raise ArgumentValueError("pairs", n, "are too few, or hold a score that cannot be ranked", remedy)
+    first, second = zip(*pairs, strict=True)
+    constant = [name for name, of in ((f"the {subject}", first), ("the reference", second)) if len(set(of)) == 1]
+    if constant:
+        reason = f"{' and '.join(constant)} gave all {n} rollouts one score, so no rank correlation exists"
+        return CalibrationResult(subject, None, -1.0, 1.0, n, threshold, False, reason)
+    from scipy.stats import norm, spearmanr
+
+    # Rounded where sums of ranks leave a perfect order a hair off 1.
+    found = round(max(-1.0, min(1.0, float(spearmanr(first, second).statistic))), 12)
+    bound = 1 - 12 / (n * (n**2 - 1))
+    within = max(-bound, min(bound, found))
+    half = float(norm.ppf(0.5 + confidence / 2)) * math.sqrt((1 + within**2 / 2) / (n - 3))
+    low, high = min(found, math.tanh(math.atanh(within) - half)), max(found, math.tanh(math.atanh(within) + half))
+    reason = (
+        f"Spearman's correlation with the reference is {found:.3f} ({confidence:.0%} interval {low:.3f} to {high:.3f}) "
+        f"over {n} rollouts, where {threshold:g} is needed"
+    )
+    return CalibrationResult(subject, found, low, high, n, threshold, found >= threshold, reason)
+
+
+def score_of(metric: Callable[..., Any], example: Any, prediction: Any, subject: str, who: str) -> float:
+    """Return a second metric's score of a rollout. What it raises must not become the rollout's score.
+
+    Raises:
+        CalibrationFailedError: It raised, or gave no finite score.
+        LMError: The service failed: try again.
+    """
+    try:
+        output = metric(example, prediction, None, None, None)
+        score = float(getattr(output, "score", output))
+    except LMError:
+        raise
+    except Exception as error:
+        raise CalibrationFailedError(subject, f"{who} raised {type(error).__name__}: {error}") from error
+    if not math.isfinite(score):
+        raise CalibrationFailedError(subject, f"{who} gave the score {score}")
+    return score

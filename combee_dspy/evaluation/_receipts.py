@@ -1,0 +1,170 @@
+"""What a held-out set is known by, and what pinning and reading it leave behind: plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from combee_dspy.evaluation._compare import PairedDifference
+from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
+from combee_dspy.hashing import canonical_json, digest_of, row_hash
+
+__all__ = ["HeldoutIdentity", "Receipt", "heldout_identity"]
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldoutIdentity:
+    """A held-out set as it is pinned, with the sets that it must stay apart from.
+
+    Attributes:
+        content: SHA-256 of its rows and of which of their fields are inputs, in any order: a mean does not
+            depend on it. A label that becomes an input makes another task.
+        digest: SHA-256 of its row hashes in their order, as logs show it.
+        metric: What scores it.
+        rows: Its row hashes, 16 hex digits each, in their order; empty where a run holds nothing out.
+        train: Row hashes of the training set.
+        validation: Row hashes of the validation set.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    content: str
+    digest: str
+    metric: str
+    rows: tuple[str, ...]
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+
+    @property
+    def n(self) -> float:
+        """How many independent rows it amounts to: Kish's n²/Σm² with m copies of a row."""
+        counts = Counter(self.rows).values()
+        return sum(counts) ** 2 / sum(count * count for count in counts) if counts else 0.0
+
+
+def heldout_identity(
+    rows: Sequence[Any], metric: str, *, train: Iterable[str] = (), validation: Iterable[str] = ()
+) -> HeldoutIdentity:
+    """Return what a held-out set is known by.
+
+    Args:
+        rows: Its examples; none where the run holds nothing out, so that a later one cannot hold out
+            what this one learned from.
+        metric: The metric's fingerprint.
+        train: Row hashes of the training set.
+        validation: Row hashes of the validation set.
+
+    Raises:
+        SplitOverlapError: A row is in another split too.
+    """
+    hashes = [row_hash(row) for row in rows]
+    shown = [
+        f"{digest} {canonical_json(sorted(map(str, row.inputs().keys())) if hasattr(row, 'inputs') else [])}"
+        for row, digest in zip(rows, hashes, strict=True)
+    ]
+    others = {"trainset": tuple(item[:16] for item in train), "valset": tuple(item[:16] for item in validation)}
+    short = tuple(item[:16] for item in hashes)
+    for name, other in others.items():
+        if shared := len(set(short) & set(other)):
+            raise SplitOverlapError("heldout", name, shared)
+    return HeldoutIdentity(
+        digest_of(sorted(shown)), digest_of(hashes), metric, short, others["trainset"], others["valset"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One step of the held-out contract, as the journal keeps it in an event of kind ``"receipt"``.
+
+    Attributes:
+        stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read: from here on
+            it counts as read, whatever happens; ``"read"`` with what it showed.
+        run: The run.
+        at: When, ISO 8601 with offset.
+        heldout: What is read, by which metric.
+        programs: Hashes of the programs before and after; empty at ``"pinned"``.
+        before: The first program's score per row, in the order of ``heldout.rows``; empty but at ``"read"``.
+        after: The second's.
+        difference: What they show; ``None`` but at ``"read"``.
+        detectable: The difference that the set could tell before it was read.
+        looks: How often other runs had read the same rows.
+        seed: The run's seed, from which the interval's resampling is derived.
+        models: Model name by role.
+        warnings: What makes the figures weaker than they look, in sentences.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    stage: Literal["pinned", "begun", "read"]
+    run: str
+    at: str
+    heldout: HeldoutIdentity
+    programs: tuple[str, ...] = ()
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
+    difference: PairedDifference | None = None
+    detectable: float = 0.0
+    looks: int = 0
+    seed: int = 0
+    models: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def discordance(self) -> float | None:
+        """Return the mean squared change of a row's score, at most 1.
+
+        For scores of 0 and 1 it is the share of rows that changed. ``None``
+        where both programs are one, or nothing was read: that measures nothing.
+        """
+        if self.stage != "read" or len(set(self.programs)) < 2:
+            return None
+        squares = [(new - old) ** 2 for old, new in zip(self.before, self.after, strict=True)]
+        return min(1.0, sum(squares) / len(squares))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON data that :meth:`from_dict` reads back."""
+        plain: dict[str, Any] = _RECEIPT.dump_python(self, mode="json")
+        return plain
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return canonical_json(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data: object) -> Receipt:
+        """Read what :meth:`to_dict` wrote, and nothing else.
+
+        Raises:
+            ArgumentValueError: A field is missing, unknown, or of another type; a figure is not finite.
+        """
+        try:
+            return _RECEIPT.validate_python(data)
+        except ValidationError as error:
+            raise _refused(error) from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        """Read what :meth:`to_json` wrote, and nothing else.
+
+        Raises:
+            ArgumentValueError: As for :meth:`from_dict`.
+        """
+        try:
+            return _RECEIPT.validate_json(text)
+        except ValidationError as error:
+            raise _refused(error) from error
+
+
+def _refused(error: ValidationError) -> ArgumentValueError:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "receipt"
+    remedy = "It is not as it was written: restore the journal."
+    return ArgumentValueError(f"receipt.{where}", first.get("input"), f"is refused: {first['msg']}", remedy)
+
+
+_RECEIPT: TypeAdapter[Receipt] = TypeAdapter(Receipt)
