@@ -119,7 +119,8 @@ class Scan:
     ) -> list[Reflection]:
         """Split or trim what takes more than its share of a call, a quarter unless another limit is given."""
         notes: list[str] = []
-        found = fit_reflections(reflections, limit or self.share, notes.append, max_parts=max_parts)
+        limit = self.share if limit is None else limit
+        found = fit_reflections(reflections, limit, notes.append, max_parts=max_parts)
         self._tell(notes)
         return found
 
