@@ -1,6 +1,6 @@
 """From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
 
-from combee_dspy.aggregators._base import Aggregator, CallCapacity, gathered, together
+from combee_dspy.aggregators._base import Aggregator, CallCapacity, arrived, gathered, together
 from combee_dspy.aggregators._kept import kept
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._plan import even_runs, shard_count
@@ -17,6 +17,7 @@ __all__ = [
     "Summarize",
     "TopK",
     "Union",
+    "arrived",
     "even_runs",
     "gathered",
     "kept",

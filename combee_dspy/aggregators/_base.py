@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import Strategy, StrategyContext
 
-__all__ = ["Aggregator", "CallCapacity", "gathered", "together"]
+__all__ = ["Aggregator", "CallCapacity", "arrived", "gathered", "together"]
 
 T = TypeVar("T")
 
