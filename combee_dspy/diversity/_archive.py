@@ -61,7 +61,7 @@ class Archive:
         if similarity <= threshold:
             return None
         place = found.index(similarity)
-        whom = f"the {place}. last candidate" if place else "its parent"
+        whom = f"the candidate {place} before it" if place else "its parent"
         return Refusal(f"similarity {similarity:.3f} to {whom} exceeds {threshold:.3f} ({embedder.name})")
 
     def add(self, texts: Mapping[str, str]) -> None:

@@ -1,0 +1,155 @@
+from itertools import pairwise
+from typing import ClassVar
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.diversity import Archive, Diversity, Embedder, Restart, Temperature, UpdateView
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, UnknownStrategyError
+
+
+class Unmeasured(Embedder):
+    name: ClassVar[str] = "unmeasured"
+
+    def embed(self, texts):
+        raise AssertionError("this costs money")
+
+
+def test_the_default_compares_and_does_nothing_else():
+    assert (Diversity().temperature, Diversity().restart, Diversity().max_draws) == (None, None, 3)
+    assert Diversity.off().max_draws == 1
+    assert pydantic.TypeAdapter(Restart).json_schema()["properties"]["patience"]["minimum"] == 1
+
+
+def test_an_embedder_without_a_known_threshold_needs_one():
+    with pytest.raises(ArgumentValueError, match="calibrate_threshold"):
+        Archive(Diversity(embedder=Unmeasured()))
+    Archive(Diversity(embedder=Unmeasured(), threshold=0.9))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"threshold": 1.0}, ArgumentValueError),
+        ({"threshold": "high"}, ArgumentError),
+        ({"recent": 0}, ArgumentValueError),
+        ({"max_draws": 1.5}, ArgumentError),
+        ({"temperature": 0.7}, ArgumentTypeError),
+        ({"restart": True}, ArgumentTypeError),
+        ({"embedder": "no-such"}, UnknownStrategyError),
+        ({"embedder": 7}, ArgumentTypeError),
+    ],
+)
+def test_wrong_options_are_refused(changes, error):
+    with pytest.raises(error):
+        Archive(Diversity(**changes))
+
+
+levels = st.floats(0, 2)
+
+
+@st.composite
+def schedules(draw):
+    start, end = draw(levels), draw(levels)
+    return Temperature(
+        start=start,
+        end=end,
+        updates=draw(st.integers(1, 40)),
+        raise_by=draw(st.floats(0, 0.5)),
+        patience=draw(st.integers(0, 4)),
+        highest=draw(st.floats(max(start, end), 2)),
+    )
+
+
+@given(schedules(), st.integers(0, 100), st.integers(0, 30))
+def test_temperatures_stay_within_the_bounds_and_staleness_never_lowers_them(schedule, update, stale):
+    planned = schedule.at(update)
+    assert min(schedule.start, schedule.end) - 1e-9 <= planned <= max(schedule.start, schedule.end) + 1e-9
+    assert planned <= schedule.at(update, stale) <= schedule.highest
+    assert schedule.at(update, schedule.patience) == planned
+
+
+@given(schedules())
+def test_it_starts_at_the_start_and_ends_at_the_end(schedule):
+    assert schedule.at(schedule.updates - 1) == pytest.approx(schedule.end)
+    assert schedule.at(schedule.updates + 50) == pytest.approx(schedule.end)
+    if schedule.updates > 1:
+        assert schedule.at(0) == pytest.approx(schedule.start)
+
+
+def test_it_falls_by_half_a_cosine_and_rises_with_each_stale_update_up_to_the_highest():
+    assert Temperature(1.0, 0.0, 5, highest=1.0).at(1) == pytest.approx(0.8535534)
+    constant = Temperature(0.7, 0.7, raise_by=0.2, patience=2, highest=1.2)
+    found = [constant.at(9, stale) for stale in range(7)]
+    assert found == pytest.approx([0.7, 0.7, 0.7, 0.9, 1.1, 1.2, 1.2])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"start": -0.1}, {"end": 2.1, "highest": 2}, {"start": float("nan")}, {"updates": 0}, {"start": 1.5}]
+)
+def test_temperatures_out_of_range_are_refused(changes):
+    with pytest.raises(ArgumentValueError, match="Temperature"):
+        Temperature(**changes)
+
+
+def history(scores, similarities=None, restarted=()):
+    found = zip(scores, similarities or [None] * len(scores), strict=True)
+    return [UpdateView(score, similarity, number in restarted) for number, (score, similarity) in enumerate(found)]
+
+
+PROGRESS = Restart(patience=3, min_progress=0.01, min_diversity=None)
+DIVERSITY = Restart(patience=3, min_progress=None, min_diversity=0.2)
+
+
+def test_no_progress_for_the_patience_starts_again():
+    assert PROGRESS.due(history([0.5, 0.5, 0.5])) is None
+    assert "0.0050 in 3 updates" in PROGRESS.due(history([0.5, 0.5, 0.505, 0.505]))
+    assert PROGRESS.due(history([0.5, 0.5, 0.5, 0.51])) is None
+    assert PROGRESS.due(history([0.4, 0.5, 0.5, 0.5])) is None
+
+
+def test_little_diversity_in_every_update_of_the_patience_starts_again():
+    scores = [0.1, 0.2, 0.3, 0.4]
+    assert "0.150" in DIVERSITY.due(history(scores, [0.1, 0.85, 0.9, 0.95]))
+    assert DIVERSITY.due(history(scores, [0.9, 0.9, 0.7, 0.9])) is None
+    assert DIVERSITY.due(history(scores[:2], [0.9, 0.9])) is None
+    assert DIVERSITY.due(history(scores[:3], [0.9, None, 0.9])) is None
+
+
+def test_one_bound_is_enough():
+    both = Restart(patience=2, min_progress=0.01, min_diversity=0.2)
+    assert "diversity" in both.due(history([0.1, 0.2, 0.3], [0.9] * 3))
+    assert "score" in both.due(history([0.1, 0.1, 0.1], [0.1] * 3))
+    assert both.due(history([0.1, 0.2, 0.3], [0.1] * 3)) is None
+
+
+def test_after_a_restart_the_count_begins_anew():
+    assert PROGRESS.due(history([0.5] * 6, restarted=(4,))) is None
+    assert PROGRESS.due(history([0.5] * 7, restarted=(4,))) is not None
+    assert DIVERSITY.due(history([0.5] * 6, [0.9] * 6, restarted=(4,))) is None
+    assert DIVERSITY.due(history([0.5] * 7, [0.9] * 7, restarted=(4,))) is not None
+
+
+@given(st.integers(1, 6), st.lists(st.tuples(st.floats(0, 1), st.none() | st.floats(0, 1)), max_size=40))
+def test_it_never_starts_again_twice_within_the_patience(patience, found):
+    rule = Restart(patience, 0.3, 0.3)
+    views, starts, best, again = [], [], 0.0, False
+    for number, (score, similarity) in enumerate(found, start=1):
+        best = max(best, score)
+        views.append(UpdateView(best, similarity, again))
+        again = rule.due(views) is not None
+        if again:
+            starts.append(number)
+    assert all(later - earlier >= patience for earlier, later in pairwise(starts))
+    assert not starts or starts[0] >= patience
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"patience": 0}, {"min_progress": 0}, {"min_diversity": 1.1}, {"min_progress": None, "min_diversity": None}],
+)
+def test_restarts_without_a_bound_or_out_of_range_are_refused(changes):
+    with pytest.raises(ArgumentValueError, match="Restart"):
+        Restart(**changes)
