@@ -3,6 +3,8 @@
 from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.artifacts._book import SECTIONS, Book, Bullet
 from combee_dspy.artifacts._deltas import Applied, Delta, apply_deltas
+from combee_dspy.artifacts._instruction import Instruction
+from combee_dspy.artifacts._online import OnlinePlaybook
 from combee_dspy.artifacts._playbook import Playbook
 from combee_dspy.artifacts._reading import ReadDeltas, read_deltas, read_tags
 from combee_dspy.artifacts._refine import Refined, refine
@@ -15,6 +17,8 @@ __all__ = [
     "Book",
     "Bullet",
     "Delta",
+    "Instruction",
+    "OnlinePlaybook",
     "Playbook",
     "ReadDeltas",
     "ReadText",

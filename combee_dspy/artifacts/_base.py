@@ -77,7 +77,7 @@ class Artifact(Strategy):
         Args:
             reflections: One for each position of the minibatch, which may be awaited any number of times.
             aggregator: The run's.
-            context: Names the component; its text is the newest that is known.
+            context: Names the component; its text is the one that the rollouts were made with.
         """
 
     @abstractmethod

@@ -22,9 +22,8 @@ _Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Budget(StoppingRule):
     """Stops when any one of its limits is reached.
 
-    Its limits are also what the search keeps to: nothing is begun that would pass one in
-    rollouts, updates or epochs. What calls, tokens, dollars and seconds come to is known
-    afterwards: what is in flight when such a limit is reached is finished and paid. A run that
+    Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM call
+    comes to is known afterwards only, so it is expected to come to what others of its kind did. A run that
     was resumed has one budget: what its earlier parts spent counts.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses

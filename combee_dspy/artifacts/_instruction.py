@@ -1,0 +1,90 @@
+"""The ``instruction`` artifact: what GEPA edits, with demonstrations and field descriptions beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import dspy
+from dspy.primitives.code_interpreter import CodeInterpreterError
+
+from combee_dspy._private import flex_sources, make_adapter
+from combee_dspy.aggregators import Aggregator
+from combee_dspy.artifacts._base import Artifact, Trajectory
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.operators import Operator, apply_components, seed_components, visible
+from combee_dspy.records import Lessons, Reflection
+from combee_dspy.strategies import StrategyContext, parameters
+
+__all__ = ["Instruction"]
+
+
+@parameters
+class Instruction(Artifact):
+    """GEPA's artifact: a predictor's instruction, and the code of ``dspy.Flex`` parts.
+
+    Args:
+        operators: Those that will edit it: demonstrations and field descriptions become components of their own, hidden
+            from selection, where one of them edits these. ``Combee`` fills it in.
+    """
+
+    name: ClassVar[str] = "instruction"
+    operators: tuple[Operator, ...] = ()
+
+    def seed(self, student: dspy.Module) -> dict[str, str]:
+        """Return instructions by predictor, code by path, then what is hidden."""
+        code = flex_sources(student)
+        found = seed_components(student, self.operators)
+        shown = {name: found[name] for name in visible(found)}
+        return {**shown, **code, **found}
+
+    def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
+        """Return a copy of the student with a candidate's texts; one that only raises where its code does not bind."""
+        code = flex_sources(student)
+        if not code:
+            return apply_components(student, candidate)
+        try:
+            built = make_adapter(student, _unscored).build_program(dict(candidate))
+        except (SyntaxError, CodeInterpreterError) as error:
+            return _Unbuildable(f"{type(error).__name__}: {error}")
+        return apply_components(built, {name: text for name, text in candidate.items() if name not in code})
+
+    def components(self, student: dspy.Module) -> tuple[str, ...]:
+        """Return predictors, then code."""
+        return tuple(visible(self.seed(student)))
+
+    async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
+        """Return GEPA's record as it is: it costs no call."""
+        if trajectory.record is None:
+            return None
+        return Reflection(trajectory.index, trajectory.record, trajectory.rollout.example_id)
+
+    async def learn(
+        self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
+    ) -> Lessons:
+        """Return what the aggregator makes of the records."""
+        return await aggregator.aggregate(reflections, context)
+
+    def apply(self, text: str, lessons: Lessons) -> str:
+        """Refuse: operators edit instructions, since an edit may take a call.
+
+        Raises:
+            ArgumentValueError: Always.
+        """
+        remedy = "Give operators to Combee, or an artifact such as 'playbook' that applies lessons itself."
+        raise ArgumentValueError("artifact", self.name, "applies no lessons by itself", remedy)
+
+
+class _Unbuildable(dspy.Module):
+    """Stands for a program whose code does not bind: every rollout of it fails, and says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+    def forward(self, **_: Any) -> Any:
+        raise RuntimeError(f"the code did not bind: {self.reason}")
+
+
+def _unscored(*_: object) -> float:
+    return 0.0

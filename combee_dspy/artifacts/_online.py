@@ -1,0 +1,197 @@
+"""A playbook that learns while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dspy
+
+from combee_dspy.aggregators import Aggregator, Union
+from combee_dspy.artifacts._base import Trajectory
+from combee_dspy.artifacts._book import Book
+from combee_dspy.artifacts._playbook import Playbook
+from combee_dspy.artifacts._text import read_text
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.hashing import row_hash
+from combee_dspy.records import FailedCall, Role, Rollout
+from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, takes_trace
+from combee_dspy.strategies import StrategyContext
+
+__all__ = ["OnlinePlaybook"]
+
+logger = logging.getLogger("combee_dspy")
+
+T = TypeVar("T")
+
+_COMPONENT = "playbook"
+_NOW = (0,)
+
+
+class OnlinePlaybook:
+    """Serves requests with a playbook, and learns from each batch after it was answered; without a search.
+
+        serving = OnlinePlaybook(program, metric, reflection_lm=lm, path="playbook.txt")
+        for batch in stream:
+            answers = serving.predict(batch)   # with what was learned before
+            serving.learn()                    # from these answers and their feedback
+
+    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A stream is no
+    held-out set: its score supports no claim. Used from one thread; who serves decides when to stop.
+
+    Args:
+        student: The program. Not changed; one that shows a playbook already goes on with it.
+        metric: GEPA's metric, with feedback.
+        reflection_lm: Reflects and curates; DSPy's setting by default.
+        artifact: What is learned, and how.
+        aggregator: Deals reflections to curators.
+        num_threads: Calls in flight at most.
+        path: A file that keeps the playbook after each batch; the next server goes on with it.
+        failure_score: The score of an answer that failed.
+        seed: Decides how reflections are dealt.
+    """
+
+    def __init__(  # noqa: PLR0913 - each has a default
+        self,
+        student: dspy.Module,
+        metric: Callable[..., Any],
+        *,
+        reflection_lm: dspy.BaseLM | None = None,
+        artifact: Playbook | None = None,
+        aggregator: Aggregator | None = None,
+        num_threads: int = 8,
+        path: str | Path | None = None,
+        failure_score: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self._student = student
+        self._metric = metric
+        self._lm = reflection_lm
+        self._artifact = artifact or Playbook()
+        self._aggregator = aggregator or Union()
+        self._num_threads = num_threads
+        self._path = None if path is None else Path(path)
+        self._failure_score = failure_score
+        self._seed = seed
+        self._text = self._artifact.seed(student)[_COMPONENT]
+        if self._path is not None and self._path.exists():
+            self._text = self._path.read_text(encoding="utf-8")
+        self._served: tuple[Trajectory, ...] = ()
+        self._scores: list[float] = []
+        self._batch = 0
+
+    @property
+    def text(self) -> str:
+        """The playbook so far, as text."""
+        return self._text
+
+    @property
+    def book(self) -> Book:
+        """The playbook so far."""
+        return read_text(self._text).book
+
+    @property
+    def online_score(self) -> float | None:
+        """Mean score of all answers, each made before its example was learned from; ``None`` before the first."""
+        return sum(self._scores) / len(self._scores) if self._scores else None
+
+    @property
+    def rollouts(self) -> tuple[Rollout, ...]:
+        """Those of the batch that was answered last and not learned from yet."""
+        return tuple(one.rollout for one in self._served)
+
+    def program(self) -> dspy.Module:
+        """Return the program with what has been learned so far."""
+        return self._artifact.build(self._student, {_COMPONENT: self._text})
+
+    def predict(self, batch: Sequence[dspy.Example]) -> tuple[dspy.Prediction | None, ...]:
+        """Answer a batch, all at once, with what was learned from earlier ones.
+
+        A batch that was not learned from is forgotten.
+
+        Returns:
+            One prediction per example; ``None`` where the program raised.
+
+        Raises:
+            ArgumentValueError: The batch is empty.
+            InfrastructureError: Rollouts kept failing for reasons outside the program.
+        """
+        if not batch:
+            raise ArgumentValueError("batch", batch, "is empty", "Give at least one example.")
+        program, sees_trace = self.program(), takes_trace(self._metric)
+        jobs = [
+            RolloutJob(program, one, row_hash(one), self._metric, self._failure_score, sees_trace=sees_trace)
+            for one in batch
+        ]
+
+        async def answered(slots: Slots) -> list[Rollout]:
+            return await asyncio.gather(*(slots.rollout(job, _NOW) for job in jobs))
+
+        rollouts = self._run(answered)
+        self._served = tuple(map(Trajectory, range(len(batch)), batch, rollouts))
+        self._scores += [rollout.score for rollout in rollouts]
+        return tuple(None if one.prediction is None else dspy.Prediction(**one.prediction) for one in rollouts)
+
+    def learn(self) -> str:
+        """Learn from the batch that was answered last, once, and return the playbook's text.
+
+        Raises:
+            InfrastructureError: The service of reflectors and curators kept failing; the batch can be learned from
+                again.
+        """
+        if self._served:
+            self._text = self._run(self._learned)
+            self._served = ()
+            self._batch += 1
+            self._keep()
+        return self._text
+
+    async def _learned(self, slots: Slots) -> str:
+        adapter = dspy.settings.adapter or dspy.JSONAdapter()
+
+        async def call(
+            signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+        ) -> dspy.Prediction | FailedCall:
+            return (await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)).outcome
+
+        context = StrategyContext(
+            _COMPONENT, self._text, call, _told, self._batch, self._seed, notes=self._artifact.task(self._student)
+        )
+        reflections = [asyncio.ensure_future(self._artifact.reflect(one, _COMPONENT, context)) for one in self._served]
+        try:
+            lessons = await self._artifact.learn(reflections, self._aggregator, context)
+        finally:
+            for task in reflections:
+                task.cancel()
+        return self._artifact.apply(self._text, lessons)
+
+    def _keep(self) -> None:
+        if self._path is not None:
+            partial = self._path.with_name(f"{self._path.name}.tmp")
+            partial.write_text(self._text, encoding="utf-8")
+            partial.replace(self._path)
+
+    def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:
+        async def slotted() -> T:
+            slots = Slots(Threads().start(self._num_threads), Fixed(self._num_threads))
+            try:
+                return await work(slots)
+            finally:
+                await slots.close()
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(slotted())
+        # A notebook's loop is running already: this one has a thread of its own, with the caller's DSPy settings.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(contextvars.copy_context().run, asyncio.run, slotted()).result()
+
+
+def _told(kind: str, **data: Any) -> None:
+    logger.warning("playbook: %s: %s", kind, ", ".join(f"{name}={value}" for name, value in data.items()))

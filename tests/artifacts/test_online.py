@@ -1,0 +1,137 @@
+"""Playbooks that learn from a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from dspy.lm15 import Message, Request, Response, Usage
+
+from combee_dspy.aggregators import SingleCall
+from combee_dspy.artifacts import OnlinePlaybook, Playbook
+from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
+
+RULE = re.compile(r"the word for \w+ is \w+")
+
+
+class Teller(dspy.Module):
+    """Knows the words that stand in its instruction; no LM is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.say = dspy.Predict(dspy.Signature("animal -> word", "Say the word."))
+
+    def forward(self, animal: str) -> dspy.Prediction:
+        if animal == "bug":
+            raise ValueError("no bugs")
+        known = re.search(rf"the word for {animal} is (\w+)", self.say.signature.instructions)
+        return dspy.Prediction(word=known[1] if known else "unknown")
+
+
+class Keeper:
+    """An engine whose model reflects and curates by copying rules; fails as often as it is told to."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+
+    def complete(self, request: Request) -> Response:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("nobody today")
+        said = str(request.messages[-1])
+        rules = list(dict.fromkeys(RULE.findall(said)))
+        if "key_insight" in said:
+            answer: dict[str, Any] = {"bullet_tags": {}, "key_insight": rules[-1] if rules else ""}
+        else:
+            rows = [{"op": "ADD", "section": "FORMATS", "content": rule} for rule in rules]
+            answer = {"operations": rows, "complete": True}
+        message = Message.assistant(json.dumps(answer))
+        return Response(id="one", model=request.model, message=message, finish_reason="stop", usage=Usage())
+
+
+def examples(*animals: str) -> list[dspy.Example]:
+    return [dspy.Example(animal=one, word=one[::-1]).with_inputs("animal") for one in animals]
+
+
+def metric(gold: Any, pred: Any, *_: Any) -> dspy.Prediction:
+    right = pred.word == gold.word
+    return dspy.Prediction(score=float(right), feedback=f"the word for {gold.animal} is {gold.word}")
+
+
+def serving(engine: Keeper | None = None, **more: Any) -> OnlinePlaybook:
+    lm = dspy.LM("scripted/keeper", engine=engine or Keeper(), cache=False, num_retries=0)
+    return OnlinePlaybook(Teller(), metric, reflection_lm=lm, **more)
+
+
+def test_it_answers_with_what_was_learned_before_and_keeps_it_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "playbook.txt"
+    first = serving(path=path)
+    assert first.online_score is None
+    assert [one.word for one in first.predict(examples("lynx", "wolf"))] == ["unknown", "unknown"]
+    assert not first.book.bullets
+    learned = first.learn()
+    assert {bullet.content for bullet in first.book.bullets} == {
+        "the word for lynx is xnyl",
+        "the word for wolf is flow",
+    }
+    assert first.learn() == learned, "a batch is learned from once"
+    assert [one.word for one in first.predict(examples("wolf", "hare"))] == ["flow", "unknown"]
+    assert first.online_score == pytest.approx(1 / 4)
+    # Another server goes on with it, and so does a program that was made from it.
+    assert serving(path=path).text == learned
+    assert "lynx is xnyl" in first.program().say.signature.instructions
+    assert OnlinePlaybook(first.program(), metric).text == learned
+
+
+def test_a_batch_that_nobody_learned_from_is_forgotten() -> None:
+    server = serving(aggregator=SingleCall())
+    server.predict(examples("lynx"))
+    server.predict(examples("wolf"))
+    server.learn()
+    assert [bullet.content for bullet in server.book.bullets] == ["the word for wolf is flow"]
+
+
+def test_an_answer_that_failed_is_none_and_is_learned_from() -> None:
+    server = serving()
+    assert server.predict(examples("bug", "lynx"))[0] is None
+    assert "no bugs" in str(server.rollouts[0].error)
+    server.learn()
+    assert server.rollouts == ()
+    with pytest.raises(ArgumentValueError, match="empty"):
+        server.predict([])
+
+
+def test_the_same_stream_teaches_the_same_whatever_runs_at_once() -> None:
+    texts = set()
+    for threads in (1, 8):
+        server = serving(num_threads=threads, seed=3, artifact=Playbook(rounds=2))
+        for batch in (examples("lynx", "wolf", "hare", "mole"), examples("lynx", "stoat")):
+            server.predict(batch)
+            server.learn()
+        texts.add(server.text)
+    assert len(texts) == 1
+
+
+def test_it_serves_where_a_loop_is_running_already() -> None:
+    async def notebook() -> str:
+        server = serving()
+        server.predict(examples("lynx"))
+        return server.learn()
+
+    assert "lynx is xnyl" in asyncio.run(notebook())
+
+
+def test_an_outage_is_raised_and_the_batch_can_be_learned_from_again() -> None:
+    engine = Keeper(failures=100)
+    server = serving(engine)
+    server.predict(examples("lynx"))
+    with pytest.raises(InfrastructureError):
+        server.learn()
+    assert not server.book.bullets
+    engine.failures = 0
+    assert "lynx is xnyl" in server.learn()
