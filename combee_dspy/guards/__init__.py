@@ -1,7 +1,7 @@
 """What no edit may break: a token budget, protected rules, placeholders, and no copies of training examples."""
 
 from combee_dspy.guards._check import GuardInput, check, without_copies
-from combee_dspy.guards._copies import CopyIndex, copied_in_demonstrations
+from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import Guards, check_program, guard_notes
 from combee_dspy.guards._placeholders import own_description, placeholders
 from combee_dspy.guards._section import bullets, read_section, write_section
@@ -13,7 +13,6 @@ __all__ = [
     "bullets",
     "check",
     "check_program",
-    "copied_in_demonstrations",
     "guard_notes",
     "own_description",
     "placeholders",

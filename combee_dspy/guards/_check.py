@@ -60,8 +60,7 @@ def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | Non
 
     Judged in this order, the first reason counts: that anything changes, the
     signature, placeholders, protected rules, the token budget, copied text.
-    Demonstrations are examples, so only the signature binds them;
-    :func:`~combee_dspy.guards.copied_in_demonstrations` counts what they show.
+    Demonstrations are examples, so only the signature binds them.
 
     Args:
         edit: What an operator returned, less the lines that :func:`without_copies` takes out.

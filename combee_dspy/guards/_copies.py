@@ -13,10 +13,9 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
-from combee_dspy.records import Demonstration
 from combee_dspy.reflections import is_media
 
-__all__ = ["CopyIndex", "copied_in_demonstrations"]
+__all__ = ["CopyIndex"]
 
 Hashes = NDArray[np.uint64]
 
@@ -78,10 +77,6 @@ class CopyIndex:
         start, end = max(_stretches(self._marked(words, exempt)), key=lambda found: found[1] - found[0], default=(0, 0))
         return " ".join(words[start:end])
 
-    def copied_words(self, text: str, exempt: Iterable[str] = ()) -> int:
-        """Return how many words of a text lie in copied stretches."""
-        return sum(self._marked(_words(text), exempt))
-
     def _marked(self, words: Sequence[str], exempt: Iterable[str]) -> list[bool]:
         """Return which words lie in a run that counts as a copy."""
         own = [_words(text) for text in exempt]
@@ -99,16 +94,6 @@ class CopyIndex:
             for start in np.flatnonzero(hit).tolist():
                 marked[start : start + size] = [True] * size
         return marked
-
-
-def copied_in_demonstrations(demonstrations: Iterable[Demonstration], copies: CopyIndex) -> int:
-    """Return how many words of demonstrations come from training examples.
-
-    Demonstrations are meant to show examples, so nothing refuses them for it; what
-    they show is counted by itself.
-    """
-    parts = (part for one in demonstrations for part in (one.inputs, one.outputs))
-    return sum(copies.copied_words(text) for part in parts for text in _values(part))
 
 
 def _words(text: str) -> list[str]:

@@ -4,9 +4,7 @@ from combee_dspy.operators._base import Operator, OperatorInput
 from combee_dspy.operators._checked import guard_input
 from combee_dspy.operators._components import (
     apply_components,
-    describe_fields,
     edit_components,
-    field_descriptions,
     operator_input,
     seed_components,
 )
@@ -44,12 +42,10 @@ __all__ = [
     "decode_demonstrations",
     "decode_fields",
     "demonstrations_key",
-    "describe_fields",
     "draw_operators",
     "edit_components",
     "encode_demonstrations",
     "encode_fields",
-    "field_descriptions",
     "fields_key",
     "guard_input",
     "is_hidden",

@@ -14,7 +14,7 @@ from combee_dspy.records import FailedCall, PredictorRun, Reflection, Refusal
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["ask", "numbered", "shown_runs", "within_range"]
+__all__ = ["ask", "numbered", "shown_runs"]
 
 _PER_RUN = 8
 _MIN_TOKENS = 64
@@ -53,12 +53,6 @@ def _constrained(signature: type[dspy.Signature]) -> type[dspy.Signature]:
 def numbered(lines: Sequence[str]) -> list[str]:
     """Return lines with numbers from 1, as a prompt shows them."""
     return [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
-
-
-def within_range(numbers: Sequence[int], most: int) -> Refusal | None:
-    """Return what is wrong with an answer that must name numbers from 1 to ``most``."""
-    wrong = [number for number in numbers if not 1 <= number <= most]
-    return Refusal(f"the answer holds {wrong[0]!r:.40}, which is no number from 1 to {most}") if wrong else None
 
 
 def shown_runs(given: OperatorInput, context: StrategyContext, max_tokens: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import read_section, write_section
-from combee_dspy.operators._asking import ask, numbered, shown_runs, within_range
+from combee_dspy.operators._asking import ask, numbered, shown_runs
 from combee_dspy.operators._base import Operator, OperatorInput
 from combee_dspy.operators._checked import checked, is_protected
 from combee_dspy.records import Edit, Refusal
@@ -76,9 +76,11 @@ class Delete(Operator):
             "most_lines": most,
         }
         numbers = await ask(context, NameUselessLines, inputs, "judge")
-        refused = numbers if isinstance(numbers, Refusal) else within_range(numbers, len(offered))
-        if refused is not None:
-            return refused
+        if isinstance(numbers, Refusal):
+            return numbers
+        wrong = [number for number in numbers if not 1 <= number <= len(offered)]
+        if wrong:
+            return Refusal(f"the answer holds {wrong[0]!r:.40}, which is no number from 1 to {len(offered)}")
         dropped = {offered[number - 1] for number in numbers}
         if not dropped:
             return Refusal("no line was named that should go")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import Demonstration
@@ -68,9 +68,6 @@ def encode_fields(descriptions: Mapping[str, str]) -> str:
     Raises:
         ArgumentTypeError: A name or a description is no text.
     """
-    if not all(isinstance(part, str) for pair in descriptions.items() for part in pair):
-        remedy = "Give texts by field name."
-        raise ArgumentTypeError("fields", dict(descriptions), "does not map texts to texts", remedy)
     return _encoded("fields", dict(descriptions))
 
 
@@ -80,17 +77,7 @@ def decode_demonstrations(text: str) -> tuple[Demonstration, ...]:
     Raises:
         ArgumentValueError: The text is something else.
     """
-    rows = _decoded("demonstrations", text, list) if text else []
-    for row in rows:
-        if not (
-            isinstance(row, dict)
-            and {"inputs", "outputs"} <= set(row) <= {"inputs", "outputs", "example_id"}
-            and isinstance(row["inputs"], dict)
-            and isinstance(row["outputs"], dict)
-            and isinstance(row.get("example_id", ""), str)
-        ):
-            raise _unreadable("demonstrations", text, "holds an entry that is no demonstration")
-    return tuple(Demonstration(row["inputs"], row["outputs"], row.get("example_id")) for row in rows)
+    return tuple(Demonstration(**row) for row in _decoded("demonstrations", text)) if text else ()
 
 
 def decode_fields(text: str) -> dict[str, str]:
@@ -99,48 +86,42 @@ def decode_fields(text: str) -> dict[str, str]:
     Raises:
         ArgumentValueError: The text is something else.
     """
-    fields: dict[str, str] = _decoded("fields", text, dict) if text else {}
-    if not all(isinstance(description, str) for description in fields.values()):
-        raise _unreadable("fields", text, "holds a description that is no text")
-    return fields
+    return _decoded("fields", text) if text else {}
+
+
+def _holds(what: str, value: Any) -> bool:
+    if what == "fields":
+        return isinstance(value, dict) and all(isinstance(text, str) for pair in value.items() for text in pair)
+    return isinstance(value, list) and all(
+        isinstance(row, dict)
+        and {"inputs", "outputs"} <= set(row) <= {"inputs", "outputs", "example_id"}
+        and isinstance(row["inputs"], dict)
+        and isinstance(row["outputs"], dict)
+        for row in value
+    )
 
 
 def _encoded(what: str, value: Any) -> str:
-    remedy = "Use plain JSON values: lists rather than tuples, string keys, finite numbers."
     try:
         # ASCII keeps lone surrogates and line separators harmless in whatever file this ends up in.
         text = json.dumps({what: value, "version": _VERSION}, sort_keys=True, allow_nan=False, separators=(",", ":"))
-        same = json.loads(text)[what] == value
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentTypeError(what, value, f"cannot be written as JSON: {error}", remedy) from error
-    if not same:
         # json.dumps accepts tuples and keys that are no strings, and returns them as something else.
-        raise ArgumentTypeError(what, value, "do not come back from JSON as they were", remedy)
-    return text
+        if json.loads(text)[what] == value and _holds(what, value):
+            return text
+        problem = "do not come back from JSON as they were"
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = f"cannot be written as JSON: {error}"
+    remedy = "Use plain JSON values: lists rather than tuples, string keys, finite numbers."
+    raise ArgumentTypeError(what, value, problem, remedy)
 
 
-def _decoded(what: str, text: str, kind: type) -> Any:
+def _decoded(what: str, text: str) -> Any:
     try:
-        data = json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(what, text, f"is no JSON: {error}") from error
-    if not isinstance(data, dict) or set(data) != {what, "version"} or not isinstance(data[what], kind):
-        raise _unreadable(what, text, f"holds no encoded {what}")
-    if data["version"] != _VERSION or isinstance(data["version"], bool):
-        raise _unreadable(what, text, f"has version {data['version']!r} where {_VERSION} is known")
+        raise ArgumentValueError(what, text, f"is no JSON: {error}", f"Give what encode_{what} wrote.") from error
+    known = isinstance(data, dict) and set(data) == {what, "version"} and data["version"] == _VERSION
+    if not known or not _holds(what, data[what]):
+        problem = f"holds no {what} of version {_VERSION}"
+        raise ArgumentValueError(what, text, problem, f"Give what encode_{what} wrote.")
     return data[what]
-
-
-def _unreadable(what: str, text: str, problem: str) -> ArgumentValueError:
-    return ArgumentValueError(what, text, problem, f"Give what encode_{what} returned.")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")

@@ -77,9 +77,11 @@ class Rephrase(Operator):
             return Refusal("there is nothing to reword")
         inputs = {"passages": passages, "manner": context.stream("manner").choice(self.manners)}
         reworded = await ask(context, RewordPassages, inputs, "reword")
-        refused = reworded if isinstance(reworded, Refusal) else self._fault(passages, reworded, given)
-        if refused is not None:
-            return refused
+        if isinstance(reworded, Refusal):
+            return reworded
+        fault = self._fault(passages, reworded, given)
+        if fault:
+            return Refusal(fault)
         texts = [text.strip() for text in reworded]
         if own.strip():
             own = texts.pop(0)
@@ -87,18 +89,18 @@ class Rephrase(Operator):
             lessons[place] = text
         return checked(Edit(instruction=write_section(own, lessons)), given, context)
 
-    def _fault(self, before: Sequence[str], after: Sequence[str], given: OperatorInput) -> Refusal | None:
-        """Return what is wrong with the answer's passages."""
+    def _fault(self, before: Sequence[str], after: Sequence[str], given: OperatorInput) -> str:
+        """Return what is wrong with the answer's passages, empty where nothing is."""
         if len(after) != len(before):
-            return Refusal(f"{len(before)} passages were to be reworded and the answer is {len(after)} passages")
+            return f"{len(before)} passages were to be reworded and the answer is {len(after)} passages"
         labels = labels_of(given.signature)
         for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
             if not new.strip():
-                return Refusal(f"passage {number} came back empty")
+                return f"passage {number} came back empty"
             tokens, most = estimate_tokens(new), int(estimate_tokens(old) * self.max_growth) + _SLACK_TOKENS
             if tokens > most:
-                return Refusal(f"passage {number} grew to {tokens:,} tokens of {most:,}")
+                return f"passage {number} grew to {tokens:,} tokens of {most:,}"
             fault = lost_fact(old, new, labels)
             if fault:
-                return Refusal(f"the rewording of passage {number} {fault}")
-        return None
+                return f"the rewording of passage {number} {fault}"
+        return ""

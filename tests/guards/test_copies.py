@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.guards import CopyIndex, copied_in_demonstrations
-from combee_dspy.records import Demonstration
+from combee_dspy.guards import CopyIndex
 
 
 def words(count, seed=0):
@@ -23,7 +22,6 @@ def test_a_run_is_copied_from_the_first_word_too_many():
     assert not copies.copied("Say: " + " ".join(LONG.split()[5:17]) + " and so on")
     thirteen = " ".join(LONG.split()[5:18])
     assert copies.copied(f"Say: {thirteen} and so on") == thirteen
-    assert copies.copied_words(f"Say: {thirteen} and so on") == 13
 
 
 def test_case_punctuation_and_markup_hide_nothing():
@@ -93,12 +91,6 @@ def test_scripts_without_spaces_count_by_character():
 def test_no_examples_and_no_text_are_no_copies():
     assert not CopyIndex([]).copied(LONG)
     assert not CopyIndex([{"question": LONG}]).copied("")
-
-
-def test_demonstrations_are_counted_by_themselves():
-    copies = CopyIndex([{"question": LONG, "answer": "yes"}])
-    shown = Demonstration({"question": LONG}, {"answer": "yes"})
-    assert copied_in_demonstrations([shown, Demonstration({"question": "mine"}, {"answer": "no"})], copies) == 40
 
 
 @given(st.integers(0, 27), st.integers(1, 40), st.text(alphabet="xyz ", max_size=40), st.integers(1, 16))

@@ -14,15 +14,14 @@ from combee_dspy.operators import (
     apply_components,
     decode_demonstrations,
     decode_fields,
-    describe_fields,
     edit_components,
     encode_demonstrations,
     encode_fields,
-    field_descriptions,
     operator_input,
     seed_components,
     visible,
 )
+from combee_dspy.operators._components import describe_fields, field_descriptions
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorCall, Refusal, Rollout
 
 NUMBER = st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
@@ -63,6 +62,12 @@ def test_descriptions_come_back_from_a_stable_text(descriptions):
     assert text.isascii()
     assert decode_fields(text) == descriptions
     assert encode_fields(dict(reversed(descriptions.items()))) == text
+
+
+def test_lone_surrogates_are_carried():
+    text = {"a": "\ud800"}
+    assert decode_fields(encode_fields(text)) == text
+    assert decode_demonstrations(encode_demonstrations([Demonstration(text, text)])) == (Demonstration(text, text),)
 
 
 def test_the_format_is_the_one_that_journals_hold():

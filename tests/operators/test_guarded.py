@@ -28,19 +28,12 @@ VALUES = {
     "seed_instruction": SEED,
     "lessons": Lessons("route", (Lesson("Look twice. " * 9), Lesson("Use percent."))),
 }
-OPERATORS = (Insert(max_tokens=60), Rewrite(), Delete(), Rephrase(), Reorder(), FewShotSwap(), InstructionChannel())
+OPERATORS = (Insert(max_tokens=60), Rewrite(), Delete(), Rephrase(), Reorder(), FewShotSwap())
+OPERATORS = (*OPERATORS, InstructionChannel(), InstructionChannel(max_tokens=1))
 LEAK = "Acme Holdings of Leeds asked on the third of May how much of its bridge loan had come back by June"
 
 TEXTS = st.text(max_size=30) | st.sampled_from(["instruction", "formula", RULE, SEED, "- x\nLessons learned:\n- y"])
 NUMBERS = st.integers(-1, 6)
-EXAMPLE = st.fixed_dictionaries(
-    {
-        "first_line": NUMBERS,
-        "last_line": NUMBERS,
-        "inputs": st.just({"question": "How much came back?"}),
-        "outputs": st.just({"formula": "roi"}),
-    }
-)
 
 
 @given(
@@ -51,7 +44,6 @@ EXAMPLE = st.fixed_dictionaries(
             "lines_to_drop": st.lists(NUMBERS, max_size=3),
             "new_order": st.permutations([1, 2, 3]) | st.lists(NUMBERS, max_size=4),
             "destinations": st.lists(TEXTS, min_size=2, max_size=2),
-            "worked_examples": st.lists(EXAMPLE, max_size=2),
             "shorter_lessons": st.lists(TEXTS, max_size=4),
         }
     ),

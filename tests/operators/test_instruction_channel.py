@@ -1,3 +1,4 @@
+import dspy
 import pytest
 
 from combee_dspy.guards import Guards
@@ -15,15 +16,8 @@ def place(bench, answer, **changes):
     return bench.apply(InstructionChannel(), {"destinations": answer}, **values)
 
 
-def show(bench, *examples, operator=None, **changes):
-    values = {"instruction": SHOWN, **changes}
-    return bench.apply(operator or InstructionChannel(), {"worked_examples": list(examples)}, **values)
-
-
-def example(first=2, last=4, question="How much came back?", formula="roi", **more):
-    # Plain JSON, as a journal gives an answer back.
-    inputs = {"question": question, **more}
-    return {"first_line": first, "last_line": last, "inputs": inputs, "outputs": {"formula": formula}}
+def show(bench, text, operator=None, **changes):
+    return bench.apply(operator or InstructionChannel(), instruction=text, **changes)
 
 
 def test_lessons_move_in_both_directions_word_for_word(bench):
@@ -84,51 +78,52 @@ def test_a_line_of_the_users_own_description_is_not_taken_for_the_lesson(bench):
     assert result.field_descriptions == {"question": "- One word.\nAny text.", "formula": "- One word."}
 
 
-def test_an_example_becomes_a_demonstration_and_joins_those_that_are_there(bench):
+def test_examples_become_demonstrations_by_code_and_join_those_that_are_there(bench):
     left = "Give the name of one formula from the book.\nBe brief."
-    assert show(bench, example()) == Edit(instruction=left, demonstrations=(CAME_BACK,))
+    assert show(bench, SHOWN) == Edit(instruction=left, demonstrations=(CAME_BACK,))
     old = Demonstration({"question": "Other?"}, {"formula": "npv"}, "a" * 64)
-    assert show(bench, example(), demonstrations=(old,)).demonstrations == (old, CAME_BACK)
+    more = f"{SHOWN}\n- **Formula**: npv\n- **Question**:  And what it is worth? \n\nLessons learned:\n- Be kind."
+    result = show(bench, more, demonstrations=(old,))
+    assert result.instruction == f"{left}\n\nLessons learned:\n- Be kind."
+    worth = Demonstration({"question": "And what it is worth?"}, {"formula": "npv"})
+    assert result.demonstrations == (old, CAME_BACK, worth)
+    assert bench.asked == []
+
+
+def test_an_example_that_is_there_already_leaves_the_instruction(bench):
+    result = show(bench, SHOWN, demonstrations=(CAME_BACK,))
+    assert "Example" not in result.instruction
+    assert result.demonstrations == (CAME_BACK,)
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    "text",
     [
-        ([example(formula="npv")], "does not say"),
-        ([example(question="How much came back, then?")], "does not say"),
-        ([example(question="")], "does not say"),
-        ([example(context="Answer")], "fields"),
-        ([example(2, 4, formula="come")], "does not say"),
-        ([example(1, 5)], "more than the example"),
-        ([example(0, 4)], "cannot be"),
-        ([example(4, 2)], "cannot be"),
-        ([example(2, 99)], "cannot be"),
-        ([example(), example()], "cannot be"),
-        ([{"first_line": 1}], "cannot be read"),
-        ([3], "cannot be read"),
-        ([], "no example"),
+        SHOWN.replace("Formula: roi", "Formula: another"),
+        SHOWN.replace("Formula: roi", "Answer: roi"),
+        SHOWN.replace("Formula: roi", "Formula:"),
+        SHOWN.replace("\nFormula", "\n\nFormula"),
+        "Question: How much came back?\nFormula: roi",
+        "For example, answer roi.",
     ],
+    ids=["type", "field", "no value", "apart", "nothing else", "no example"],
 )
-def test_an_example_that_is_none_is_refused_whole(bench, found, reason):
-    result = show(bench, *found)
-    assert isinstance(result, Refusal) and reason in result.reason
+def test_what_is_no_whole_example_stays_in_the_instruction(bench, text):
+    assert isinstance(show(bench, text), Refusal)
 
 
-def test_a_value_of_another_type_is_refused(bench):
-    result = show(bench, example(formula="How"), instruction=SHOWN.replace("Formula: roi", "Formula: How"))
-    assert isinstance(result, Refusal) and "type" in result.reason
-
-
-def test_a_demonstration_that_is_there_already_or_one_too_many_is_refused(bench):
-    assert isinstance(show(bench, example(), demonstrations=(CAME_BACK,)), Refusal)
+def test_one_demonstration_too_many_or_a_protected_line_keeps_examples_where_they_are(bench):
     old = tuple(Demonstration({"question": f"q{number}"}, {"formula": "npv"}) for number in range(2))
     for operator in (InstructionChannel(max_demonstrations=2), InstructionChannel(max_tokens=20)):
-        assert isinstance(show(bench, example(), operator=operator, demonstrations=old), Refusal)
+        assert isinstance(show(bench, SHOWN, operator, demonstrations=old), Refusal)
+    assert isinstance(show(bench, SHOWN, guards=Guards(keep=["Formula: roi"])), Refusal)
 
 
-def test_an_instruction_of_examples_alone_is_not_emptied(bench):
-    only = "Question: How much came back?\nFormula: roi"
-    assert isinstance(show(bench, example(1, 2), instruction=only), Refusal)
+def test_a_typed_value_is_shown_as_its_type(bench):
+    signature = dspy.Signature("question, limit: int -> reasoning, labels: list[str]")
+    text = 'Sort.\nQuestion: Which?\nLimit: 3\nLabels: ["a", "b"]'
+    (made,) = show(bench, text, signature=signature).demonstrations
+    assert (made.inputs, made.outputs) == ({"question": "Which?", "limit": 3}, {"labels": ["a", "b"]})
 
 
 def test_where_nothing_can_move_nobody_is_asked_and_a_failed_call_is_a_refusal(bench):
