@@ -1,6 +1,6 @@
 """Benchmarks: rows in pinned splits, a program to start from, and a score with feedback."""
 
-from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Metric, Source, Split
+from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Metric, Split
 from combee_dspy.benchmarks._load import benchmark_names, load_benchmark
 from combee_dspy.benchmarks._records import Reading, RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
@@ -21,7 +21,6 @@ __all__ = [
     "Reading",
     "RecordBenchmark",
     "RowSource",
-    "Source",
     "Split",
     "benchmark_names",
     "build_splits",

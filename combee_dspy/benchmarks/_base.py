@@ -5,38 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import dspy
 
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Availability", "Benchmark", "Card", "LoadedBenchmark", "Metric", "Source", "Split"]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One place where a benchmark's rows can come from.
-
-    Attributes:
-        kind: ``"generated"`` rows are made by a package; ``"path"`` is a file or folder that
-            the user has; ``"url"`` and ``"hub"`` (Hugging Face) are read over the network.
-        address: The path's form, the address, or the hub id.
-        revision: The commit that a hub id is pinned to, 40 hex digits; ``None`` where the
-            user names it or none applies.
-        note: What a reader must know, such as the layout.
-    """
-
-    kind: Literal["generated", "path", "url", "hub"]
-    address: str
-    revision: str | None = None
-    note: str = ""
-
-    def __str__(self) -> str:
-        pinned = f"@{self.revision[:12]}" if self.revision else ""
-        note = f" ({self.note})" if self.note else ""
-        return f"{self.kind} {self.address}{pinned}{note}"
+__all__ = ["Availability", "Benchmark", "Card", "LoadedBenchmark", "Metric", "Split"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +24,8 @@ class Card:
         licence: Licence of the rows.
         citation: What to cite with a result.
         size: Rows a split, in words.
-        sources: Where the rows can come from, the usual one first.
+        sources: Where the rows can come from, the usual one first: ``generated``, ``path``, ``url`` or
+            ``hub``, its address, the commit it is pinned to, and in brackets what a reader must know.
         scoring: The headline's rule in one sentence.
     """
 
@@ -56,7 +33,7 @@ class Card:
     licence: str
     citation: str
     size: str
-    sources: tuple[Source, ...]
+    sources: tuple[str, ...]
     scoring: str
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import dspy
 
-from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._base import Card, LoadedBenchmark
 from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
@@ -53,10 +53,10 @@ _CARD = Card(
     citation="XBRL-Agent; FinLoRA; ACE (Agentic Context Engineering), whose Formula task and scoring these are.",
     size="500 train, 164 validation, 136 held-out (ACE's split); about 0.4 MB",
     sources=(
-        Source("path", "DIR/{train,validation,test}.jsonl", note="ACE's split"),
-        Source("path", "FinLoRA/data", note="train/ and test/formula_*.jsonl"),
-        Source("url", "https://…", note="the folder or file of the same form"),
-        Source("hub", "owner/name", note="with revision=; no public one is known"),
+        "path DIR/{train,validation,test}.jsonl (ACE's split)",
+        "path FinLoRA/data (train/ and test/formula_*.jsonl)",
+        "url https://… (the folder or file of the same form)",
+        "hub owner/name (with revision=; no public one is known)",
     ),
     scoring="prediction and target, commas removed, equal as floats; a tolerant score beside it",
 )

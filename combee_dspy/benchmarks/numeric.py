@@ -12,31 +12,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import dspy
 
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["AnswerNumber", "Diagnosis", "Problem", "diagnose", "exact_metric", "plain_number", "tolerant_metric"]
-
-Problem = Literal[
-    "empty",
-    "unparsable",
-    "several-numbers",
-    "unit-symbol",
-    "scale-word",
-    "extra-text",
-    "separators",
-    "rounding",
-    "sign",
-    "percent-high",
-    "percent-low",
-    "magnitude",
-    "inverted",
-    "wrong",
-]
-"""What can be wrong with a numeric answer: how it is written first, then its value."""
+__all__ = ["AnswerNumber", "Diagnosis", "diagnose", "exact_metric", "plain_number", "tolerant_metric"]
 
 _ABSOLUTE = 0.005
 """Half a unit of the second decimal: targets carry two."""
@@ -57,6 +39,29 @@ _SCALES = {"thousand": 1e3, "k": 1e3, "million": 1e6, "mn": 1e6, "m": 1e6, "bill
 _SCALES["trillion"] = 1e12
 _NOISE = re.compile(r"[\s()+\-−–.]")
 
+_UNREADABLE = {
+    "empty": "got no answer.",
+    "several-numbers": "got {got}. It holds several numbers: give the final number alone.",
+    "unparsable": "got {got}, in which no number can be read. Give the number alone.",
+}
+_WRONG = {
+    "unit-symbol": "Leave out unit symbols such as $ and %.",
+    "scale-word": "Write the number out in full digits instead of words such as million.",
+    "extra-text": "Give the number alone, without other text.",
+    "separators": "Use a point for decimals and no other separators than commas between thousands.",
+    "rounding": "The value is right but rounded differently: give two decimals.",
+    "sign": "The sign is flipped.",
+    "percent-high": "The value is 100 times too large: a percentage where a plain fraction is wanted.",
+    "percent-low": "The value is 100 times too small: a fraction where a percentage is wanted.",
+    "magnitude": "The value is {many} times too {direction}: check thousands, millions and billions.",
+    "inverted": "The value is upside down: numerator and denominator are swapped.",
+    "wrong": "The value itself is wrong: check which quantities the question gives and how they combine.",
+}
+"""What can be wrong with a number, how it is written first, and what feedback says of it."""
+
+_Reading = tuple[float, tuple[str, ...]]
+"""A value that an answer may mean, and what is wrong with how it is written."""
+
 
 class AnswerNumber(dspy.Signature):
     """Answer the finance question with a number."""
@@ -76,22 +81,12 @@ class Diagnosis:
         tolerant: The value is right, however it is written. True where ``exact`` is.
         problems: What is wrong, most superficial first; empty where ``exact``.
         feedback: One or two sentences that say it, never empty.
-        expected: The target's value.
-        got: The value read from the prediction, ``None`` where none can be read.
     """
 
     exact: bool
     tolerant: bool
-    problems: tuple[Problem, ...]
+    problems: tuple[str, ...]
     feedback: str
-    expected: float
-    got: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    value: float
-    problems: tuple[Problem, ...] = ()
 
 
 def plain_number(text: str) -> float | None:
@@ -117,57 +112,53 @@ def diagnose(prediction: object, target: str) -> Diagnosis:
     if expected is None or not math.isfinite(expected):
         raise ArgumentValueError("target", target, "is not a finite number", "Check the benchmark's row.")
     text = "" if prediction is None else str(prediction)
-    value = plain_number(text)
-    if value is not None and value == expected:
-        return Diagnosis(True, True, (), f"Correct: {target}.", expected, value)
-    readings = _read(text)
-    if not isinstance(readings, list):
-        return Diagnosis(False, False, (readings,), _unreadable(readings, text, target), expected, None)
-    best = next((item for item in readings if _close(item.value, expected)), readings[0])
-    relation, factor = _relate(best.value, expected)
-    problems = best.problems + relation
-    tolerant = _close(best.value, expected)
-    feedback = " ".join([f"Wrong: expected {target}, got {_cut(text)}.", *(_say(item, factor) for item in problems)])
-    return Diagnosis(False, tolerant, problems, feedback, expected, best.value)
+    if plain_number(text) == expected:
+        return Diagnosis(True, True, (), f"Correct: {target}.")
+    line = " ".join(text.split())
+    got = repr(line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…")
+    readings = _read(text.strip())
+    if isinstance(readings, str):
+        feedback = f"Wrong: expected {target}, {_UNREADABLE[readings].format(got=got)}"
+        return Diagnosis(False, False, (readings,), feedback)
+    value, written = next((item for item in readings if _close(item[0], expected)), readings[0])
+    relation, factor = _relate(value, expected)
+    words = {"many": f"{max(factor, 1 / factor):,.0f}", "direction": "large" if factor > 1 else "small"}
+    said = [_WRONG[problem].format(**words) for problem in written + relation]
+    feedback = " ".join([f"Wrong: expected {target}, got {got}.", *said])
+    return Diagnosis(False, _close(value, expected), written + relation, feedback)
 
 
-def _read(text: str) -> list[_Reading] | Problem:
+def _read(text: str) -> list[_Reading] | str:
     """Return the possible values of an answer, the likeliest first, or why there is none."""
-    stripped = text.strip()
-    if not stripped:
+    if not text:
         return "empty"
     readings: list[_Reading] = []
-    value = plain_number(stripped)
+    value = plain_number(text)
     if value is not None:
         if not math.isfinite(value):
             return "unparsable"
-        readings.append(_Reading(value))
-    comma = _DECIMAL_COMMA.fullmatch(stripped)
-    if comma:
-        number = float(f"{comma[1]}{comma[2].replace('.', '')}.{comma[3]}")
-        readings.append(_Reading(number, ("separators",)))
-    return readings or _read_loosely(stripped)
+        readings.append((value, ()))
+    if comma := _DECIMAL_COMMA.fullmatch(text):
+        readings.append((float(f"{comma[1]}{comma[2].replace('.', '')}.{comma[3]}"), ("separators",)))
+    return readings or _read_loosely(text)
 
 
-def _read_loosely(text: str) -> list[_Reading] | Problem:
+def _read_loosely(text: str) -> list[_Reading] | str:
     # Read two at most: a long answer full of digits costs no more than a short one.
     matches = [match for match, _ in zip(_NUMBER.finditer(text), range(2), strict=False)]
-    if not matches:
-        return "unparsable"
-    if len(matches) > 1:
-        return "several-numbers"
+    if len(matches) != 1:
+        return "several-numbers" if matches else "unparsable"
     match = matches[0]
     before, after = text[: match.start()], text[match.end() :]
     value = float(_GROUPING.sub("", match[0]))
     if _MINUS_BEFORE.search(before) or (before.rstrip(" $€£¥").endswith("(") and after.lstrip(" %").startswith(")")):
         value = -value
-    problems: list[Problem] = []
+    problems: list[str] = []
     rest = before + " " + after
     if _SYMBOL.search(rest):
         problems.append("unit-symbol")
         rest = _SYMBOL.sub("", rest)
-    scale = _SCALE_AFTER.match(after)
-    if scale:
+    if scale := _SCALE_AFTER.match(after):
         problems.append("scale-word")
         value *= _SCALES[scale[1].lower()]
         rest = rest.replace(scale[1], "", 1)
@@ -175,13 +166,8 @@ def _read_loosely(text: str) -> list[_Reading] | Problem:
         problems.append("extra-text")
     if not math.isfinite(value):
         return "unparsable"
-    if not problems:
-        problems.append("separators" if _GROUPING.search(match[0]) else "extra-text")
-    found = tuple(problems)
-    readings = [_Reading(value, found)]
-    if _PERCENT_AFTER.match(after):
-        readings.append(_Reading(value / 100, found))
-    return readings
+    found = tuple(problems) or ("separators" if _GROUPING.search(match[0]) else "extra-text",)
+    return [(value, found), (value / 100, found)] if _PERCENT_AFTER.match(after) else [(value, found)]
 
 
 def _close(value: float, expected: float) -> bool:
@@ -189,28 +175,23 @@ def _close(value: float, expected: float) -> bool:
     return abs(value - expected) <= max(_ABSOLUTE + 1e-9, _RELATIVE * abs(expected))
 
 
-def _relate(value: float, expected: float) -> tuple[tuple[Problem, ...], float]:
+def _relate(value: float, expected: float) -> tuple[tuple[str, ...], float]:
     """Return how a value differs from the right one, and by which factor."""
-    if value == expected:
-        return (), 1.0
     if _close(value, expected):
-        return ("rounding",), 1.0
+        return (() if value == expected else ("rounding",)), 1.0
     if expected == 0 or value == 0:
         return ("wrong",), 1.0
     if _close(-value, expected):
         return ("sign",), 1.0
-    sign: tuple[Problem, ...] = ("sign",) if (value < 0) != (expected < 0) else ()
+    sign = ("sign",) if (value < 0) != (expected < 0) else ()
     size, right = abs(value), abs(expected)
-    if _scaled(size, right, 100.0):
-        return (*sign, "percent-high"), 100.0
-    if _scaled(size, right, 0.01):
-        return (*sign, "percent-low"), 0.01
+    for factor, name in ((100.0, "percent-high"), (0.01, "percent-low")):
+        if _scaled(size, right, factor):
+            return (*sign, name), factor
     for power in (3, -3, 6, -6, 9, -9, 1, -1):
         if _scaled(size, right, 10.0**power):
             return (*sign, "magnitude"), 10.0**power
-    if abs(size * right - 1) <= 0.01:
-        return (*sign, "inverted"), 1.0
-    return ("wrong",), 1.0
+    return ((*sign, "inverted") if abs(size * right - 1) <= 0.01 else ("wrong",)), 1.0
 
 
 def _scaled(size: float, right: float, factor: float) -> bool:
@@ -219,43 +200,8 @@ def _scaled(size: float, right: float, factor: float) -> bool:
     return abs(size / factor - right) <= max(_RELATIVE * right, min(slack, 0.05 * right))
 
 
-_SENTENCES: dict[Problem, str] = {
-    "unit-symbol": "Leave out unit symbols such as $ and %.",
-    "scale-word": "Write the number out in full digits instead of words such as million.",
-    "extra-text": "Give the number alone, without other text.",
-    "separators": "Use a point for decimals and no other separators than commas between thousands.",
-    "rounding": "The value is right but rounded differently: give two decimals.",
-    "sign": "The sign is flipped.",
-    "percent-high": "The value is 100 times too large: a percentage where a plain fraction is wanted.",
-    "percent-low": "The value is 100 times too small: a fraction where a percentage is wanted.",
-    "inverted": "The value is upside down: numerator and denominator are swapped.",
-    "wrong": "The value itself is wrong: check which quantities the question gives and how they combine.",
-}
-
-
-def _say(problem: Problem, factor: float) -> str:
-    if problem == "magnitude":
-        many = f"{max(factor, 1 / factor):,.0f}"
-        direction = "large" if factor > 1 else "small"
-        return f"The value is {many} times too {direction}: check thousands, millions and billions."
-    return _SENTENCES[problem]
-
-
-def _unreadable(problem: Problem, text: str, target: str) -> str:
-    if problem == "empty":
-        return f"Wrong: expected {target}, got no answer."
-    if problem == "several-numbers":
-        return f"Wrong: expected {target}, got {_cut(text)}. It holds several numbers: give the final number alone."
-    return f"Wrong: expected {target}, got {_cut(text)}, in which no number can be read. Give the number alone."
-
-
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…")
-
-
 def exact_metric(
-    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Score ``pred.answer`` against ``gold.answer``: 1.0 where equal as ACE compares, else 0.0, with feedback."""
     found = diagnose(getattr(pred, "answer", None), str(gold.answer))
@@ -263,7 +209,7 @@ def exact_metric(
 
 
 def tolerant_metric(
-    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
 ) -> dspy.Prediction:
     """Score like :func:`exact_metric`, forgiving how the value is written and rounded."""
     found = diagnose(getattr(pred, "answer", None), str(gold.answer))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import dspy
 
-from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Source
+from combee_dspy.benchmarks._base import Card, LoadedBenchmark
 from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks._splits import Row
@@ -56,11 +56,11 @@ _CARD = Card(
     ),
     size="300 train, 100 validation, 99 held-out (ACE's split), about 3 MB; FiNER-139 itself 103 MB zipped",
     sources=(
-        Source("path", "DIR/{train,validation,test}.jsonl", note="ACE's split"),
-        Source("path", "FinLoRA/data", note="train/ and test/finer_*_batched.jsonl"),
-        Source("path", "finer139.zip", note="FiNER-139, or the folder it unpacks to"),
-        Source("hub", _HUB, _COMMIT, "its zip file; the loading script is not run"),
-        Source("url", "https://…", note="any of these"),
+        "path DIR/{train,validation,test}.jsonl (ACE's split)",
+        "path FinLoRA/data (train/ and test/finer_*_batched.jsonl)",
+        "path finer139.zip (FiNER-139, or the folder it unpacks to)",
+        f"hub {_HUB}@{_COMMIT[:12]} (its zip file; the loading script is not run)",
+        "url https://… (any of these)",
     ),
     scoring="labels by position, case ignored: the share of right tags; a tolerant score beside it",
 )
@@ -78,7 +78,8 @@ class Finer(RecordBenchmark):
     Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
     training records are cut 75/25; FiNER-139's ``finer139.zip`` or the folder it unpacks to; or the hub id
     ``nlpaueb/finer-139``, of which a revision is pinned. Of FiNER-139's sentences the first records in
-    their order are made, 10,000 a split unless the split's size is given. :data:`PINS` has the digests of this project's figures.
+    their order are made, 10,000 a split unless the split's size is given. :data:`PINS` has the digests of
+    this project's figures.
 
     Attributes:
         label_list: Where the labels stand. ``"shared"``: once, in the output

@@ -63,7 +63,8 @@ def grade(
         entities: The numbers asked for, in the same order; missing ones are named by position.
         labels: Every label there is.
     """
-    official, loose = _split(prediction), _split_loosely(prediction)
+    official = _tags(prediction)
+    loose = [tag for item in _tags(prediction, r",\n;") if (tag := _plain(item))]
     valid = {label.casefold() for label in labels}
     results = []
     for place, right in enumerate(expected):
@@ -77,22 +78,11 @@ def grade(
     return results
 
 
-def _text(prediction: object) -> str:
-    if prediction is None:
-        return ""
+def _tags(prediction: object, separators: str = ",") -> list[str]:
     if isinstance(prediction, (list, tuple)):
-        return ",".join(str(item) for item in prediction[:_SHOWN])[:_READ]
-    return str(prediction)[:_READ]
-
-
-def _split(prediction: object) -> list[str]:
-    text = _text(prediction).strip()
-    return [item.strip() for item in text.split(",")] if text else []
-
-
-def _split_loosely(prediction: object) -> list[str]:
-    items = [_plain(item) for item in re.split(r"[,\n;]", _text(prediction))]
-    return [item for item in items if item]
+        prediction = ",".join(str(item) for item in prediction[:_SHOWN])
+    text = "" if prediction is None else str(prediction)[:_READ].strip()
+    return [item.strip() for item in re.split(f"[{separators}]", text)] if text else []
 
 
 def _plain(tag: str) -> str:
@@ -118,12 +108,7 @@ class TagMetric:
     labels: tuple[str, ...] = LABELS
 
     def __call__(
-        self,
-        gold: dspy.Example,
-        pred: dspy.Prediction,
-        trace: Any = None,
-        pred_name: str | None = None,
-        pred_trace: Any = None,
+        self, gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None
     ) -> dspy.Prediction:
         """Score a prediction."""
         expected = [tag.strip() for tag in str(gold.tags).split(",")]
@@ -135,24 +120,24 @@ class TagMetric:
 
     def _feedback(self, results: Sequence[TagResult], right: Sequence[bool], prediction: object) -> str:
         lines = [f"{sum(right)} of {len(right)} tags are right."]
-        lines += [self._line(number, item, ok) for number, (item, ok) in enumerate(zip(results, right, strict=True), 1)]
-        surplus = len(_split(prediction)) - len(results)
+        for number, (item, ok) in enumerate(zip(results, right, strict=True), 1):
+            lines.append(f'{number}. entity "{_short(item.entity)}": {self._said(item, ok)}')
+        surplus = len(_tags(prediction)) - len(results)
         if surplus > 0:
             lines.append(f"{surplus} answers too many were ignored: give {len(results)}, separated by commas.")
         return "\n".join(lines)
 
-    def _line(self, number: int, item: TagResult, ok: bool) -> str:
-        said = f'{number}. entity "{_short(item.entity)}": '
+    def _said(self, item: TagResult, ok: bool) -> str:
         if ok:
-            return f"{said}right, {item.expected}."
+            return f"right, {item.expected}."
         if item.got is None:
-            return f"{said}no answer; expected {item.expected}."
+            return f"no answer; expected {item.expected}."
         if item.known:
-            return f"{said}predicted {_short(item.got)}; expected {item.expected}."
+            return f"predicted {_short(item.got)}; expected {item.expected}."
         kind = f"which is none of the {len(self.labels)} labels"
         if item.tolerant:
             kind += " as it is written: give the label alone, exactly as listed"
-        return f"{said}predicted {_short(item.got)}, {kind}; expected {item.expected}."
+        return f"predicted {_short(item.got)}, {kind}; expected {item.expected}."
 
 
 def _short(text: str) -> str:

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """No network, and a note of whoever tried."""
+    tried: list[object] = []
+
+    def refuse(*args, **kwargs):
+        tried.append(args)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    yield
+    assert tried == []

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import pickle
+
+import dspy
+import pytest
+from benchmark_rows import REAL, label, pack, record, sentence, write
+
+from combee_dspy.benchmarks import Finer, load_benchmark
+from combee_dspy.benchmarks.finer import LABELS, PINS
+from combee_dspy.benchmarks.finer.records import batches, parse
+from combee_dspy.exceptions import ArgumentValueError, DataSourceError
+from combee_dspy.hashing import row_hash
+
+needs_real = pytest.mark.skipif(not (REAL / "finer").is_dir(), reason="the FiNER records are not beside the repository")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path / "ace", train=[record(1), record(2)], validation=[record(3)], test=[record(4)])
+
+
+def test_records_of_a_folder_become_splits_without_their_labels(folder, closed):
+    found = load_benchmark("finer", path=folder)
+    assert [len(split) for split in found.splits] == [2, 1, 1]
+    assert found.heldout.row_hashes == (row_hash(record(4)),)
+    example = found.train.examples[0]
+    assert example.inputs().keys() == ["questions"]
+    first = example.questions.splitlines()[0]
+    assert first == '1. entity "1.1" in sentence: "In year 1 the item 1 came to $ 1.1 million ."'
+    assert not any(name in example.questions for name in LABELS)
+    assert example.tags == record(1)["target"]
+    shown = found.signature.output_fields["tags"].json_schema_extra["desc"]
+    assert all(name in shown for name in LABELS)
+    assert isinstance(found.program(), dspy.ChainOfThought)
+    assert not isinstance(load_benchmark("finer", path=folder, reasoning=False).program(), dspy.ChainOfThought)
+    assert str(folder) in found.source
+
+
+def test_the_raw_form_is_kept_and_the_pins_are_the_same(folder):
+    shared, raw = Finer(folder).load(), Finer(folder, label_list="record").load()
+    assert raw.train.examples[0].context == record(1)["context"]
+    assert raw.pins == shared.pins
+    hidden = Finer(folder, label_list="hidden").load()
+    assert LABELS[0] not in str(hidden.signature.output_fields["tags"].json_schema_extra)
+
+
+def test_finloras_folder_is_cut_and_its_test_is_held_out(tmp_path):
+    root = tmp_path / "FinLoRA"
+    write(root / "data" / "train", finer_train_batched=[record(number) for number in range(60)])
+    write(root / "data" / "test", finer_test_batched=[record(number) for number in range(100, 110)])
+    found = load_benchmark("finer", path=root)
+    assert load_benchmark("finer", path=root / "data").pins == found.pins
+    assert len(found.heldout) == 10
+    assert len(found.train) + len(found.validation) == 60
+    assert len(found.validation) > 3
+    assert "75/25" in found.source
+
+
+def test_the_zip_file_beside_the_loading_script_is_read(tmp_path, closed):
+    rows = {
+        "train": [sentence(number) for number in range(10)],
+        "validation": [sentence(number) for number in range(20, 24)],
+        "test": [sentence(number, tags=5) for number in range(30, 34)],
+    }
+    odd = tmp_path / "a[b] c"
+    odd.mkdir()
+    found = load_benchmark("finer", path=pack(odd / "finer139.zip", **rows))
+    # Ten sentences of two numbers make five records of four; of five numbers in a sentence three are used.
+    assert [len(split) for split in found.splits] == [5, 2, 3]
+    assert found.train.examples[0].tags == ",".join(label(number) for number in (0, 1, 1, 2))
+    assert found.train.examples[0].entities == ["0.0", "0.1", "1.0", "1.1"]
+    assert "finer139.zip" in found.source
+    # A clone of the data set's repository, the unpacked files, and an archive with a folder in it hold the same rows.
+    write(tmp_path / "unpacked", **rows)
+    nested = pack(tmp_path / "nested.zip", under="finer139/", **rows)
+    for path in (odd, tmp_path / "unpacked", nested):
+        assert load_benchmark("finer", path=path).pins == found.pins
+    assert len(load_benchmark("finer", path=odd, train=2).train) == 2
+
+
+def test_archives_that_are_none_are_refused(tmp_path):
+    bad = tmp_path / "bad.zip"
+    bad.write_bytes(b"PK no")
+    with pytest.raises(DataSourceError, match="no readable zip"):
+        load_benchmark("finer", path=bad)
+    with pytest.raises(DataSourceError, match=r"no files named validation\.jsonl"):
+        load_benchmark("finer", path=pack(tmp_path / "half.zip", train=[sentence(1)]))
+    numbered = {**sentence(1), "ner_tags": [0, 0, 0, 5, 6, 0, 0]}
+    with pytest.raises(DataSourceError, match="numbers without names"):
+        load_benchmark("finer", path=pack(tmp_path / "n.zip", train=[numbered], validation=[numbered], test=[numbered]))
+
+
+def test_the_hub_id_means_its_zip_file_at_the_pinned_commit(monkeypatch, tmp_path):
+    asked = []
+    rows = {name: [sentence(10 * at + n) for n in range(4)] for at, name in enumerate(("train", "validation", "test"))}
+    here = pack(tmp_path / "finer139.zip", **rows)
+
+    def download(manager, address):
+        asked.append(address)
+        return str(here)
+
+    monkeypatch.setattr("datasets.DownloadManager.download", download)
+    found = load_benchmark("finer", path="nlpaueb/finer-139")
+    commit = "100fd7b3f61c8c38c575e80c18f784a89bb604f3"
+    assert asked == [f"hf://datasets/nlpaueb/finer-139@{commit}/finer139.zip"]
+    assert found.pins == load_benchmark("finer", path=here).pins
+    assert f"nlpaueb/finer-139@{commit}" in found.source
+    with pytest.raises(ArgumentValueError, match="40-digit"):
+        load_benchmark("finer", path="nlpaueb/finer-139", revision="main")
+    with pytest.raises(ArgumentValueError, match="40-digit"):
+        load_benchmark("finer", path="someone/finer")
+
+
+def test_one_file_is_cut_so_that_no_sentence_is_in_two_parts(tmp_path):
+    # Records come in threes that share a sentence.
+    rows = [record(number, sentence=f"Sentence of group {number // 3} says 1 .") for number in range(120)]
+    found = load_benchmark("finer", path=write(tmp_path, all=rows) / "all.jsonl")
+    parts = [{example.questions.split('sentence: "')[1][:24] for example in split.examples} for split in found.splits]
+    assert all(parts)
+    assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
+    assert sum(len(split) for split in found.splits) == 120
+    assert found.notes == ()
+
+
+def test_a_sentence_of_held_out_is_taken_out_of_the_others_and_said(tmp_path, caplog):
+    leak = record(9, sentence="A sentence that is in held-out .")
+    rows = {
+        "train": [record(1), leak],
+        "validation": [record(2)],
+        "test": [record(3, sentence="A sentence that is in held-out .")],
+    }
+    found = load_benchmark("finer", path=write(tmp_path, **rows))
+    assert found.train.row_hashes == (row_hash(record(1)),)
+    assert "1 rows of train share a sentence with heldout" in found.notes[0]
+    assert found.notes[0] in [entry.getMessage() for entry in caplog.records]
+
+
+def test_one_question_with_two_labels_is_known_noise_and_kept(tmp_path):
+    twice = {**record(1), "target": ",".join(LABELS[:4])}
+    first = 'entity "1.1" in sentence: "In year 1 the item 1 came to $ 1.1 million .'
+    second = 'entity "1.2" in sentence: "In year 1 the item 2 came to $ 1.2 million .'
+    twice["context"] = twice["context"].replace(second, first)
+    found = load_benchmark("finer", path=write(tmp_path, train=[twice], validation=[record(2)], test=[record(3)]))
+    assert set(found.known_noise) == {row_hash(twice)}
+    assert len(found.noisy_examples()) == 1
+    assert len(found.train) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"context": 3, "target": "A"}, "not both text"),
+        ({"context": "Hello", "target": "A"}, "no numbered question"),
+        ({**record(1), "target": "Goodwill,Goodwill"}, "asks 4 questions and the target holds 2"),
+        ({**record(1), "target": "Goodwill,,Goodwill,Goodwill"}, "holds 4 labels"),
+        ({**record(1), "target": "Goodwill,Goodwill,Goodwill,__import__('os').abort()"}, "among no record's labels"),
+    ],
+)
+def test_rows_that_are_not_finers_are_refused(tmp_path, bad, reason):
+    write(tmp_path, train=[record(8)], validation=[record(9)], test=[bad])
+    with pytest.raises(DataSourceError, match=reason):
+        load_benchmark("finer", path=tmp_path)
+
+
+def test_other_lists_of_labels_need_the_raw_form(tmp_path):
+    other = record(2, labels=",".join([*LABELS, "SomethingElse"]))
+    write(tmp_path, train=[record(1)], validation=[other], test=[record(3)])
+    with pytest.raises(DataSourceError, match="label_list='record'"):
+        load_benchmark("finer", path=tmp_path)
+    found = load_benchmark("finer", path=tmp_path, label_list="record")
+    assert "SomethingElse" in found.metric.labels
+
+
+def test_parameters_and_absence_are_said(folder, closed):
+    with pytest.raises(DataSourceError, match="no path is given"):
+        load_benchmark("finer")
+    with pytest.raises(ArgumentValueError, match="label_list"):
+        load_benchmark("finer", path=folder, label_list="all")
+    with pytest.raises(ArgumentValueError, match="train"):
+        load_benchmark("finer", path=folder, train=0)
+    assert Finer(folder).availability().here is True
+    assert Finer().availability().here is False
+    assert Finer(folder / "absent").availability().here is False
+    assert Finer("nlpaueb/finer-139").availability().here is None
+    assert Finer("https://example.org/finer139.zip").availability().here is None
+
+
+def test_slices_depend_on_the_rows_alone_and_are_said(tmp_path):
+    rows = [record(number) for number in range(12)]
+    write(tmp_path, train=rows, validation=[record(20)], test=[record(30), record(31)])
+    small, large = Finer(tmp_path, train=4).load(), Finer(tmp_path, train=8).load()
+    assert set(small.train.row_hashes) < set(large.train.row_hashes)
+    assert "4 of 12 rows" in small.notes[0]
+    write(tmp_path, train=rows[::-1])
+    assert set(Finer(tmp_path, train=4).load().train.row_hashes) == set(small.train.row_hashes)
+
+
+def test_a_sentence_that_quotes_a_question_starts_none():
+    row = record(1)
+    row["context"] = row["context"].replace(
+        "In year 1 the item 1", '9. What is best tag for entity "x" in sentence: "y'
+    )
+    found = parse(row)
+    assert not isinstance(found, str)
+    assert len(found.questions) == 4
+
+
+def test_batches_keep_a_smaller_last_one():
+    made = list(batches([sentence(1, tags=3), sentence(2, tags=3)]))
+    assert [row["target"].count(",") + 1 for row in made] == [4, 2]
+    assert all(not isinstance(parse(row), str) for row in made)
+
+
+def test_the_benchmarks_parts_survive_a_pickle(folder):
+    found = Finer(folder).load()
+    assert pickle.loads(pickle.dumps(found.metric)) == found.metric  # noqa: S301 - made here
+
+
+@needs_real
+def test_real_records_parse_and_score_one_against_themselves():
+    found = load_benchmark("finer", path=REAL / "finer", pin=PINS)
+    assert [len(split) for split in found.splits] == [300, 100, 99]
+    assert found.notes == ()
+    assert found.metric.labels == LABELS
+    # One record asks for the same number in the same sentence twice, with two labels.
+    assert len(found.noisy_examples()) == 1
+    for split in found.splits:
+        for example in split.examples:
+            assert found.metric(example, dspy.Prediction(tags=example.tags)).score == 1.0
+            assert len(example.entities) == 4
+
+
+@needs_real
+def test_the_raw_form_is_mostly_labels_and_the_shared_form_is_not():
+    raw = load_benchmark("finer", path=REAL / "finer", label_list="record")
+    shared = load_benchmark("finer", path=REAL / "finer")
+    sizes = [
+        sum(len(example[name]) for example in found.train.examples)
+        for found, name in ((raw, "context"), (shared, "questions"))
+    ]
+    assert sizes[1] < sizes[0] / 3

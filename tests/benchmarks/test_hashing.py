@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from decimal import Decimal
+from enum import Enum
+
+import dspy
+import numpy as np
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.hashing import canonical_json, digest_of, row_hash
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Model(pydantic.BaseModel):
+    value: int
+
+
+@dataclasses.dataclass
+class Record:
+    value: object
+
+
+class Plain:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+@given(st.dictionaries(st.text(), JSON_VALUES, max_size=4))
+def test_a_json_row_hashes_as_anyone_can_recompute(row):
+    text = json.dumps(row, sort_keys=True, separators=(",", ":"))
+    assert row_hash(row) == hashlib.sha256(text.encode()).hexdigest()
+
+
+@given(st.dictionaries(st.text(), JSON_VALUES, min_size=2, max_size=4))
+def test_key_order_does_not_count(row):
+    assert row_hash(dict(reversed(row.items()))) == row_hash(row)
+
+
+def test_example_hashes_all_fields_and_no_input_marks():
+    bare = dspy.Example(question="q", answer="a")
+    assert row_hash(bare) == row_hash(bare.with_inputs("question")) == row_hash({"answer": "a", "question": "q"})
+    assert row_hash(dspy.Example(question="q", answer="b")) != row_hash(bare)
+
+
+def test_internal_fields_of_dspy_do_not_count():
+    assert row_hash(dspy.Example(question="q", dspy_uuid="1")) == row_hash(dspy.Example(question="q"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, "1"),
+        (1, 1.0),
+        (1, True),
+        (None, "null"),
+        (float("nan"), float("inf")),
+        ({1: "a"}, {"1": "a"}),
+        ({"a", "b"}, {"a", "c"}),
+        (b"ab", b"ac"),
+        (Colour.RED, Colour.BLUE),
+        (Decimal("1.0"), Decimal("1.1")),
+        (dt.date(2024, 1, 1), dt.date(2024, 1, 2)),
+        (Model(value=1), Model(value=2)),
+        (Record(1), Record(2)),
+        (Plain(1), Plain(2)),
+        (np.zeros(2), np.zeros(3)),
+        (np.zeros(2), np.ones(2)),
+        (dspy.Image(url="https://example.org/a.png"), dspy.Image(url="https://example.org/b.png")),
+    ],
+)
+def test_different_values_hash_differently(one, other):
+    assert row_hash({"x": one}) != row_hash({"x": other})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Model(value=1),
+        lambda: Record(Plain([1, {2}])),
+        lambda: Plain({"a": Colour.RED}),
+        lambda: np.arange(3),
+        lambda: {"b", "a", 3},
+        lambda: dspy.Image(url="https://example.org/a.png"),
+        lambda: dspy.Prediction(a=1),
+        lambda: object(),
+    ],
+)
+def test_equal_content_in_other_objects_hashes_the_same(make):
+    assert row_hash({"x": make()}) == row_hash({"x": make()})
+
+
+def test_a_value_that_holds_itself_can_be_hashed():
+    loop: list[object] = [1]
+    loop.append(loop)
+    assert len(row_hash({"x": loop})) == 64
+
+
+def test_the_hash_is_the_same_in_a_process_with_another_hash_seed():
+    row = "{'x': {'b', 'a', 'c'}, 'y': frozenset({1, 2, 'z'})}"
+    code = f"from combee_dspy.hashing import row_hash; print(row_hash({row}))"
+    seen = set()
+    for seed in ("1", "2"):
+        done = subprocess.run(  # noqa: S603 - this interpreter, with a fixed program
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seen.add(done.stdout.strip())
+    assert seen == {row_hash({"x": {"b", "a", "c"}, "y": frozenset({1, 2, "z"})})}
+
+
+def test_what_is_no_row_is_refused():
+    with pytest.raises(ArgumentTypeError, match=r"dspy\.Example or a mapping"):
+        row_hash("question")
+
+
+def test_the_digest_depends_on_order_and_on_every_hash():
+    assert digest_of(["a", "b"]) != digest_of(["b", "a"])
+    assert digest_of(["ab"]) != digest_of(["a", "b"])
+    assert canonical_json({"b": 1, "a": "é"}) == '{"a":"\\u00e9","b":1}'
