@@ -6,6 +6,7 @@ from combee_dspy.operators._components import (
     apply_components,
     edit_components,
     operator_input,
+    predictor_runs,
     seed_components,
 )
 from combee_dspy.operators._delete import Delete
@@ -52,6 +53,7 @@ __all__ = [
     "operator_input",
     "operator_labels",
     "operator_weights",
+    "predictor_runs",
     "seed_components",
     "visible",
 ]

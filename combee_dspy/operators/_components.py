@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from combee_dspy.operators._encoding import (
     fields_key,
     visible,
 )
-from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Refusal, Rollout
+from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Rollout
 
 __all__ = [
     "apply_components",
@@ -29,6 +29,7 @@ __all__ = [
     "edit_components",
     "field_descriptions",
     "operator_input",
+    "predictor_runs",
     "seed_components",
 ]
 
@@ -83,11 +84,11 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
     return program
 
 
-def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str] | Refusal:
-    """Return the components that an edit changes, encoded, or why there are none.
+def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str]:
+    """Return the components that an edit changes, encoded; empty where there are none.
 
-    An edit of demonstrations or descriptions that are no component of the run is refused as
-    a whole: what it moved there would be lost.
+    An edit of demonstrations or descriptions that are no component of the candidate changes
+    nothing at all: what it moved there would be lost.
 
     Raises:
         ArgumentTypeError: The edit holds values that are not JSON.
@@ -100,11 +101,9 @@ def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> di
     if edit.field_descriptions is not None:
         key = fields_key(component)
         texts[key] = encode_fields({**decode_fields(parent.get(key, "")), **edit.field_descriptions})
-    missing = [key for key in texts if key not in parent]
-    if missing:
-        return Refusal(f"{missing[0]!r} is no component of this run")
-    changed = {key: text for key, text in texts.items() if text != parent[key]}
-    return changed or Refusal(f"{component} would not change")
+    if not all(key in parent for key in texts):
+        return {}
+    return {key: text for key, text in texts.items() if text != parent[key]}
 
 
 def operator_input(  # noqa: PLR0913 - one wiring point
@@ -114,7 +113,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     lessons: Lessons,
     *,
     seed: Mapping[str, str],
-    minibatch: Iterable[tuple[dspy.Example, Rollout]] = (),
+    runs: Sequence[PredictorRun] = (),
     guards: Guards | None = None,
     perfect_score: float = 1.0,
 ) -> OperatorInput:
@@ -126,7 +125,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
         candidate: The parent.
         lessons: What was learned about the component.
         seed: The candidate that is the student itself (see :func:`seed_components`).
-        minibatch: What the lessons were learned from. Answers that did not parse are left out.
+        runs: The predictor's part of the minibatch (see :func:`predictor_runs`).
         guards: The user's guards.
         perfect_score: The score of a success.
     """
@@ -135,7 +134,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
         demonstrations=decode_demonstrations(candidate.get(demonstrations_key(component), "")),
         signature=dict(student.named_predictors())[component].signature,
         lessons=lessons,
-        runs=tuple(_runs(component, minibatch)),
+        runs=tuple(runs),
         perfect_score=perfect_score,
         field_descriptions=decode_fields(candidate.get(fields_key(component), "")),
         guards=guards or Guards(),
@@ -144,15 +143,17 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     )
 
 
-def _runs(component: str, minibatch: Iterable[tuple[dspy.Example, Rollout]]) -> Iterator[PredictorRun]:
-    """Yield a predictor's calls in the rollouts, in order."""
+def predictor_runs(component: str, minibatch: Iterable[tuple[dspy.Example, Rollout]]) -> tuple[PredictorRun, ...]:
+    """Return a predictor's calls in the rollouts of a minibatch, in order. Answers that did not parse are left out."""
+    runs: list[PredictorRun] = []
     for example, rollout in minibatch:
         labels = dict(example.labels().items())
         first = True
         for call in rollout.calls:
             if call.predictor == component and call.outputs is not None:
-                yield PredictorRun(rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels)
+                runs.append(PredictorRun(rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels))
                 first = False
+    return tuple(runs)
 
 
 def field_descriptions(signature: Any) -> dict[str, str]:

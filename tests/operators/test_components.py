@@ -18,11 +18,12 @@ from combee_dspy.operators import (
     encode_demonstrations,
     encode_fields,
     operator_input,
+    predictor_runs,
     seed_components,
     visible,
 )
 from combee_dspy.operators._components import describe_fields, field_descriptions
-from combee_dspy.records import Demonstration, Edit, Lessons, PredictorCall, Refusal, Rollout
+from combee_dspy.records import Demonstration, Edit, Lessons, PredictorCall, Rollout
 
 NUMBER = st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
 VALUE = st.recursive(
@@ -152,7 +153,7 @@ def test_demonstrations_that_cannot_be_carried_are_no_component_and_stay_as_they
     assert "route::demonstrations" not in seed and "answer::demonstrations" in seed
     assert apply_components(program, seed).route.demos == program.route.demos
     edit = Edit(demonstrations=(Demonstration({"question": "q"}, {"formula": "roi"}),))
-    assert isinstance(edit_components(edit, "route", seed), Refusal)
+    assert edit_components(edit, "route", seed) == {}
 
 
 def test_an_edit_becomes_components_and_these_a_program():
@@ -168,7 +169,7 @@ def test_an_edit_becomes_components_and_these_a_program():
     assert field_descriptions(program.route.signature) == {"question": "Free text.", "formula": "Its short name."}
     assert student.route.signature is Route and student.route.demos == []
     assert program.answer.signature.equals(student.answer.signature)
-    assert edit_components(edit, "route", {**seed, **changed}) == Refusal("route would not change")
+    assert edit_components(edit, "route", {**seed, **changed}) == {}
     with pytest.raises(ArgumentValueError, match="rout"):
         apply_components(student, {"rout": "Choose."})
 
@@ -184,8 +185,8 @@ def test_operators_are_given_what_a_candidate_says_and_what_the_predictor_did():
         PredictorCall("answer", {"question": "q", "formula": "roi"}, {"answer": "1"}),
         PredictorCall("route", {"question": "again"}, {"formula": "irr"}),
     )
-    minibatch = [(example, Rollout("a" * 64, 0.5, calls=calls))]
-    given = operator_input(student, "route", parent, Lessons("route"), seed=seed, minibatch=minibatch)
+    runs = predictor_runs("route", [(example, Rollout("a" * 64, 0.5, calls=calls))])
+    given = operator_input(student, "route", parent, Lessons("route"), seed=seed, runs=runs)
     assert (given.instruction, given.seed_instruction) == ("Choose.", "Route.")
     assert given.field_descriptions["formula"] == "x"
     assert given.seed_field_descriptions["formula"] == "Its short name."
