@@ -6,9 +6,9 @@ from combee_dspy.artifacts._deltas import Applied, Delta, apply_deltas
 from combee_dspy.artifacts._instruction import Instruction
 from combee_dspy.artifacts._online import OnlinePlaybook
 from combee_dspy.artifacts._playbook import Playbook
-from combee_dspy.artifacts._reading import ReadDeltas, read_deltas, read_tags
-from combee_dspy.artifacts._refine import Refined, refine
-from combee_dspy.artifacts._text import ReadText, Rendered, read_text, render, write_text
+from combee_dspy.artifacts._reading import read_deltas, read_tags
+from combee_dspy.artifacts._refine import refine
+from combee_dspy.artifacts._text import ReadText, read_text, render, write_text
 
 __all__ = [
     "SECTIONS",
@@ -20,10 +20,7 @@ __all__ = [
     "Instruction",
     "OnlinePlaybook",
     "Playbook",
-    "ReadDeltas",
     "ReadText",
-    "Refined",
-    "Rendered",
     "Trajectory",
     "apply_deltas",
     "read_deltas",

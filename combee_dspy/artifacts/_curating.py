@@ -73,7 +73,7 @@ async def curated(
         max_tokens: Estimated tokens that curators see of the playbook.
         call_tokens: Estimated tokens that one call may take; ``None`` for no limit.
     """
-    shown = render(book, max_tokens).text
+    shown, _ = render(book, max_tokens)
 
     def calls(insights: Sequence[tuple[int, str]]) -> list[Sequence[tuple[int, str]]]:
         if call_tokens is None or not insights:
@@ -101,10 +101,10 @@ async def curated(
         return await together(ask(insights, shard, part) for part, insights in enumerate(calls(taught)))
 
     asked = await together(read(shard, positions) for shard, positions in enumerate(shards))
-    return _joined([call for shard in asked for call in shard], book, context)
+    return _joined([call for shard in asked for call in shard], context)
 
 
-def _joined(calls: Sequence[_Call], book: Book, context: StrategyContext) -> Curated:
+def _joined(calls: Sequence[_Call], context: StrategyContext) -> Curated:
     deltas: list[Delta] = []
     sources: dict[str, set[int]] = {}
     level: list[NodeOutput] = []
@@ -113,11 +113,11 @@ def _joined(calls: Sequence[_Call], book: Book, context: StrategyContext) -> Cur
             context.emit("error", where="curator", error=call.answer.error)
             level.append(NodeOutput(1, node, call.sources, (), call.answer.error))
             continue
-        read = read_deltas(getattr(call.answer, "operations", None), book, call.most)
-        for note in read.ignored:
+        asked, ignored = read_deltas(getattr(call.answer, "operations", None), call.most)
+        for note in ignored:
             context.emit("warning", text=f"curator {node}: ignored: {note}")
-        deltas += read.deltas
-        lines = tuple(map(_line, read.deltas))
+        deltas += asked
+        lines = tuple(map(_line, asked))
         for line in lines:
             sources.setdefault(line, set()).update(call.sources)
         level.append(NodeOutput(1, node, call.sources, lines))

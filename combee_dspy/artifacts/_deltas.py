@@ -54,15 +54,16 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A playbook after deltas.
+    """A playbook after a change.
 
     Attributes:
         book: The playbook.
-        ignored: What was not done and why, one sentence each, in a stated order.
+        notes: Deltas that were not done and why, or what refining joined and left out; one sentence each,
+            in a stated order.
     """
 
     book: Book
-    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def apply_deltas(book: Book, deltas: Iterable[Delta]) -> Applied:

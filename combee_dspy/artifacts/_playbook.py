@@ -18,7 +18,7 @@ from combee_dspy.artifacts._deltas import Delta, apply_deltas
 from combee_dspy.artifacts._refine import refine
 from combee_dspy.artifacts._reflecting import counts_of, reflected
 from combee_dspy.artifacts._text import read_text, render, write_text
-from combee_dspy.artifacts._trajectory import bullet_finder
+from combee_dspy.artifacts._trajectory import bullets_for
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
@@ -105,17 +105,17 @@ class Playbook(Artifact):
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student whose predictors show the playbook, as far as the budget allows."""
         text = candidate[_COMPONENT]
-        rendered = render(self._book(text), self.max_tokens)
+        shown, bullets = render(self._book(text), self.max_tokens)
         program: Any = student.deepcopy()
         for _, predictor in program.named_predictors():
             task, _ = self._apart(predictor.signature.instructions)
-            if self.field is None and rendered.text:
-                task = f"{task}\n\n{_BEGIN}\n{_HOW}\n\n{rendered.text}\n{_END}"
+            if self.field is None and shown:
+                task = f"{task}\n\n{_BEGIN}\n{_HOW}\n\n{shown}\n{_END}"
             predictor.signature = predictor.signature.with_instructions(task)
             if self.field is not None and self.field in predictor.signature.input_fields:
-                predictor.signature = _with_default(predictor.signature, self.field, rendered.text)
+                predictor.signature = _with_default(predictor.signature, self.field, shown)
         setattr(program, _WHOLE, text)
-        setattr(program, _SEEN, tuple(bullet.id for bullet in rendered.shown))
+        setattr(program, _SEEN, tuple(bullet.id for bullet in bullets))
         return program
 
     def components(self, student: dspy.Module) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Playbook(Artifact):
 
     async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
         """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it used."""
-        bullets = bullet_finder(context.text, self.max_tokens, self.most_bullets).find(trajectory)
+        bullets = bullets_for(trajectory, context.text, self.max_tokens, self.most_bullets)
         return await reflected(trajectory, bullets, context, ground_truth=self.ground_truth, rounds=self.rounds)
 
     async def learn(
@@ -164,15 +164,19 @@ class Playbook(Artifact):
             book = book.counted(counts["helpful"], counts["harmful"])
         applied = apply_deltas(book, [Delta.from_json(one) for one in lessons.deltas if one["op"] != _COUNT])
         refined = refine(applied.book, similarity=self.similarity, leave_at=self.leave_at)
-        for note in (*applied.ignored, *refined.notes):
+        for note in (*applied.notes, *refined.notes):
             logger.debug("playbook: %s", note)
         return write_text(refined.book)
 
     def _book(self, text: str) -> Book:
         """Read a playbook as a run goes on with it: the artifact's last section takes what fits nowhere else."""
-        read = read_text(text).book if text.strip() else Book((), self.sections)
-        own = (name for name in read.sections if name not in self.sections)
-        return Book(read.bullets, (*own, *self.sections))
+        if not text.strip():
+            return Book((), self.sections)
+        read = read_text(text)
+        for note in read.ignored:
+            logger.warning("playbook: %s, and is left out", note)
+        own = (name for name in read.book.sections if name not in self.sections)
+        return Book(read.book.bullets, (*own, *self.sections))
 
     def _apart(self, instruction: str) -> tuple[str, Book]:
         """Take an instruction apart into itself without a playbook, and the playbook in it."""

@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from combee_dspy.artifacts._book import Book, Bullet
+from combee_dspy.artifacts._deltas import Applied
 from combee_dspy.reflections import NearDuplicates
 
-__all__ = ["Refined", "refine"]
+__all__ = ["refine"]
 
 
-@dataclass(frozen=True, slots=True)
-class Refined:
-    """A playbook after refining.
-
-    Attributes:
-        book: The playbook.
-        joined: ``(id, id that took it in)`` of every near-duplicate.
-        left: Ids of the bullets that left because they harm.
-    """
-
-    book: Book
-    joined: tuple[tuple[str, str], ...] = ()
-    left: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was joined and what left, one sentence each."""
-        joined = (f"{one} was joined into {kept}: they say the same" for one, kept in self.joined)
-        return (*joined, *(f"{one} left: it harms more than it helps" for one in self.left))
-
-
-def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Refined:
+def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Applied:
     """Join near-duplicates and let harmful bullets go. Refining again changes nothing.
 
     Of near-duplicates (see :class:`combee_dspy.reflections.NearDuplicates`) the one that stands
@@ -44,17 +24,16 @@ def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Refined
         similarity: Jaccard similarity of word pairs from which two bullets count as one, in (0, 1].
         leave_at: Net harm at which a bullet leaves, at least 1.
     """
-    joined: list[tuple[str, str]] = []
-    left: list[str] = []
+    notes: list[str] = []
     while True:
-        left += [bullet.id for bullet in book.bullets if -bullet.value >= leave_at]
         kept = [bullet for bullet in book.bullets if -bullet.value < leave_at]
+        notes += [f"{one.id} left: it harms more than it helps" for one in book.bullets if one not in kept]
         # A longer wording may be near a third bullet, and sums may harm: until nothing changes any more.
-        bullets, found = _joined(kept, similarity)
+        bullets, joined = _joined(kept, similarity)
         book = Book(tuple(bullets), book.sections)
-        if not found:
-            return Refined(book, tuple(joined), tuple(left))
-        joined += found
+        if not joined:
+            return Applied(book, tuple(notes))
+        notes += [f"{one} was joined into {first}: they say the same" for one, first in joined]
 
 
 def _joined(bullets: list[Bullet], similarity: float) -> tuple[list[Bullet], list[tuple[str, str]]]:

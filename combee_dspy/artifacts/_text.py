@@ -9,27 +9,12 @@ from dataclasses import dataclass, replace
 from combee_dspy.artifacts._book import Book, Bullet
 from combee_dspy.reflections import estimate_tokens
 
-__all__ = ["ReadText", "Rendered", "line_of", "read_text", "render", "write_text"]
+__all__ = ["ReadText", "line_of", "read_text", "render", "write_text"]
 
 _LINE = re.compile(r"\[([^\s\[\]]{1,64})\] helpful=(\d{1,9}) harmful=(\d{1,9}) ::(?: (.*))?", re.DOTALL)
 _HEADING = re.compile(r"## +(\S.*?)\s*")
 _MORE = "    "
 _UNNAMED = "OTHER"
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A playbook as a model reads it.
-
-    Attributes:
-        text: The sections with their bullets; sections without any are left out.
-        shown: The bullets in it, in order.
-        left_out: Those that the budget had no room for, best first.
-    """
-
-    text: str
-    shown: tuple[Bullet, ...]
-    left_out: tuple[Bullet, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +41,12 @@ def write_text(book: Book) -> str:
     return _text(book.sections, book.bullets)
 
 
-def render(book: Book, max_tokens: int) -> Rendered:
-    """Return what of a playbook fits a budget, in the playbook's order.
+def render(book: Book, max_tokens: int) -> tuple[str, tuple[Bullet, ...]]:
+    """Return what a model reads of a playbook within a budget, and the bullets in it, in the playbook's order.
 
     Bullets are taken best first: by helpful minus harmful, then by helpful, then in the
     playbook's order. One that does not fit any more is left out, and the next is tried.
+    Sections without a bullet are left out too.
 
     Args:
         book: The playbook.
@@ -69,19 +55,18 @@ def render(book: Book, max_tokens: int) -> Rendered:
     best = sorted(book.bullets, key=lambda one: (-one.value, -one.helpful))
     taken: set[str] = set()
     headings: set[str] = set()
-    spent, left_out = 0, []
+    spent = 0
     for bullet in best:
         # Each line is rounded up on its own, so the sum never falls short of the text.
         heading = 0 if bullet.section in headings else estimate_tokens(f"## {bullet.section}\n\n") + 1
         cost = estimate_tokens(line_of(bullet) + "\n") + heading
         if spent + cost > max_tokens:
-            left_out.append(bullet)
             continue
         spent += cost
         taken.add(bullet.id)
         headings.add(bullet.section)
     shown = tuple(bullet for bullet in book.bullets if bullet.id in taken)
-    return Rendered(_text([name for name in book.sections if name in headings], shown), shown, tuple(left_out))
+    return _text([name for name in book.sections if name in headings], shown), shown
 
 
 def read_text(text: str) -> ReadText:

@@ -14,7 +14,7 @@ from combee_dspy.artifacts._text import read_text, render
 from combee_dspy.records import PredictorCall
 from combee_dspy.reflections import ngram_counts
 
-__all__ = ["BulletFinder", "bullet_finder", "trajectory_of", "truth_of"]
+__all__ = ["bullets_for", "trajectory_of", "truth_of"]
 
 _TOLD = 2_000
 _SIZES, _BUCKETS = (3, 4, 5), 4_096
@@ -46,40 +46,34 @@ def truth_of(trajectory: Trajectory) -> dict[str, Any]:
     return dict(trajectory.example.labels().items())
 
 
-class BulletFinder:
-    """Finds the bullets that the reflector of a trajectory is to judge.
+def bullets_for(trajectory: Trajectory, text: str, max_tokens: int, most: int) -> tuple[Bullet, ...]:
+    """Return the bullets that the reflector of a trajectory is to judge, in the playbook's order.
 
     Those whose ids the trajectory's outputs cite; where it cites none, those most like its
     inputs by their runs of characters.
 
     Args:
-        shown: The bullets that the program was shown.
-        most: The most bullets for one trajectory.
+        trajectory: What the program did.
+        text: The playbook.
+        max_tokens: Estimated tokens of it that the program was shown.
+        most: The most bullets.
     """
-
-    def __init__(self, shown: tuple[Bullet, ...], most: int) -> None:
-        self._shown = shown if most else ()
-        self._most = most
-        self._vectors = _vectors([bullet.content for bullet in self._shown])
-
-    def find(self, trajectory: Trajectory) -> tuple[Bullet, ...]:
-        """Return them in the playbook's order."""
-        if not self._shown:
-            return ()
-        said = _said(trajectory)
-        places = [place for place, bullet in enumerate(self._shown) if _cites(said, bullet.id)]
-        if not places:
-            given = " ".join(str(value) for value in trajectory.example.inputs().values())
-            alike = (self._vectors @ _vectors([given[:_TOLD]]).T).toarray()[:, 0]
-            best = sorted(range(len(self._shown)), key=lambda place: (-float(alike[place]), place))
-            places = [place for place in best[: self._most] if alike[place] > 0]
-        return tuple(self._shown[place] for place in sorted(places[: self._most]))
+    bullets, vectors = _shown(text, max_tokens)
+    said = _said(trajectory)
+    places = [place for place, bullet in enumerate(bullets) if _cites(said, bullet.id)]
+    if not places and bullets:
+        given = " ".join(str(value) for value in trajectory.example.inputs().values())
+        alike = (vectors @ _vectors([given[:_TOLD]]).T).toarray()[:, 0]
+        best = sorted(range(len(bullets)), key=lambda place: (-float(alike[place]), place))
+        places = [place for place in best[:most] if alike[place] > 0]
+    return tuple(bullets[place] for place in sorted(places[:most]))
 
 
 @lru_cache(maxsize=8)
-def bullet_finder(text: str, max_tokens: int, most: int) -> BulletFinder:
-    """Return the finder for a playbook's text: all trajectories of a minibatch share one."""
-    return BulletFinder(render(read_text(text).book, max_tokens).shown, most)
+def _shown(text: str, max_tokens: int) -> tuple[tuple[Bullet, ...], Any]:
+    """Return the bullets in sight and their vectors: all trajectories of a minibatch share them."""
+    _, bullets = render(read_text(text).book, max_tokens)
+    return bullets, _vectors([bullet.content for bullet in bullets])
 
 
 def _vectors(texts: list[str]) -> Any:

@@ -118,7 +118,7 @@ def budget(view: BatchView) -> Bound | None:
     validations = max(1, min(most, affordable))
     left = view.remaining_rollouts - validations * view.validation_size
     limit = left // each
-    if view.screen is not None and limit > view.screen:
+    if view.screen is not None and limit >= view.screen:
         limit = left - view.children * view.screen
     reason = (
         f"{view.remaining_rollouts} rollouts are left: {validations} × {view.validation_size} for validation, "

@@ -126,7 +126,25 @@ def ask(rule: StoppingRule, view: RunView) -> str | None:
 
 
 @parameters
-class AnyOf(StoppingRule):
+class _Composed(StoppingRule):
+    rules: tuple[StoppingRule, ...]
+
+    def __post_init__(self) -> None:
+        if not self.rules:
+            # all() of nothing would stop at once, any() of nothing never.
+            raise ArgumentValueError("rules", self.rules, "is empty", "Give at least one stopping rule.")
+
+    def needs(self) -> frozenset[str]:
+        """Return what any of its rules needs."""
+        return frozenset[str]().union(*(rule.needs() for rule in self.rules))
+
+    def reasons(self, view: RunView) -> list[str]:
+        """Return the reasons of the rules that would stop; all are asked, so that a broken one is heard of."""
+        return [reason for rule in self.rules if (reason := ask(rule, view)) is not None]
+
+
+@parameters
+class AnyOf(_Composed):
     """Stops when one of its rules would; ``a | b``.
 
     Args:
@@ -134,26 +152,18 @@ class AnyOf(StoppingRule):
     """
 
     name: ClassVar[str] = "any-of"
-    rules: tuple[StoppingRule, ...]
-
-    def __post_init__(self) -> None:
-        _require_rules(self.rules)
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of the rules that would stop, or ``None``."""
-        return "; ".join(_reasons(self.rules, view)) or None
+        return "; ".join(self.reasons(view)) or None
 
     def limits(self) -> Limits:
         """Return the smallest limits of its rules."""
         return reduce(operator.or_, (rule.limits() for rule in self.rules))
 
-    def needs(self) -> frozenset[str]:
-        """Return what any of its rules needs."""
-        return frozenset[str]().union(*(rule.needs() for rule in self.rules))
-
 
 @parameters
-class AllOf(StoppingRule):
+class AllOf(_Composed):
     """Stops when all of its rules would; ``a & b``.
 
     Args:
@@ -161,35 +171,16 @@ class AllOf(StoppingRule):
     """
 
     name: ClassVar[str] = "all-of"
-    rules: tuple[StoppingRule, ...]
-
-    def __post_init__(self) -> None:
-        _require_rules(self.rules)
 
     def check(self, view: RunView) -> str | None:
         """Return the reasons of all rules, or ``None`` where one would go on."""
-        reasons = _reasons(self.rules, view)
+        reasons = self.reasons(view)
         return "; ".join(reasons) if len(reasons) == len(self.rules) else None
 
     def limits(self) -> Limits:
         """Return the largest limits of its rules, and none where one of them has none."""
         return reduce(operator.and_, (rule.limits() for rule in self.rules))
 
-    def needs(self) -> frozenset[str]:
-        """Return what any of its rules needs."""
-        return frozenset[str]().union(*(rule.needs() for rule in self.rules))
 
-
-def _reasons(rules: Iterable[StoppingRule], view: RunView) -> list[str]:
-    # All of them are asked, so that a rule that cannot answer is heard of wherever it stands.
-    return [reason for rule in rules if (reason := ask(rule, view)) is not None]
-
-
-def _require_rules(rules: tuple[StoppingRule, ...]) -> None:
-    if not rules:
-        # all() of nothing would stop at once, any() of nothing never.
-        raise ArgumentValueError("rules", rules, "is empty", "Give at least one stopping rule.")
-
-
-def _parts(rule: StoppingRule, kind: type[AnyOf] | type[AllOf]) -> tuple[StoppingRule, ...]:
+def _parts(rule: StoppingRule, kind: type[_Composed]) -> tuple[StoppingRule, ...]:
     return rule.rules if isinstance(rule, kind) else (rule,)
