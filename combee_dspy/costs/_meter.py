@@ -90,10 +90,14 @@ class Meter(BaseCallback):
         """Return what has been counted so far, sorted by role and model."""
         with self._lock:
             lines = sorted(self._lines.items())
-        return tuple(
-            CallUsage(cast("Role", role), model, *line[:5], None if line[5] is None else line[5] / _PICO, *line[6:])
-            for (role, model), line in lines
-        )
+        found = []
+        for (role, model), (calls, errors, cached, prompt, completion, pico, gpu, seconds) in lines:
+            dollars = None if pico is None else pico / _PICO
+            usage = CallUsage(
+                cast("Role", role), model, calls, errors, cached, prompt, completion, dollars, gpu, seconds
+            )
+            found.append(usage)
+        return tuple(found)
 
     @property
     def prompt_hash(self) -> str:
@@ -242,7 +246,8 @@ class _ForLMs(list[Any]):
 
     def __init__(self, others: Any, meter: Meter) -> None:
         super().__init__(others)
-        self._meters = (*(others._meters if isinstance(others, _ForLMs) else ()), meter)
+        outer: tuple[Meter, ...] = others._meters if isinstance(others, _ForLMs) else ()
+        self._meters = (*outer, meter)
 
     def __add__(self, own: Any) -> Any:
         found = [*self, *own]

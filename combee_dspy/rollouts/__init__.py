@@ -1,9 +1,12 @@
 """Running programs: one rollout, slots with priorities and a limit that adapts, retries, and executors."""
 
+from combee_dspy.rollouts._adaptive import Adaptive
 from combee_dspy.rollouts._ask import arun_call, run_call
+from combee_dspy.rollouts._asyncio import Asyncio, LoopSession
 from combee_dspy.rollouts._base import Executor, ExecutorSession
-from combee_dspy.rollouts._batching import Batching
+from combee_dspy.rollouts._batching import Batching, Priority
 from combee_dspy.rollouts._codec import (
+    NotStorableError,
     decode_answer,
     decode_rollout,
     decode_value,
@@ -12,39 +15,62 @@ from combee_dspy.rollouts._codec import (
     encode_value,
 )
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
+from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, queue_at_least, variance_below, waited
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
-from combee_dspy.rollouts._limits import Fixed, Limit
+from combee_dspy.rollouts._limits import Dispatch, Fixed, Limit, Outcome
+from combee_dspy.rollouts._lms import another_draw, draw_again, lms_of, predictors_of, repeats_itself
+from combee_dspy.rollouts._patient import patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
-from combee_dspy.rollouts._slots import Priority, Slots
+from combee_dspy.rollouts._slots import Slots
 from combee_dspy.rollouts._threads import Threads, ThreadSession
 
 __all__ = [
+    "Adaptive",
     "Answer",
+    "Asyncio",
     "Batching",
     "CallJob",
+    "Dispatch",
     "Executor",
     "ExecutorSession",
     "Fixed",
+    "FlushRule",
+    "FlushView",
     "InfrastructureFaultError",
     "Limit",
+    "LoopSession",
     "Metric",
+    "NotStorableError",
+    "Outcome",
     "Priority",
     "RolloutJob",
     "Slots",
     "ThreadSession",
     "Threads",
+    "another_draw",
     "arun_call",
     "arun_rollout",
+    "at_once",
     "decode_answer",
     "decode_rollout",
     "decode_value",
+    "draw_again",
     "encode_answer",
     "encode_rollout",
     "encode_value",
     "fingerprint",
     "fingerprints",
+    "lms_of",
+    "patient",
+    "patient_program",
+    "predictors_of",
+    "queue_at_least",
     "read_score",
+    "repeats_itself",
     "run_call",
     "run_rollout",
     "takes_trace",
+    "tell_rejected",
+    "variance_below",
+    "waited",
 ]

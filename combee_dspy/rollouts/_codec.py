@@ -27,7 +27,15 @@ import pydantic
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._jobs import Answer
 
-__all__ = ["decode_answer", "decode_rollout", "decode_value", "encode_answer", "encode_rollout", "encode_value"]
+__all__ = [
+    "NotStorableError",
+    "decode_answer",
+    "decode_rollout",
+    "decode_value",
+    "encode_answer",
+    "encode_rollout",
+    "encode_value",
+]
 
 _MARK = "$"
 _LARGEST = 2**63
@@ -41,17 +49,16 @@ class NotStorableError(Exception):
 def encode_rollout(rollout: Rollout) -> dict[str, Any]:
     """Return a rollout as JSON values; with ``"partial": true`` where some of its values have no JSON form."""
     lost: list[str] = []
-    prediction = None if rollout.prediction is None else _encode_fields(rollout.prediction, lost)
-    data = {
+    data: dict[str, Any] = {
         "example_id": rollout.example_id,
         "score": rollout.score,
-        "prediction": prediction,
+        "prediction": _fields(rollout.prediction, lost),
         "calls": [
             {
                 "predictor": call.predictor,
-                "inputs": _encode_fields(call.inputs, lost),
-                "outputs": None if call.outputs is None else _encode_fields(call.outputs, lost),
-                "completion": call.completion,
+                "inputs": _fields(call.inputs, lost),
+                "outputs": _fields(call.outputs, lost),
+                **({"completion": _encode(call.completion)} if call.completion else {}),
             }
             for call in rollout.calls
         ],
@@ -60,14 +67,10 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
         "queue_seconds": rollout.queue_seconds,
         "prompt_hash": rollout.prompt_hash,
     }
-    for name in ("feedback", "error", "failed_in"):
+    for name in ("feedback", "error", "failed_in", "objective_scores"):
         if value := getattr(rollout, name):
-            data[name] = _encode(value)
-    if rollout.objective_scores:
-        data["objective_scores"] = dict(rollout.objective_scores)
-    if lost:
-        data["partial"] = True
-    return data
+            data[name] = _encode(value if isinstance(value, str) else dict(value))
+    return {**data, "partial": True} if lost else data
 
 
 def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
@@ -75,43 +78,23 @@ def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
     if data.get("partial"):
         return None
     try:
-        return Rollout(
-            data["example_id"],
-            data["score"],
-            decode_value(data.get("feedback", "")),
-            data.get("objective_scores", {}),
-            decode_value(data.get("error")),
-            data.get("failed_in"),
-            decode_value(data["prediction"]),
-            tuple(
-                PredictorCall(
-                    call["predictor"],
-                    decode_value(call["inputs"]),
-                    decode_value(call["outputs"]),
-                    decode_value(call["completion"]),
-                )
-                for call in data["calls"]
-            ),
-            tuple(CallUsage(*row) for row in data["usage"]),
-            data["seconds"],
-            data["queue_seconds"],
-            data["prompt_hash"],
-        )
+        known = {name: decode_value(value) for name, value in data.items() if name not in ("usage", "calls")}
+        calls = tuple(PredictorCall(**decode_value(call)) for call in data["calls"])
+        return Rollout(**known, calls=calls, usage=_usage(data))
     except NotStorableError:
         return None
 
 
 def encode_answer(answer: Answer) -> dict[str, Any]:
     """Return an LM's answer as JSON values; with ``"partial": true`` where some of its values have no JSON form."""
+    lost: list[str] = []
+    outcome = answer.outcome
     data: dict[str, Any] = {
         "usage": [[getattr(row, name) for name in _USAGE] for row in answer.usage],
         "seconds": answer.seconds,
         "queue_seconds": answer.queue_seconds,
+        **({"failed": outcome.error} if isinstance(outcome, FailedCall) else {"fields": _fields(outcome, lost)}),
     }
-    if isinstance(answer.outcome, FailedCall):
-        return {**data, "failed": _encode(answer.outcome.error)}
-    lost: list[str] = []
-    data["fields"] = _encode_fields(answer.outcome, lost)
     return {**data, "partial": True} if lost else data
 
 
@@ -121,13 +104,33 @@ def decode_answer(data: Mapping[str, Any]) -> Answer | None:
         return None
     try:
         failed = data.get("failed")
-        outcome = (
-            dspy.Prediction(**decode_value(data["fields"])) if failed is None else FailedCall(decode_value(failed))
-        )
+        outcome = dspy.Prediction(**decode_value(data["fields"])) if failed is None else FailedCall(failed)
     except NotStorableError:
         return None
-    usage = tuple(CallUsage(*row) for row in data["usage"])
-    return Answer(outcome, usage, data["seconds"], data["queue_seconds"])
+    return Answer(outcome, _usage(data), data["seconds"], data["queue_seconds"])
+
+
+def _usage(data: Mapping[str, Any]) -> tuple[CallUsage, ...]:
+    return tuple(CallUsage(*row) for row in data["usage"])
+
+
+def _fields(values: Any, lost: list[str]) -> dict[str, Any] | None:
+    """Return fields by name; those without a JSON form are marked, and named in ``lost``."""
+    if values is None:
+        return None
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if type(value) is str and value.isascii() and name != _MARK:
+            found[name] = value
+            continue
+        try:
+            if name == _MARK:
+                raise NotStorableError("a field of this name cannot be told from what it marks")
+            found[name] = encode_value(value)
+        except Exception as error:  # noqa: BLE001 - foreign objects may fail in any way; it is marked
+            lost.append(name)
+            found[name] = {_MARK: "unencodable", "class": type(value).__qualname__, "reason": str(error)[:200]}
+    return found
 
 
 def encode_value(value: object) -> Any:
@@ -137,31 +140,11 @@ def encode_value(value: object) -> Any:
         NotStorableError: It, or something in it, would not come back as it was.
     """
     encoded = _encode(value)
-    # A class with properties or hooks of its own may not be what its fields say.
-    if isinstance(encoded, (dict, list)) and not _same(encoded, _encode(decode_value(encoded))):
+    text = json.dumps(encoded, sort_keys=True) if isinstance(encoded, (dict, list)) else ""
+    # A class with hooks of its own may not be what its fields say.
+    if '"$"' in text and text != json.dumps(_encode(decode_value(encoded)), sort_keys=True):
         raise NotStorableError(f"a {type(value).__name__} would not come back as it was")
     return encoded
-
-
-def _same(one: Any, other: Any) -> bool:
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-def _encode_fields(values: Any, lost: list[str]) -> dict[str, Any]:
-    """Return fields by name; those without a JSON form are marked, and named in ``lost``."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if type(value) is str and value.isascii():
-            found[name] = value
-            continue
-        try:
-            found[name] = encode_value(value)
-        except Exception as error:  # noqa: BLE001 - foreign objects may fail in any way; it is marked
-            lost.append(name)
-            found[name] = {_MARK: "unencodable", "class": type(value).__qualname__, "reason": repr(error)[:200]}
-    if _MARK in found:
-        lost.append(_MARK)
-    return found
 
 
 def _encode(value: Any) -> Any:
@@ -180,25 +163,44 @@ def _encode(value: Any) -> Any:
         if all(type(key) is str for key in value) and _MARK not in value:
             return {key: _encode(item) for key, item in value.items()}
         return {_MARK: "dict", "value": [[_encode(key), _encode(item)] for key, item in value.items()]}
-    if kind in _SEQUENCES:
+    if kind in (tuple, set, frozenset):
         items = [_encode(item) for item in value]
         # Sets have no order of their own: the same set is to give the same text.
         ordered = items if kind is tuple else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
         return {_MARK: kind.__name__, "value": ordered}
-    name = _NAMES.get(kind)
-    return _encode_object(value) if name is None else _text(name, value)
+    return _text(_NAMES[kind], value) if kind in _NAMES else _encode_object(value)
 
 
 def _is_unicode(value: str) -> bool:
     try:
-        value.encode()
+        return value.encode() is not None
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def _text(name: str, value: Any) -> dict[str, Any]:
     return {_MARK: name, "value": _TEXTS[name][1](value)}
+
+
+def _encode_object(value: Any) -> dict[str, Any]:
+    if type(value) in (dspy.Prediction, dspy.Example):
+        named = sorted(value.inputs().keys()) if getattr(value, "_input_keys", None) is not None else None
+        pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
+        return {_MARK: "fields", "class": type(value).__name__, "fields": pairs, "inputs": named}
+    kind = type(value)
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if _find(name) is not kind:
+        raise NotStorableError(f"{name} cannot be found again by its name")
+    if isinstance(value, enum.Enum):
+        return {_MARK: "enum", "class": name, "value": value.name}
+    if dataclasses.is_dataclass(value):
+        state = {item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {_MARK: "dataclass", "class": name, "fields": state}
+    if isinstance(value, pydantic.BaseModel) and not value.__pydantic_private__:
+        state = {name: _encode(getattr(value, name)) for name in kind.model_fields}
+        extra = {name: _encode(item) for name, item in (value.model_extra or {}).items()}
+        return {_MARK: "model", "class": name, "fields": state, "extra": extra, "set": sorted(value.model_fields_set)}
+    raise NotStorableError(f"{name} has no JSON form")
 
 
 def decode_value(value: Any) -> Any:
@@ -215,36 +217,12 @@ def decode_value(value: Any) -> Any:
         return {key: decode_value(item) for key, item in value.items()}
     kind = value[_MARK]
     try:
-        if kind in _TEXTS:
-            return _TEXTS[kind][2](value["value"])
-        return _OBJECTS[kind](value)
+        return _TEXTS[kind][2](value["value"]) if kind in _TEXTS else _OBJECTS[kind](value)
     except NotStorableError:
         raise
     except Exception as error:
         # Whatever a text that nobody vouches for leads to, it is the text that is wrong.
         raise NotStorableError(f"{kind} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _encode_object(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return {_MARK: "enum", "class": _name_of(value), "value": value.name}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        state = {item.name: _encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
-        return {_MARK: "dataclass", "class": _name_of(value), "fields": state}
-    if isinstance(value, pydantic.BaseModel):
-        if value.__pydantic_private__:
-            raise NotStorableError(f"{type(value).__qualname__} holds private state")
-        fields = {name: _encode(getattr(value, name)) for name in type(value).model_fields}
-        extra = {name: _encode(item) for name, item in (value.model_extra or {}).items()}
-        given = sorted(value.model_fields_set)
-        return {_MARK: "model", "class": _name_of(value), "fields": fields, "extra": extra, "set": given}
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "dtype"):
-        return {_MARK: "numpy", "type": str(value.dtype), "value": _encode(value.item())}
-    if type(value) in (dspy.Prediction, dspy.Example):
-        pairs = [[name, _encode(item)] for name, item in value.items(include_dspy=True)]
-        inputs = sorted(value.inputs().keys()) if getattr(value, "_input_keys", None) is not None else None
-        return {_MARK: "fields", "class": type(value).__name__, "fields": pairs, "inputs": inputs}
-    raise NotStorableError(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
 
 
 def _decode_dataclass(data: Mapping[str, Any]) -> Any:
@@ -259,25 +237,16 @@ def _decode_dataclass(data: Mapping[str, Any]) -> Any:
 
 def _decode_model(data: Mapping[str, Any]) -> Any:
     kind = _loaded(data["class"], pydantic.BaseModel)
-    values, extra = ({name: decode_value(item) for name, item in data[part].items()} for part in ("fields", "extra"))
+    values, extra = decode_value(data["fields"]), decode_value(data["extra"])
     if set(values) != set(kind.model_fields) or kind.__private_attributes__:
         raise NotStorableError(f"{data['class']} has other fields now")
     made = kind.__new__(kind)
-    state = {"__dict__": values, "__pydantic_fields_set__": set(data["set"]), "__pydantic_private__": None}
-    allowed = kind.model_config.get("extra") == "allow"
-    for name, item in {**state, "__pydantic_extra__": extra if allowed else None}.items():
-        # What model_construct() does, without calling what the class hooks into it.
-        object.__setattr__(made, name, item)
+    # What model_construct() does, without calling what the class hooks into it.
+    object.__setattr__(made, "__dict__", values)
+    object.__setattr__(made, "__pydantic_fields_set__", set(data["set"]))
+    object.__setattr__(made, "__pydantic_private__", None)
+    object.__setattr__(made, "__pydantic_extra__", extra if kind.model_config.get("extra") == "allow" else None)
     return made
-
-
-def _decode_numpy(data: Mapping[str, Any]) -> Any:
-    import numpy as np
-
-    kind = np.dtype(data["type"])
-    if kind.kind not in "biufc":
-        raise NotStorableError(f"{kind} is no type of a number")
-    return kind.type(decode_value(data["value"]))
 
 
 def _decode_fields(data: Mapping[str, Any]) -> Any:
@@ -285,14 +254,6 @@ def _decode_fields(data: Mapping[str, Any]) -> Any:
     for name, item in data["fields"]:
         made[name] = decode_value(item)
     return made if data["inputs"] is None else made.with_inputs(*data["inputs"])
-
-
-def _name_of(value: object) -> str:
-    kind = type(value)
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    if _find(name) is not kind:
-        raise NotStorableError(f"{name} cannot be found again by its name")
-    return name
 
 
 def _loaded(name: str, base: type) -> Any:
@@ -312,21 +273,16 @@ def _find(name: str) -> object:
 
 
 _TEXTS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
-    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
-    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, str, datetime.date.fromisoformat),
+    "datetime": (datetime.datetime, str, datetime.datetime.fromisoformat),
     "decimal": (decimal.Decimal, str, decimal.Decimal),
     "uuid": (uuid.UUID, str, uuid.UUID),
-    "bytes": (
-        bytes,
-        lambda value: base64.b64encode(value).decode(),
-        lambda text: base64.b64decode(text, validate=True),
-    ),
+    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
     "float": (float, repr, float),
     "int": (int, str, int),
     "surrogates": (str, json.dumps, json.loads),
 }
 _NAMES = {kind: name for name, (kind, _, _) in _TEXTS.items()}
-_SEQUENCES = (tuple, set, frozenset)
 _OBJECTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "dict": lambda data: {decode_value(key): decode_value(item) for key, item in data["value"]},
     "tuple": lambda data: tuple(decode_value(data["value"])),
@@ -335,6 +291,5 @@ _OBJECTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "enum": lambda data: _loaded(data["class"], enum.Enum)[data["value"]],
     "dataclass": _decode_dataclass,
     "model": _decode_model,
-    "numpy": _decode_numpy,
     "fields": _decode_fields,
 }

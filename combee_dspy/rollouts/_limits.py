@@ -1,43 +1,57 @@
-"""How many effects may be in flight: a fixed number, or one that finds a service's capacity."""
+"""How many effects may be in flight: the contract, and the number that never changes."""
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
-__all__ = ["Fixed", "Limit", "Outcome"]
+__all__ = ["Dispatch", "Fixed", "Limit", "Outcome"]
 
 Outcome = Literal["ok", "failed", "cancelled"]
-"""How an effect ended: with a result, with an error, or taken back."""
+"""How an effect ended: with a result, with an error (its seconds say nothing), or taken back (it says nothing)."""
+
+
+class Dispatch(NamedTuple):
+    """What is known of an effect in flight when it began.
+
+    Attributes:
+        lane: Kind of effect: seconds are compared within a lane only.
+        began: When it began.
+        level: How many could be in flight then.
+        era: The limit's era then; what began in an earlier one says nothing about this one.
+    """
+
+    lane: str
+    began: float
+    level: int
+    era: int = 0
 
 
 class Limit(ABC):
-    """Says how many effects may be in flight. Lives on one event loop.
+    """Says how many effects may be in flight. Holds the state of one run; lives on one event loop.
+
+    Times are of one monotonic clock. Whatever it says changes when effects run, never what they return.
 
     Attributes:
         current: How many may be in flight now, at least 1.
-        held_until: No dispatch before this time of the loop's clock.
-        on_change: Called with the new limit and the reason.
+        held_until: No dispatch before this time.
+        on_change: Called with the new limit and the reason after each change.
     """
 
-    current: int = 1
+    current: int
     held_until: float = 0.0
     on_change: Callable[[int, str], None] | None = None
 
-    def started(self, now: float) -> None:
-        """Hear that an effect was dispatched."""
+    @abstractmethod
+    def started(self, lane: str, now: float) -> Dispatch:
+        """Hear that an effect goes to the service; return what :meth:`ended` is to be given."""
 
-    def ended(self, lane: str, seconds: float, outcome: Outcome, now: float) -> None:
-        """Hear that an effect ended.
+    @abstractmethod
+    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float) -> None:
+        """Hear that an effect ended."""
 
-        Args:
-            lane: Kind of effect. Seconds are compared within a lane only.
-            seconds: How long it was in flight.
-            outcome: ``"failed"``: its seconds say nothing; ``"cancelled"``: it says nothing.
-            now: The time.
-        """
-
+    @abstractmethod
     def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
         """Hear that the service answered "too many requests" to an effect in flight.
 
@@ -51,9 +65,21 @@ class Limit(ABC):
 class Fixed(Limit):
     """The same number at all times: what a user states who knows the service.
 
+    A refusal with ``Retry-After`` is the business of whoever repeats the call.
+
     Args:
         slots: Effects in flight at once, at least 1.
     """
 
     def __init__(self, slots: int) -> None:
         self.current = slots
+
+    def started(self, lane: str, now: float) -> Dispatch:
+        """Note nothing."""
+        return Dispatch(lane, now, self.current)
+
+    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float) -> None:
+        """Do nothing."""
+
+    def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
+        """Do nothing."""

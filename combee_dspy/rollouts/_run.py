@@ -130,7 +130,7 @@ class _Attempt:
         return self._rollout(self.job.failure_score, error=reason, failed_in=where, prediction=fields)
 
     def _unparsed(self, error: AdapterParseError) -> Rollout:
-        # As DSPy's own traces have it: the predictor is known by its signature, its inputs are taken to be the program's.
+        # As in DSPy's own traces, the predictor is known by its signature and its inputs are the program's.
         named = self.job.program.named_predictors()
         owner = next((name for name, one in named if one.signature == error.signature), "")
         failed = PredictorCall(owner, dict(self.job.example.inputs()), None, str(error.lm_response or ""))

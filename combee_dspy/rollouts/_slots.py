@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts._base import ExecutorSession
-from combee_dspy.rollouts._batching import Batching
+from combee_dspy.rollouts._batching import Batches, Batching, Plain, Priority, Queue, Turn
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
-from combee_dspy.rollouts._limits import Limit
+from combee_dspy.rollouts._limits import Limit, Outcome
+from combee_dspy.rollouts._patient import REJECTED
+from combee_dspy.rollouts._retries import again
 
-__all__ = ["Priority", "Slots"]
+__all__ = ["Slots"]
 
 T = TypeVar("T")
-
-Priority = tuple[int, ...]
-"""Smaller goes first."""
+R = TypeVar("R", Rollout, Answer)
 
 
 class Slots:
     """Every effect of the searches that share it goes through here. Lives on one event loop.
 
-    Cancelling who awaits an effect takes it out of the queue.
+    Cancelling who awaits an effect takes it out of the queue; one that is under
+    way in a thread ends there unheard.
 
     Args:
         session: Carries effects out. Owned: closed by :meth:`close`.
@@ -37,7 +39,7 @@ class Slots:
         batching: When and in what company they go; ``None`` for as soon as there is a slot.
         attempts: How often an effect is tried at most where the service fails in passing; one that is full is
             waited for.
-        on_change: Called with the new limit and the reason after each change.
+        on_change: Called with the new limit and the reason after each change of it, on the loop.
     """
 
     def __init__(
@@ -51,79 +53,172 @@ class Slots:
     ) -> None:
         self.session = session
         self._limit = limit
-        self._attempts = attempts
-        self._waiting: list[tuple[Priority, int, asyncio.Future[None]]] = []
-        self._count = itertools.count()
-        self._flying = 0
         limit.on_change = on_change
+        self._attempts = attempts
+        self._queue: Queue = Plain() if batching is None else Batches(batching)
+        self._direct = batching is None
+        self._numbers = itertools.count()
+        self._flying = 0
+        self._bell: asyncio.TimerHandle | None = None
 
     @property
     def capacity(self) -> int:
         """How many effects may be in flight now."""
         return self._limit.current
 
+    @property
+    def in_flight(self) -> int:
+        """How many are."""
+        return self._flying
+
     async def rollout(self, job: RolloutJob, priority: Priority) -> Rollout:
         """Carry out a rollout, again where the service failed in passing.
 
         Returns:
-            The rollout, with the usage of every attempt, or the failed one where nobody can tell whom to blame.
+            The rollout, with the usage of every attempt; the failed one where nobody can tell whom to blame.
 
         Raises:
             InfrastructureError: The service is to blame; carries the usage spent.
         """
-        rollout, waited = await self._carried_out(partial(self.session.rollout, job), priority)
-        return replace(rollout, queue_seconds=waited)
+        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", id(job.program), job)
+        self._queue.heard(rollout.score)
+        return rollout
 
     async def call(self, job: CallJob, priority: Priority) -> Answer:
         """Carry out an LM call, again where the service failed in passing.
 
+        Returns:
+            The answer, with the usage of every attempt.
+
         Raises:
             InfrastructureError: The service is to blame; carries the usage spent.
         """
-        answer, waited = await self._carried_out(partial(self.session.call, job), priority)
-        return replace(answer, queue_seconds=waited)
+        group = id(job.signature)
+        return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, group, job)
 
     async def run(self, work: Callable[[], T], priority: Priority) -> T:
-        """Carry out any synchronous work in a worker thread, in a slot."""
-        result, _ = await self._carried_out(partial(self.session.run, work), priority)
+        """Carry out any synchronous work in a worker thread, in a slot, once."""
+        result, _ = await self._once(partial(self.session.run, work), priority, "work", 0, 0)
         return result
 
     async def close(self) -> None:
         """Cancel what waits, wait for what runs, and close the session."""
-        for _, _, turn in self._waiting:
-            turn.cancel()
-        self._waiting.clear()
+        if self._bell is not None:
+            self._bell.cancel()
+        while isinstance(turn := self._queue.pop(1, 1, math.inf), Turn):
+            turn.future.cancel()
         await self.session.close()
 
-    async def _carried_out(self, work: Callable[[], Awaitable[T]], priority: Priority) -> tuple[T, float]:
-        submitted = time.monotonic()
-        if self._flying >= self._limit.current or self._waiting:
-            turn = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (priority, next(self._count), turn))
-            await self._turn(turn)
-        else:
-            self._flying += 1
-        waited = time.monotonic() - submitted
+    async def _bought(
+        self,
+        work: Callable[[], Awaitable[R]],
+        priority: Priority,
+        lane: str,
+        group: int,
+        job: RolloutJob | CallJob,
+    ) -> R:
+        started = time.monotonic()
+        tokens = job.tokens or 0
         try:
-            return await work(), waited
+            result, began = await self._once(work, priority, lane, group, tokens)
         except InfrastructureFaultError as fault:
-            raise InfrastructureError(1, 1, str(fault), fault.usage) from fault
+            once = partial(self._once, work, priority, lane, group, tokens)
+            result, began = await self._again(once, fault, started)
+        return replace(result, queue_seconds=began - started)
+
+    async def _again(
+        self, once: Callable[[], Awaitable[tuple[R, float]]], first: InfrastructureFaultError, started: float
+    ) -> tuple[R, float]:
+        spent = [first.usage]
+
+        async def attempt() -> tuple[R, float]:
+            try:
+                return await once()
+            except InfrastructureFaultError as fault:
+                spent.append(fault.usage)
+                raise
+
+        try:
+            result, began = await again(attempt, first, self._attempts, started)
+        except InfrastructureFaultError as fault:
+            if fault.rollout is None:
+                raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
+            return replace(fault.rollout, usage=merged(*spent)), started  # type: ignore[return-value]  # only rollouts'
+        return replace(result, usage=merged(*spent, result.usage)), began
+
+    async def _once(
+        self, work: Callable[[], Awaitable[T]], priority: Priority, lane: str, group: int, tokens: int
+    ) -> tuple[T, float]:
+        """Carry out one attempt in a slot; return its result and when it began."""
+        began = time.monotonic()
+        limit, number = self._limit, next(self._numbers)
+        if self._direct and not self._queue and self._flying < limit.current and limit.held_until <= began:
+            self._flying += 1
+        else:
+            company = (0, 0) if self._direct else (group, tokens.bit_length())
+            await self._slot(priority, company, number, began, tokens)
+            began = time.monotonic()
+        dispatch = limit.started(lane, began)
+        outcome: Outcome = "cancelled"
+        token = REJECTED.set(partial(self._rejected_there, asyncio.get_running_loop(), number))
+        try:
+            result = await work()
+            outcome = "ok"
+            return result, began
+        except InfrastructureFaultError as fault:
+            outcome = "failed"
+            if fault.rejected:
+                self._rejected(number, fault.retry_after)
+            raise
+        except Exception:
+            outcome = "failed"
+            raise
         finally:
+            REJECTED.reset(token)
             self._flying -= 1
+            limit.ended(dispatch, outcome, time.monotonic())
             self._wake()
 
-    async def _turn(self, turn: asyncio.Future[None]) -> None:
+    async def _slot(self, priority: Priority, group: tuple[int, int], number: int, since: float, tokens: int) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._queue.push(Turn(priority, group, number, since, tokens, future))
+        if self._flying < self._limit.current:
+            self._wake()
         try:
-            await turn
+            await future
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the slot came with the cancellation
+            if not future.cancelled():  # the slot came together with the cancellation
                 self._flying -= 1
                 self._wake()
             raise
 
     def _wake(self) -> None:
-        while self._waiting and self._flying < self._limit.current:
-            turn = heapq.heappop(self._waiting)[2]
-            if not turn.done():
+        """Give free slots to the most urgent."""
+        if not self._queue:
+            return
+        now = time.monotonic()
+        if self._limit.held_until > now:
+            self._ring(self._limit.held_until, now)
+            return
+        while (free := self._limit.current - self._flying) > 0:
+            turn = self._queue.pop(free, self._limit.current, now)
+            if not isinstance(turn, Turn):
+                self._ring(turn, now)
+                return
+            if not turn.future.done():
                 self._flying += 1
-                turn.set_result(None)
+                turn.future.set_result(None)
+
+    def _ring(self, when: float, now: float) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+            self._bell = None
+        if when < math.inf:
+            self._bell = asyncio.get_running_loop().call_later(when - now, self._wake)
+
+    def _rejected_there(self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None) -> None:
+        """Hear of a rejection in a worker thread."""
+        loop.call_soon_threadsafe(self._rejected, who, retry_after)
+
+    def _rejected(self, who: int, retry_after: float | None) -> None:
+        self._limit.rejected(retry_after, time.monotonic(), who)

@@ -65,12 +65,11 @@ class ThreadSession(ExecutorSession):
                 return
             future, context, work = task
             try:
-                ended = (future, context.run(work), None)
+                self._ended.append((future, context.run(work), None))
             except BaseException as error:  # noqa: BLE001 - a task's error belongs to whoever awaits it
-                ended = (future, None, error)
+                self._ended.append((future, None, error))
+            # An idle thread must keep no program alive.
             del task, future, context, work
-            self._ended.append(ended)
-            del ended
             if not self._woken:
                 self._woken = True
                 self._loop.call_soon_threadsafe(self._deliver)  # type: ignore[union-attr]  # set before the first task
@@ -118,6 +117,10 @@ class Threads(Executor):
     elastic: ClassVar[bool] = True
 
     batching: Batching | None = None
+
+    def params(self) -> dict[str, Any]:
+        """Return the constructor's parameters as JSON values."""
+        return {"batching": None if self.batching is None else self.batching.plain()}
 
     def start(self, workers: int) -> ExecutorSession:
         """Return the session; its threads start when they are needed."""
