@@ -149,12 +149,15 @@ class Reflection:
             Values may be DSPy types (images, histories) and travel to the LM as such.
         example_id: The example's row hash, or ``None`` where DSPy dropped the link.
         part: 0 for a whole record; 1, 2, … for the parts of a record that was split.
+        perfect: Whether its rollout made no mistake: a shard of such reflections alone teaches nothing
+            and is not read.
     """
 
     index: int
     record: Mapping[str, Any]
     example_id: str | None = None
     part: int = 0
+    perfect: bool = False
 
 
 @dataclass(frozen=True, slots=True)

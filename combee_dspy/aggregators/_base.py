@@ -76,8 +76,9 @@ class Aggregator(Strategy):
 
 
 async def gathered(reflections: Iterable[Awaitable[Reflection | None]]) -> list[Reflection]:
-    """Return all reflections that teach something, in order, once the last is there."""
-    return [one for one in await arrived(reflections) if one is not None]
+    """Return all reflections that teach something, in order, once the last is there; none where no rollout failed."""
+    found = [one for one in await arrived(reflections) if one is not None]
+    return [] if all(one.perfect for one in found) else found
 
 
 async def arrived(awaitables: Iterable[Awaitable[T]]) -> list[T]:

@@ -155,6 +155,8 @@ class Scan:
                     said = notes.setdefault(position, [])
                     parts[position] = fit_reflections(given, self.share, said.append)
             items = [part for position in positions for part in parts[position]]
+            if all(item.perfect for item in items):
+                return []  # no mistake among them: a call would be paid for nothing
             runs = even_runs(self.tokens(items), self.room)
             calls = [items[first:last] for first, last in runs]
             return await together(self._asked(question, call, number, part) for part, call in enumerate(calls))

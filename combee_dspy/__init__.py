@@ -1,0 +1,90 @@
+"""Learn a DSPy program's prompts from many rollouts at once.
+
+    from combee_dspy import Combee
+
+    better = Combee(metric, auto="light", reflection_lm=lm).compile(program, trainset=train, valset=val)
+
+Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from combee_dspy.benchmarks import load_benchmark
+    from combee_dspy.combee import Combee
+    from combee_dspy.costs import Costs, Price
+    from combee_dspy.diversity import Diversity
+    from combee_dspy.evaluation import Heldout
+    from combee_dspy.exceptions import CombeeError
+    from combee_dspy.guards import Guards
+    from combee_dspy.options import Search, Validation
+    from combee_dspy.reducer import CombeeProposer, CombeeReflection
+    from combee_dspy.registry import Spec
+    from combee_dspy.report import CombeeReport
+    from combee_dspy.loading import candidates, load_candidate
+    from combee_dspy.many import Task, TaskResult, compile_many
+    from combee_dspy.stopping import Budget
+
+__version__ = "0.2.0"
+
+_HOMES = {
+    "Budget": "combee_dspy.stopping",
+    "Combee": "combee_dspy.combee",
+    "CombeeError": "combee_dspy.exceptions",
+    "CombeeProposer": "combee_dspy.reducer",
+    "CombeeReflection": "combee_dspy.reducer",
+    "CombeeReport": "combee_dspy.report",
+    "Costs": "combee_dspy.costs",
+    "Diversity": "combee_dspy.diversity",
+    "Guards": "combee_dspy.guards",
+    "Heldout": "combee_dspy.evaluation",
+    "Task": "combee_dspy.many",
+    "TaskResult": "combee_dspy.many",
+    "Price": "combee_dspy.costs",
+    "Search": "combee_dspy.options",
+    "Spec": "combee_dspy.registry",
+    "Validation": "combee_dspy.options",
+    "candidates": "combee_dspy.loading",
+    "compile_many": "combee_dspy.many",
+    "load_benchmark": "combee_dspy.benchmarks",
+    "load_candidate": "combee_dspy.loading",
+}
+
+__all__ = [
+    "Budget",
+    "Combee",
+    "CombeeError",
+    "CombeeProposer",
+    "CombeeReflection",
+    "CombeeReport",
+    "Costs",
+    "Diversity",
+    "Guards",
+    "Heldout",
+    "Task",
+    "TaskResult",
+    "Price",
+    "Search",
+    "Spec",
+    "Validation",
+    "candidates",
+    "compile_many",
+    "load_benchmark",
+    "load_candidate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # dspy, gepa and scipy are not worth anything to a script that only wants one of these.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

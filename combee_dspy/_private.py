@@ -1,0 +1,87 @@
+"""The one module that touches private parts of DSPy and gepa.
+
+What it relies on is pinned by ``tests/search/test_private_contract.py``: when a
+release moves one of these parts, that test names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dspy
+from dspy.adapters.types.base_type import Type
+from dspy.teleprompt.bootstrap_trace import FailedPrediction
+from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
+from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
+from dspy.teleprompt.gepa.gepa_utils import DspyAdapter, format_history_for_reflection
+from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+from gepa import GEPAResult
+from gepa.core.state import GEPAState, ValsetEvaluation
+
+__all__ = [
+    "AUTO_CANDIDATES",
+    "DspyAdapter",
+    "FailedPrediction",
+    "GEPAState",
+    "InstructionProposer",
+    "Type",
+    "ValsetEvaluation",
+    "auto_budget",
+    "detailed_results",
+    "flex_sources",
+    "history_text",
+    "make_adapter",
+    "new_state",
+]
+
+AUTO_CANDIDATES: Mapping[str, int] = {name: setting["n"] for name, setting in AUTO_RUN_SETTINGS.items()}
+"""``auto=`` settings of ``dspy.GEPA``: name to number of candidates."""
+
+history_text: Callable[[Any], str] = format_history_for_reflection
+"""A history as the text that custom proposers get."""
+
+
+def auto_budget(components: int, candidates: int, validation_size: int) -> int:
+    """Return the rollouts that ``dspy.GEPA(auto=…)`` would buy."""
+    # The method reads nothing of its instance, so none is made.
+    return int(GEPA.auto_budget(None, components, candidates, validation_size))
+
+
+def flex_sources(student: dspy.Module) -> dict[str, str]:
+    """Return the source of each ``dspy.Flex`` submodule by its path."""
+    return {path: flex.module_src for path, flex in enumerate_flex_submodules(student).items()}
+
+
+def make_adapter(student: dspy.Module, metric: Callable[..., Any], **settings: Any) -> DspyAdapter:
+    """Return DSPy's gepa adapter: it builds programs with ``dspy.Flex`` parts and asks custom proposers."""
+    return DspyAdapter(student_module=student, metric_fn=metric, feedback_map={}, **settings)
+
+
+def new_state(
+    texts: Mapping[str, str],
+    evaluation: ValsetEvaluation,
+    visible: list[str],
+    *,
+    track_best_outputs: bool,
+    frontier_type: str,
+) -> GEPAState:
+    """Return gepa's state after the seed's validation.
+
+    Args:
+        texts: The seed.
+        evaluation: Its validation.
+        visible: Components that may be selected: gepa reads them off the seed, and offers no way to keep one back.
+        track_best_outputs: Whether the best outputs are kept.
+        frontier_type: What the front is made of.
+    """
+    state = GEPAState(dict(texts), evaluation, track_best_outputs=track_best_outputs, frontier_type=frontier_type)
+    state.list_of_named_predictors[:] = visible
+    state.num_full_ds_evals = 1
+    state.total_num_evals = len(evaluation.scores_by_val_id)
+    return state
+
+
+def detailed_results(state: GEPAState, adapter: DspyAdapter, log_dir: str | None, seed: int) -> DspyGEPAResult:
+    """Return what ``dspy.GEPA(track_stats=True)`` attaches to the program."""
+    return DspyGEPAResult.from_gepa_result(GEPAResult.from_state(state, run_dir=log_dir, seed=seed), adapter)

@@ -1,0 +1,132 @@
+"""Several programs compiled over the same slots, by one journal."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+
+from combee_dspy.combee import Combee
+from combee_dspy.evaluation import Heldout
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, TaskCancelledError
+from combee_dspy.report import CombeeReport
+from combee_dspy.search import Shared, check_metric, compile_task, in_own_loop, make_compilation, open_shared
+
+__all__ = ["Task", "TaskResult", "compile_many"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One program to compile.
+
+    Attributes:
+        name: Unique among the tasks: the run's name in the journal.
+        student: The program. Not changed.
+        trainset: Examples to learn from.
+        valset: Examples to compare candidates on; the trainset by default.
+        heldout: Examples for the final figure: this task's own study, with a receipt of its own.
+        metric: The score; ``None`` takes the optimizer's.
+        seed: The seed; ``None`` takes the optimizer's.
+        context: DSPy settings of this task alone, such as ``lm`` or ``adapter``, as for ``dspy.context``.
+    """
+
+    name: str
+    student: dspy.Module
+    trainset: Sequence[dspy.Example]
+    valset: Sequence[dspy.Example] | None = None
+    heldout: Sequence[dspy.Example] | Heldout | None = None
+    metric: Callable[..., Any] | None = None
+    seed: int | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskResult:
+    """What became of a task: a program, or the error that it ended with.
+
+    Attributes:
+        name: The task's name.
+        program: The compiled program; ``None`` where there is an error.
+        error: What ended it: :class:`~combee_dspy.exceptions.TaskCancelledError` where that was not its own doing.
+        report: What the run says of itself; ``None`` where there is an error.
+    """
+
+    name: str
+    program: dspy.Module | None
+    error: Exception | None
+    report: CombeeReport | None
+
+
+def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None = None) -> list[TaskResult]:
+    """Compile several programs, each as it would be compiled alone with the same seed.
+
+    All of them share the slots of one service and one journal; each has a search, a
+    budget, books and a held-out study of its own. The most urgent effect of any of
+    them goes first. A task that fails leaves the others alone.
+
+    Args:
+        tasks: With distinct names.
+        combee: The optimizer, with a ``log_dir`` or none for all of them.
+        at_once: Searches under way at a time; ``None`` for all. 1 compiles one after the other.
+
+    Returns:
+        One result a task, in their order.
+
+    Raises:
+        ArgumentError: An argument cannot be used.
+        JournalError: The journal in ``log_dir`` cannot be used.
+    """
+    found = _checked(tasks)
+    if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
+        raise ArgumentValueError("at_once", at_once, "is no whole number from 1", "Give one, or None for all.")
+    return in_own_loop(lambda: _all(found, combee, at_once or max(1, len(found))))
+
+
+async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:
+    turns = asyncio.Semaphore(at_once)
+    with ExitStack() as stack:
+        shared = open_shared(combee, [task.student for task in tasks], stack)
+        try:
+            return list(
+                await asyncio.gather(*(_one(task, number, combee, shared, turns) for number, task in enumerate(tasks)))
+            )
+        finally:
+            await shared.slots.close()
+
+
+async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: asyncio.Semaphore) -> TaskResult:
+    settings = copy.copy(combee)
+    settings.metric_fn = task.metric or combee.metric_fn
+    settings.seed = combee.seed if task.seed is None else task.seed
+    try:
+        async with turns:
+            with dspy.context(**task.context):
+                data = (task.trainset, task.valset, task.heldout)
+                compilation = make_compilation(settings, task.student, *data, name=task.name, number=number)
+                program = await compile_task(compilation, shared)
+    except asyncio.CancelledError:
+        return TaskResult(task.name, None, TaskCancelledError(task.name), None)
+    except Exception as error:  # noqa: BLE001 - a task's error is its result; the others go on
+        return TaskResult(task.name, None, error, None)
+    return TaskResult(task.name, program, None, program.combee_report)
+
+
+def _checked(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    seen: set[str] = set()
+    for task in tasks:
+        given: object = task
+        if not isinstance(given, Task):
+            raise ArgumentTypeError("tasks", given, "is no task", "Give combee_dspy.Task(name, student, trainset, …).")
+        if not isinstance(task.name, str) or not task.name.strip():
+            raise ArgumentValueError("name", task.name, "is no name", "Name each task.")
+        if task.name in seen:
+            raise ArgumentValueError("name", task.name, "is given to two tasks", "Name each task differently.")
+        seen.add(task.name)
+        if task.metric is not None:
+            check_metric(task.metric)
+    return tuple(tasks)

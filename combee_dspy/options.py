@@ -1,0 +1,70 @@
+"""Frozen options of a run, grouped by what they are about; each checked when it is made.
+
+Every one can be given in Python, and in the file of ``combee run`` under the same names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from combee_dspy.evaluation import Calibration
+from combee_dspy.strategies import parameters
+
+__all__ = ["Search", "Validation"]
+
+
+@parameters
+class Search:
+    """How updates follow each other and what is kept of them.
+
+    Args:
+        keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on a few
+            examples, validated, and joins the front. ``"trunk"`` joins all lessons into one text: an update's
+            lessons are a commit, its validation the test of it, and a clearly worse one is reverted. By default
+            ``"pareto"`` for instructions; a playbook is always a trunk.
+        staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
+            update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
+            depend on it and never on the number of workers.
+        lag: Updates after which the verdict of a trunk's commit is read, at least 1. The text of update i has left
+            out the lessons of every update up to i − lag that was clearly worse.
+        children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn by what operators
+            have brought on validation where there are more operators than children. By default one an operator.
+        screen: Examples of its minibatch that a child of a larger minibatch runs on before its validation; one
+            that they show to be worse is refused. A minibatch no larger is run whole and must be beaten, as in GEPA.
+        ledger: Whether lessons that a parent's text lacks, because a sibling's child found them or was
+            refused, are offered to its next update, twice at most. For ``"pareto"``; a trunk loses none.
+        rescue: Whether reflections that the result of a scan does not cover are offered to the next scan, once.
+        replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes, when a budget in
+            seconds or dollars ended it) are taken again.
+    """
+
+    keep: Literal["pareto", "trunk"] | None = None
+    staleness: Annotated[int, Field(ge=0, le=2)] = 0
+    lag: Annotated[int, Field(ge=1)] = 2
+    children: Annotated[int, Field(ge=1)] | None = None
+    screen: Annotated[int, Field(ge=1)] = 8
+    ledger: bool = True
+    rescue: bool = False
+    replay: str | None = None
+
+
+@parameters
+class Validation:
+    """How candidates are judged and the result is chosen.
+
+    Args:
+        finalists: How many of the best candidates of a ``"pareto"`` search may be validated once more before one is
+            chosen: those within reach of the best (a one-sided sign test), where the task LM samples and the
+            budget has room for it. 1 chooses at once.
+        draws: Answers of the task LM that one validation averages, for each example.
+        calibration: Compares a judge with a trusted reference on a share of the rollouts and ends the run
+            where they disagree. Needed where the metric's LM is the one that proposes.
+        probe: Whether each LM is asked for one token before anything is bought.
+    """
+
+    finalists: Annotated[int, Field(ge=1)] = 3
+    draws: Annotated[int, Field(ge=1)] = 1
+    calibration: Calibration | None = None
+    probe: bool = True

@@ -1,0 +1,220 @@
+"""The reducer alone, for those who stay on ``dspy.GEPA`` or ``gepa.optimize``.
+
+    dspy.GEPA(metric=metric, reflection_lm=lm, instruction_proposer=CombeeProposer(), …)
+    gepa.optimize(adapter=adapter, reflection_strategy=CombeeReflection(lm), …)
+
+Both replace the one call that reads a whole minibatch by a parallel scan. Give
+the optimizer a larger minibatch (``reflection_minibatch_size=40``): with its
+default of 3 there is nothing to scan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import dspy
+
+from combee_dspy import registry
+from combee_dspy.aggregators import Aggregator
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.operators import Operator, OperatorInput
+from combee_dspy.records import Edit, FailedCall, Lessons, Reflection, Refusal, Role
+from combee_dspy.rollouts import CallJob, Fixed, Slots, Threads
+from combee_dspy.search import in_own_loop
+from combee_dspy.strategies import StrategyContext
+
+__all__ = ["CombeeProposer", "CombeeReflection"]
+
+logger = logging.getLogger("combee_dspy")
+
+ReflectiveDataset = Mapping[str, Sequence[Mapping[str, Any]]]
+Job = tuple[dict[str, str], ReflectiveDataset, list[str]]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What one job returns."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class _Reducer:
+    """Aggregator, operator and how many calls may be in flight. Holds no state between calls."""
+
+    def __init__(
+        self, aggregator: str | Aggregator, operator: str | Operator, seed: int, num_threads: int, adapter: Any
+    ) -> None:
+        self.aggregator = cast("Aggregator", registry.resolve("aggregator", aggregator))
+        self.operator = cast("Operator", registry.resolve("operator", operator))
+        if self.operator.edits_demonstrations or self.operator.edits_fields:
+            problem = "edits more than instructions, which is all this host can carry"
+            remedy = "Use combee_dspy.Combee, whose candidates hold the rest too, or operator='insert'."
+            raise ArgumentValueError("operator", operator, problem, remedy)
+        if num_threads < 1:
+            raise ArgumentValueError("num_threads", num_threads, "is below 1", "Give at least one worker.")
+        self.seed = seed
+        self.num_threads = num_threads
+        self.adapter = adapter
+
+    def run(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[_Outcome]:
+        """Reduce every component of every job at the same time."""
+        outcomes = [_Outcome() for _ in jobs]
+        tasks = [
+            (number, component)
+            for number, (candidate, dataset, components) in enumerate(jobs)
+            for component in components
+            if component in candidate and dataset.get(component)
+        ]
+        if tasks:
+            in_own_loop(lambda: self._all(jobs, tasks, outcomes, lm))
+        return outcomes
+
+    async def _all(
+        self, jobs: Sequence[Job], tasks: Sequence[tuple[int, str]], outcomes: Sequence[_Outcome], lm: Any
+    ) -> None:
+        slots = Slots(Threads().start(self.num_threads), Fixed(self.num_threads))
+        try:
+            await asyncio.gather(
+                *(self._component(jobs[number], component, outcomes[number], slots, lm) for number, component in tasks)
+            )
+        finally:
+            await slots.close()
+
+    async def _component(self, job: Job, component: str, outcome: _Outcome, slots: Slots, lm: Any) -> None:
+        candidate, dataset, _ = job
+        records = dataset[component]
+        adapter = self.adapter or dspy.settings.adapter or dspy.JSONAdapter()
+
+        async def call(
+            signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
+        ) -> dspy.Prediction | FailedCall:
+            return (await slots.call(CallJob(signature, inputs, lm, adapter, role), (0,))).outcome
+
+        def emit(kind: str, **data: Any) -> None:
+            if kind == "warning":
+                logger.warning("%s: %s", component, data.get("text"))
+
+        context = StrategyContext(
+            component, candidate[component], call, emit, seed=self.seed,
+            place=(_digest(candidate[component], records),), joined_later=self.operator.joins_lessons,
+        )  # fmt: skip
+        try:
+            result = await self._edit(candidate[component], component, records, context)
+        except ArgumentError:
+            raise  # the set-up is wrong: every other component would fail alike
+        except Exception as error:  # noqa: BLE001 - logged with its reason; the other components go on
+            result = Refusal(f"{type(error).__name__}: {error}")
+        if isinstance(result, Refusal):
+            logger.warning("%s keeps its text: %s", component, result.reason)
+            outcome.metadata[f"combee:refused:{component}"] = result.reason
+        elif result.instruction is not None:
+            outcome.texts[component] = result.instruction
+
+    async def _edit(
+        self, text: str, component: str, records: Sequence[Mapping[str, Any]], context: StrategyContext
+    ) -> Edit | Refusal:
+        async def ready(reflection: Reflection) -> Reflection | None:
+            return reflection
+
+        reflections = [asyncio.ensure_future(ready(Reflection(index, record))) for index, record in enumerate(records)]
+        lessons = Lessons(component)
+        if self.operator.needs_lessons:
+            lessons = await self.aggregator.aggregate(reflections, context)
+        return await self.operator.apply(OperatorInput(text, (), None, lessons), context.at("operator"))
+
+
+def _digest(text: str, records: Sequence[Mapping[str, Any]]) -> str:
+    """Return what tells this use apart from others: a host's iteration is not known here, but its material is."""
+    content = json.dumps([text, list(records)], skipkeys=True, default=lambda value: type(value).__name__)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+class CombeeProposer:
+    """An instruction proposer for ``dspy.GEPA(instruction_proposer=…)``.
+
+    Uses the reflection LM that ``dspy.GEPA`` sets while it proposes. Thread-safe.
+    Note that ``dspy.GEPA`` turns values into strings for any proposer but its
+    own, DSPy types such as images excepted.
+
+    Args:
+        aggregator: Name or object.
+        operator: Name or object; it must edit instructions.
+        seed: Where chance comes from: the same seed, text and records give the same plan.
+        num_threads: LM calls in flight at once.
+        adapter: For the proposer's calls; ``None`` for the one in DSPy's settings, else ``dspy.JSONAdapter()``.
+
+    Raises:
+        ArgumentTypeError: ``aggregator`` or ``operator`` is of another kind.
+        ArgumentValueError: A name is unknown, the operator edits demonstrations, or ``num_threads`` is below 1.
+    """
+
+    def __init__(
+        self,
+        aggregator: str | Aggregator = "union",
+        operator: str | Operator = "insert",
+        seed: int = 0,
+        num_threads: int = 16,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        self._reducer = _Reducer(aggregator, operator, seed, num_threads, adapter)
+
+    def __call__(
+        self, candidate: dict[str, str], reflective_dataset: ReflectiveDataset, components_to_update: list[str]
+    ) -> dict[str, str]:
+        """Return the new text of every component that could be improved; the others are left out, with a log line."""
+        return self._reducer.run([(candidate, reflective_dataset, components_to_update)], None)[0].texts
+
+
+class CombeeReflection:
+    """A reflection strategy for ``gepa.optimize(reflection_strategy=…)``. Thread-safe; stateless.
+
+    Args:
+        lm: A ``dspy.LM`` or a model's name.
+        aggregator: As for :class:`CombeeProposer`.
+        operator: As for :class:`CombeeProposer`.
+        seed: As for :class:`CombeeProposer`.
+        num_threads: LM calls in flight at once, over all jobs and components.
+        adapter: As for :class:`CombeeProposer`.
+
+    Raises:
+        ArgumentTypeError: ``lm`` is neither, or a strategy is of another kind.
+        ArgumentValueError: As for :class:`CombeeProposer`.
+    """
+
+    def __init__(
+        self,
+        lm: str | dspy.BaseLM,
+        aggregator: str | Aggregator = "union",
+        operator: str | Operator = "insert",
+        seed: int = 0,
+        num_threads: int = 16,
+        adapter: dspy.Adapter | None = None,
+    ) -> None:
+        if not isinstance(lm, (str, dspy.BaseLM)):
+            raise ArgumentTypeError("lm", lm, "is no LM", "Give a dspy.LM or a model's name.")
+        self._lm = dspy.LM(lm) if isinstance(lm, str) else lm
+        self._reducer = _Reducer(aggregator, operator, seed, num_threads, adapter)
+
+    def reflect(
+        self, candidate: dict[str, str], reflective_dataset: ReflectiveDataset, components_to_update: list[str]
+    ) -> tuple[Any, CombeeReflection]:
+        """Return a ``ReflectionProposal`` for one job: a batch of one."""
+        return self.reflect_many([(candidate, reflective_dataset, components_to_update)])[0]
+
+    def reflect_many(self, jobs: list[Job]) -> list[tuple[Any, CombeeReflection]]:
+        """Return one ``ReflectionProposal`` per job, all components of all jobs reduced at the same time.
+
+        A component that fails or teaches nothing is left out of its proposal; the
+        reason is logged and stands in the proposal's ``metadata``.
+        """
+        from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
+
+        outcomes = self._reducer.run(jobs, self._lm)
+        return [(ReflectionProposal(new_texts=outcome.texts, metadata=outcome.metadata), self) for outcome in outcomes]

@@ -1,0 +1,61 @@
+"""What a finished run says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from combee_dspy.costs import CostTotals
+from combee_dspy.evaluation import PairedDifference, Receipt
+from combee_dspy.records import BatchDecision
+
+__all__ = ["CombeeReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class CombeeReport:
+    """Attached to a compiled program as ``combee_report``.
+
+    Attributes:
+        reason: Why the run stopped, in one sentence.
+        seed_score: Mean validation score of the student as it was given; NaN where nothing was validated.
+        best_score: Mean validation score of the program that was returned; NaN where nothing was validated.
+        rollouts: Rollouts that the search asked for; those of the held-out set are not among them.
+        updates: Updates committed.
+        seconds: Wall-clock seconds, of all parts of a run that was resumed.
+        costs: Sums over the journal's usage, of all parts of a run that was resumed.
+        heldout: Held-out scores of student and result with their interval, where a held-out set was given.
+        receipt: What was read of the held-out set, and after how many earlier looks.
+        texts: The returned program's texts by component: instructions, or the playbook.
+        digests: SHA-256 per split.
+        decisions: Every batch decision with its fit and clamps.
+        specs: The strategies as plain data.
+        models: Model names by role.
+        seed: The seed.
+        warnings: What makes the run unfit for claims.
+        journal: The run's journal; empty where it went with the run.
+    """
+
+    reason: str
+    seed_score: float
+    best_score: float
+    rollouts: int
+    updates: int
+    seconds: float
+    costs: CostTotals
+    heldout: PairedDifference | None
+    receipt: Receipt | None = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
+    decisions: tuple[BatchDecision, ...] = ()
+    specs: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    warnings: tuple[str, ...] = ()
+    journal: str = ""
+
+    @property
+    def supports_claims(self) -> bool:
+        """Whether held-out figures of this run may be quoted as such."""
+        return self.heldout is not None and not self.warnings

@@ -1,0 +1,42 @@
+"""The search: one loop over one log.
+
+| module | what it is | it may touch |
+| --- | --- | --- |
+| ``_compile`` | one compilation, wired from the teleprompter's settings | everything below |
+| ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
+| ``_update`` | one update up to its lessons | effects, artifact, aggregator |
+| ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
+| ``_propose``, ``_custom``, ``_merge`` | children by operators, by proposers of the user's, by gepa's merge | effects |
+| ``_screen``, ``_finals`` | which child goes on; which candidate is returned | pool |
+| ``_pool`` | validated candidates, and gepa's state of them | effects |
+| ``_batches`` | which rows an update runs | controller |
+| ``_effects`` | the one way to the world | journal, slots, purse |
+| ``_budget`` | what may still be bought | nothing |
+| ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
+| ``_gepa`` | gepa's own parts | gepa |
+| ``_records``, ``_ledger``, ``_candidates``, ``_checks``, ``_programs`` | pure parts | nothing |
+
+Everything here lives on one event loop. Nothing of it is public but what stands below.
+"""
+
+from combee_dspy.search._checks import check_metric
+from combee_dspy.search._compile import (
+    Shared,
+    compile_program,
+    compile_task,
+    in_own_loop,
+    make_compilation,
+    open_shared,
+)
+from combee_dspy.search._gepa import checked_gepa_kwargs
+
+__all__ = [
+    "Shared",
+    "check_metric",
+    "checked_gepa_kwargs",
+    "compile_program",
+    "compile_task",
+    "in_own_loop",
+    "make_compilation",
+    "open_shared",
+]

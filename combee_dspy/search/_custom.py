@@ -1,0 +1,45 @@
+"""Proposers of GEPA's kind in the place of aggregator and operators: instructions, and the code of ``dspy.Flex``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from combee_dspy._private import DspyAdapter
+from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._propose import Child
+from combee_dspy.search._update import Learned
+
+__all__ = ["CustomProposer"]
+
+
+class CustomProposer:
+    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records.
+
+    Args:
+        adapter: DSPy's gepa adapter, which knows the proposers.
+        effects: The way to the world: what a proposer returns is one effect.
+    """
+
+    def __init__(self, adapter: DspyAdapter, effects: Effects) -> None:
+        self._adapter = adapter
+        self._effects = effects
+
+    async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
+        """Return the child that the proposer made, or none."""
+        step = learned.plan.step
+        dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items() if found}
+        if not dataset:
+            return ()
+
+        def ask() -> Mapping[str, str]:
+            texts = self._adapter.propose_new_texts(dict(base.texts), dataset, list(dataset))
+            return {str(name): str(text) for name, text in texts.items()}
+
+        key = f"proposal/{step}/{base.id}/{','.join(dataset)}"
+        made: Mapping[str, Any] = await self._effects.work(key, Place("proposal", step), "proposer", "call", ask)
+        texts = {name: text for name, text in made.items() if base.texts.get(name) != text}
+        if not texts:
+            return ()
+        return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)

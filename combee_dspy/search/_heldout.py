@@ -1,0 +1,103 @@
+"""The held-out set of a run: pinned before the first rollout, read once after the last."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Mapping, Sequence
+
+from combee_dspy.evaluation import Heldout, HeldoutPin, PairedDifference, Receipt, check_unread, heldout_identity, pin
+from combee_dspy.journal import Reader
+from combee_dspy.search._candidates import Candidate, Row, Splits
+from combee_dspy.search._effects import VALIDATION, Effects, Place
+
+__all__ = ["HeldoutReading", "earlier_receipts"]
+
+
+def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
+    """Return the receipts in a journal with the number of their run, oldest first."""
+    rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
+    return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
+
+
+class HeldoutReading:
+    """Pins the held-out rows, and reads them once. Receipts are events of the run's journal.
+
+    Args:
+        heldout: As the user gave it.
+        splits: The data.
+        metric: The metric's identity.
+        effects: The way to the world.
+        receipts: Those in the journal, with the number of their run.
+
+    Raises:
+        HeldoutMovedError: A study that has read them has moved them since.
+        ArgumentValueError: The target is finer than what the rows can tell.
+    """
+
+    def __init__(
+        self,
+        heldout: Heldout,
+        splits: Splits,
+        metric: str,
+        effects: Effects,
+        receipts: Sequence[tuple[int, Receipt]],
+    ) -> None:
+        self._effects = effects
+        self._rows: tuple[Row, ...] = splits.heldout
+        self._run = f"run {effects.log.number}"
+        self._own = [receipt for run, receipt in receipts if run == effects.log.number]
+        others = [receipt for run, receipt in receipts if run != effects.log.number]
+        identity = heldout_identity(
+            heldout.rows, metric, train=[row.hash for row in splits.train],
+            validation=[row.hash for row in splits.validation],
+        )  # fmt: skip
+        self.pin: HeldoutPin = pin(heldout, identity, others)
+        self._keep(self.pin.pinned(self._run, _now()))
+
+    async def read(
+        self, before: Candidate, after: Candidate, *, seed: int, models: Mapping[str, str]
+    ) -> tuple[PairedDifference, Receipt]:
+        """Run both programs on every held-out row, once.
+
+        Args:
+            before: The student.
+            after: The result.
+            seed: The run's seed.
+            models: Model names by role.
+
+        Raises:
+            HeldoutReadError: This run has read them with other programs.
+            HeldoutMovedError: A row was edited in place.
+        """
+        programs = (before.id, after.id)
+        check_unread(self._own, self._run, programs)
+        for receipt in self._own:
+            if receipt.stage == "read" and receipt.difference is not None:
+                return receipt.difference, receipt
+        self.pin.check_same()
+        self._keep(self.pin.begun(self._run, _now(), programs))
+        scores = await asyncio.gather(*(self._scores(one) for one in (before, after)))
+        self.pin.check_same()
+        receipt = self.pin.read(self._run, _now(), programs, *scores, seed=seed, models=models)
+        self._keep(receipt)
+        found = receipt.difference
+        if found is None:
+            raise RuntimeError("a reading left no difference")
+        data = {"before": found.before, "after": found.after, "difference": found.difference, "low": found.low,
+                "high": found.high, "n": found.n}  # fmt: skip
+        self._effects.log.emit("heldout", data, single=True)
+        return found, receipt
+
+    async def _scores(self, candidate: Candidate) -> list[float]:
+        place = Place("heldout")
+        wanted = [self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows]
+        return [one.score for one in await asyncio.gather(*wanted)]
+
+    def _keep(self, receipt: Receipt) -> None:
+        if not any(one.stage == receipt.stage and one.programs == receipt.programs for one in self._own):
+            self._effects.log.emit("receipt", receipt.to_dict())
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,66 @@
+"""What the two ways of keeping what was learned have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from combee_dspy.records import Rollout
+from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._pool import Member
+from combee_dspy.search._update import Learned
+
+__all__ = ["Keeper", "Parent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What an update runs on, decided when it begins.
+
+    Attributes:
+        candidate: The candidate.
+        index: Its position in the pool; −1 where it has none yet.
+        components: What will be edited; ``None`` where that hangs on the rollouts.
+        weights: Probability of each operator, by label.
+    """
+
+    candidate: Candidate
+    index: int
+    components: tuple[str, ...] | None
+    weights: Mapping[str, float]
+
+
+class Keeper(ABC):
+    """Keeps what updates learned. Every method is called in the order of updates; only :meth:`check` overlaps."""
+
+    @abstractmethod
+    async def parent(self, step: int) -> Parent:
+        """Return what update ``step`` runs on: a function of the updates committed so far."""
+
+    @abstractmethod
+    def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
+        """Return what an update edits, once its rollouts are there."""
+
+    def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:  # noqa: B027 - most have nobody to tell
+        """Hear of an update's minibatch before it runs."""
+
+    @abstractmethod
+    async def propose(self, learned: Learned, parent: Parent) -> object:
+        """Make candidates of what was learned; called when every earlier update has proposed."""
+
+    @abstractmethod
+    async def check(self, learned: Learned, parent: Parent, proposed: object) -> object:
+        """Run the candidates on what decides about them."""
+
+    @abstractmethod
+    async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
+        """Keep what is worth keeping; called when every earlier update is committed."""
+
+    @abstractmethod
+    async def result(self) -> Member:
+        """Return what the run returns, once the last update is committed."""
+
+    @abstractmethod
+    def rollouts(self, size: int) -> int:
+        """Return the rollouts that an update of so many rows takes at most."""

@@ -1,0 +1,112 @@
+"""gepa's merge of two candidates, evaluated by our effects."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dspy
+from gepa.core.callbacks import CandidateAcceptedEvent, MergeAcceptedEvent, MergeAttemptedEvent, MergeRejectedEvent
+
+from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._gepa import GepaParts, make_merge
+from combee_dspy.search._pool import Pool
+
+__all__ = ["Merging"]
+
+_SUBSAMPLE = 5  # validation rows on which gepa tries a merged candidate
+
+
+class Merging:
+    """Tries one merge between two updates, where gepa would.
+
+    Args:
+        effects: The way to the world.
+        pool: The validated candidates.
+        parts: gepa's parts.
+        most: How many merges may be accepted.
+        rng: gepa's own stream.
+    """
+
+    def __init__(self, effects: Effects, pool: Pool, parts: GepaParts, most: int, rng: random.Random) -> None:
+        self._effects = effects
+        self._pool = pool
+        self._parts = parts
+        self._step = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rows = {id(row.example): row for row in pool.validation}
+        examples = [row.example for row in pool.validation]
+        self._proposer = make_merge(examples, self._evaluate, parts, most, rng, self)
+
+    def log(self, message: str) -> None:
+        """Take gepa's log lines, which the journal's events say better."""
+
+    def found_candidate(self) -> None:
+        """Note that a candidate has joined the pool, after which gepa tries a merge."""
+        self._proposer.last_iter_found_new_program = True
+        if self._proposer.total_merges_tested < self._proposer.max_merge_invocations:
+            self._proposer.merges_due += 1
+
+    async def attempt(self, step: int) -> bool:
+        """Try a merge where one is due; return whether one was tried on validation rows.
+
+        Args:
+            step: The update that is about to begin.
+        """
+        proposer, room = self._proposer, self._effects.purse.room
+        if not (proposer.merges_due > 0 and proposer.last_iter_found_new_program):
+            proposer.last_iter_found_new_program = False
+            return False
+        if room is not None and room < _SUBSAMPLE + self._pool.size:
+            return False
+        self._step, self._loop = step, asyncio.get_running_loop()
+        # gepa asks for scores in the middle of its proposal, so it runs in a thread and the loop answers.
+        proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
+        proposer.last_iter_found_new_program = False
+        if proposal is None:
+            return False
+        iteration, parents = self._pool.state.i + 1, list(proposal.parent_program_ids)
+        attempted = MergeAttemptedEvent(iteration=iteration, parent_ids=parents, merged_candidate=proposal.candidate)
+        self._parts.notify("on_merge_attempted", attempted)
+        before, after = list(proposal.subsample_scores_before or ()), sum(proposal.subsample_scores_after or ())
+        candidate, accepted = Candidate(dict(proposal.candidate)), after >= max(before, default=float("-inf"))
+        data = {"candidate": candidate.id, "texts": dict(candidate.texts), "operator": "merge", "components": [],
+                "parents": [self._pool.members[index].candidate.id for index in parents]}  # fmt: skip
+        self._effects.log.emit("candidate", data, step=step)
+        self._effects.log.emit("merge", {**data, "accepted": accepted, "texts": None}, step=step)
+        if not accepted:
+            reason = f"Merged score {after} worse than both parents {before}"
+            rejected = MergeRejectedEvent(iteration=iteration, parent_ids=parents, reason=reason)
+            self._parts.notify("on_merge_rejected", rejected)
+            return True
+        rollouts = await self._pool.validate(candidate, self._pool.rows_to_validate(), step)
+        member = self._pool.join(candidate, parents, step, rollouts)
+        proposer.merges_due -= 1
+        proposer.total_merges_tested += 1
+        joined = MergeAcceptedEvent(iteration=iteration, new_candidate_idx=member.index, parent_ids=parents)
+        self._parts.notify("on_merge_accepted", joined)
+        kept = CandidateAcceptedEvent(
+            iteration=iteration, new_candidate_idx=member.index, new_score=after, parent_ids=parents
+        )
+        self._parts.notify("on_candidate_accepted", kept)
+        return True
+
+    def _evaluate(
+        self, examples: Sequence[Any], texts: Mapping[str, str]
+    ) -> tuple[list[Any], list[float], list[dict[str, float]] | None]:
+        """Answer gepa's question for scores, from its thread."""
+        if self._loop is None:
+            raise RuntimeError("gepa's merge asked for scores outside of an attempt")
+        candidate, place = Candidate(dict(texts)), Place("screen", self._step)
+
+        async def scored() -> list[Any]:
+            rows = [self._rows[id(example)] for example in examples]
+            return list(await asyncio.gather(*(self._effects.rollout(candidate, row, place) for row in rows)))
+
+        found = asyncio.run_coroutine_threadsafe(scored(), self._loop).result()
+        outputs = [None if one.prediction is None else dspy.Prediction(**one.prediction) for one in found]
+        objectives = [dict(one.objective_scores) for one in found]
+        return outputs, [one.score for one in found], objectives if any(objectives) else None

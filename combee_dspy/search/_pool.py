@@ -1,0 +1,251 @@
+"""Validated candidates, and gepa's state of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+from gepa.core.callbacks import ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
+from gepa.core.data_loader import ensure_loader
+from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
+
+from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
+from combee_dspy.operators import visible
+from combee_dspy.records import Rollout
+from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._effects import VALIDATION, Effects, Place
+from combee_dspy.search._gepa import GepaParts
+
+__all__ = ["Member", "Pool", "Scores"]
+
+Scores = Mapping[int, float]
+"""Score by position in the validation set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A validated candidate.
+
+    Attributes:
+        index: Its position in the pool, and in gepa's state.
+        candidate: It.
+        parents: Positions of its parents; empty for the seed.
+        step: The update that made it; −1 for the seed.
+        scores: Its validation.
+    """
+
+    index: int
+    candidate: Candidate
+    parents: tuple[int, ...]
+    step: int
+    scores: Scores
+
+    @property
+    def mean(self) -> float:
+        """Mean validation score; NaN where nothing was validated."""
+        return math.fsum(self.scores.values()) / len(self.scores) if self.scores else math.nan
+
+
+class Pool:
+    """The validated candidates of a run, in the order in which they joined.
+
+    Args:
+        effects: The way to the world.
+        parts: gepa's parts.
+        validation: The validation rows.
+        draws: Answers that one validation averages, for each row.
+        track_best_outputs: Whether gepa's state keeps the best outputs.
+        log_dir: Where gepa writes those.
+        emit: Says what happened: kind, data, update.
+    """
+
+    def __init__(  # noqa: PLR0913 - one wiring point
+        self,
+        effects: Effects,
+        parts: GepaParts,
+        validation: Sequence[Row],
+        *,
+        draws: int,
+        track_best_outputs: bool,
+        log_dir: str | None,
+        emit: Callable[..., None],
+    ) -> None:
+        self._effects = effects
+        self._parts = parts
+        self.validation = tuple(validation)
+        self.loader = ensure_loader([row.example for row in validation])
+        self.draws = draws
+        self._track_best_outputs = track_best_outputs
+        self._log_dir = log_dir
+        self._emit = emit
+        self.members: list[Member] = []
+        self._state: GEPAState | None = None
+
+    @property
+    def state(self) -> GEPAState:
+        """gepa's state; there is one once the seed has joined."""
+        if self._state is None:
+            raise RuntimeError("gepa's state was asked for before the seed was validated")
+        return self._state
+
+    @property
+    def started(self) -> bool:
+        """Whether the seed has joined."""
+        return self._state is not None
+
+    @property
+    def size(self) -> int:
+        """Rollouts that one validation takes at most."""
+        return len(self.validation) * self.draws
+
+    @property
+    def best(self) -> Member:
+        """The best candidate by gepa's validation policy."""
+        return self.members[self._parts.policy.get_best_program(self.state)]
+
+    @property
+    def front(self) -> tuple[int, ...]:
+        """Positions of the candidates on gepa's front, ascending."""
+        return tuple(sorted(_on_front(self.state)))
+
+    @property
+    def history(self) -> tuple[tuple[int, float], ...]:
+        """``(update, mean validation score)`` of every member, in order."""
+        return tuple((one.step, one.mean) for one in self.members)
+
+    def rows_to_validate(self) -> tuple[Row, ...]:
+        """Return the rows that the next candidate is to run on."""
+        if self._state is None:
+            seed_batch = getattr(self._parts.policy, "get_seed_eval_batch", None)
+            ids = list(self.loader.all_ids() if seed_batch is None else seed_batch(self.loader))
+        else:
+            ids = list(self._parts.policy.get_eval_batch(self.loader, self._state))
+        return tuple(self.validation[index] for index in ids)
+
+    async def validate(
+        self, candidate: Candidate, rows: Sequence[Row], step: int, *, purpose: str = "validation", first: int = 0
+    ) -> dict[int, tuple[Rollout, ...]]:
+        """Run a candidate on validation rows; return its draws by row.
+
+        Args:
+            candidate: It.
+            rows: On what.
+            step: The update that made it.
+            purpose: What for: ``"validation"`` or ``"final"``.
+            first: The number of the first draw.
+        """
+        place, draws = Place(purpose, step), range(first, first + self.draws)
+        wanted = [
+            self._effects.rollout(candidate, row, place, lane=VALIDATION, replicate=draw) for row in rows for draw in draws
+        ]
+        found = await asyncio.gather(*wanted)
+        return {
+            row.index: tuple(found[number * self.draws : (number + 1) * self.draws]) for number, row in enumerate(rows)
+        }
+
+    def join(
+        self, candidate: Candidate, parents: Sequence[int], step: int, rollouts: Mapping[int, Sequence[Rollout]]
+    ) -> Member:
+        """Take a validated candidate in.
+
+        Args:
+            candidate: It.
+            parents: Positions of its parents; empty for the seed.
+            step: The update that made it.
+            rollouts: Its validation, as :meth:`validate` returned it.
+        """
+        scores = {index: math.fsum(one.score for one in drawn) / len(drawn) for index, drawn in rollouts.items()}
+        evaluation = ValsetEvaluation(
+            outputs_by_val_id={index: _output(drawn[0]) for index, drawn in rollouts.items()},
+            scores_by_val_id=scores,
+            objective_scores_by_val_id=_objectives(rollouts),
+        )
+        index = len(self.members)
+        if self._state is None:
+            self._state = new_state(
+                candidate.texts, evaluation, visible(candidate.texts),
+                track_best_outputs=self._track_best_outputs, frontier_type=self._parts.frontier_type,
+            )  # fmt: skip
+        else:
+            self._extend(candidate, parents, evaluation)
+        member = Member(index, candidate, tuple(parents), step, scores)
+        self.members.append(member)
+        data = {
+            "candidate": candidate.id, "index": index, "score": None if not scores else member.mean, "rows": len(scores),
+            "best": self.best.index == index,
+        }  # fmt: skip
+        self._emit("validated", data, step=step)
+        self._tell(member, evaluation)
+        return member
+
+    def _extend(self, candidate: Candidate, parents: Sequence[int], evaluation: ValsetEvaluation) -> None:
+        state, calls = self.state, len(evaluation.scores_by_val_id)
+        discovered = state.total_num_evals
+        state.increment_evals(calls)
+        state.num_full_ds_evals += 1
+        before = _on_front(state)
+        index = state.update_state_with_new_program(
+            parent_program_idx=list(parents), new_program=dict(candidate.texts), valset_evaluation=evaluation,
+            run_dir=self._log_dir, num_metric_calls_by_discovery_of_new_program=discovered,
+        )  # fmt: skip
+        after = _on_front(state)
+        event = ParetoFrontUpdatedEvent(
+            iteration=state.i + 1, new_front=sorted(after), displaced_candidates=sorted(before - after)
+        )
+        self._parts.notify("on_pareto_front_updated", event)
+        if state.full_program_trace:
+            trace = state.full_program_trace[-1]
+            trace["new_program_idx"] = index
+            trace.setdefault("new_program_indices", []).append(index)
+            trace["evaluated_val_indices"] = sorted(evaluation.scores_by_val_id)
+
+    def _tell(self, member: Member, evaluation: ValsetEvaluation) -> None:
+        state = self.state
+        event = ValsetEvaluatedEvent(
+            iteration=state.i + 1, candidate_idx=member.index, candidate=dict(member.candidate.texts),
+            scores_by_val_id=dict(member.scores),
+            average_score=self._parts.policy.get_valset_score(member.index, state),
+            num_examples_evaluated=len(member.scores), total_valset_size=len(self.validation),
+            parent_ids=list(member.parents), is_best_program=self.best.index == member.index,
+            outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
+        )  # fmt: skip
+        self._parts.notify("on_valset_evaluated", event)
+        if member.parents and self._parts.experiment is not None:
+            log_detailed_metrics_after_discovering_new_program(
+                logger=_Silent(), gepa_state=state, new_program_idx=member.index, valset_evaluation=evaluation,
+                objective_scores=state.prog_candidate_objective_scores[member.index],
+                experiment_tracker=self._parts.experiment, linear_pareto_front_program_idx=self.best.index,
+                valset_size=len(self.validation), val_evaluation_policy=self._parts.policy,
+            )  # fmt: skip
+
+
+class _Silent:
+    """gepa's logger where the journal says it already."""
+
+    def log(self, message: str) -> None:
+        """Say nothing."""
+
+
+def _on_front(state: GEPAState) -> set[int]:
+    return {index for front in state.get_pareto_front_mapping().values() for index in front}
+
+
+def _output(rollout: Rollout) -> Any:
+    return None if rollout.prediction is None else dspy.Prediction(**rollout.prediction)
+
+
+def _objectives(rollouts: Mapping[int, Sequence[Rollout]]) -> dict[int, dict[str, float]] | None:
+    """Return scores by objective and row, where the metric names objectives."""
+    if not any(one.objective_scores for drawn in rollouts.values() for one in drawn):
+        return None
+    return {
+        index: {
+            name: math.fsum(one.objective_scores.get(name, 0.0) for one in drawn) / len(drawn)
+            for name in drawn[0].objective_scores
+        }
+        for index, drawn in rollouts.items()
+    }

@@ -1,0 +1,125 @@
+"""GEPA's reflective record: what one rollout has to say about one predictor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dspy
+
+from combee_dspy._private import FailedPrediction, Type, history_text
+from combee_dspy.records import PredictorCall, Rollout
+
+__all__ = ["call_to_show", "predictor_feedback", "shown_call", "trajectories"]
+
+
+def call_to_show(
+    rollout: Rollout, component: str, stream: random.Random, *, format_failures: bool
+) -> PredictorCall | None:
+    """Return the call of a predictor that its record is about, or ``None`` where there is none to learn from.
+
+    An answer that did not parse comes first where such answers are reflected on;
+    otherwise one call is drawn, as in GEPA.
+
+    Args:
+        rollout: The rollout.
+        component: The predictor's path.
+        stream: Draws one call where there are several.
+        format_failures: Whether answers that did not parse are reflected on.
+    """
+    calls = [call for call in rollout.calls if call.predictor == component]
+    unparsed = [call for call in calls if call.outputs is None]
+    if unparsed and format_failures:
+        return unparsed[0]
+    parsed = [call for call in calls if call.outputs is not None]
+    if not parsed or (rollout.failed_in == "answer" and not format_failures):
+        return None
+    return stream.choice(parsed)
+
+
+def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
+    """Return a record's ``"Inputs"`` and ``"Generated Outputs"``.
+
+    Args:
+        call: The call.
+        as_objects: Whether values stay what they are, as DSPy's own proposer gets them; otherwise they become
+            texts, except for DSPy's types such as images.
+    """
+
+    def shown(value: Any) -> Any:
+        return value if as_objects or isinstance(value, Type) else str(value)
+
+    inputs: dict[str, Any] = {}
+    for name, value in call.inputs.items():
+        if isinstance(value, dspy.History):
+            inputs["Context"] = value if as_objects else history_text(value)
+    for name, value in call.inputs.items():
+        if not isinstance(value, dspy.History):
+            inputs[name] = shown(value)
+    outputs: Any
+    if call.outputs is None:
+        outputs = (
+            f"The answer did not have the fields that were asked for. As the model wrote it:\n{call.completion}\n"
+        )
+    else:
+        outputs = {name: value if as_objects else str(value) for name, value in call.outputs.items()}
+    return {"Inputs": inputs, "Generated Outputs": outputs}
+
+
+def predictor_feedback(
+    program: dspy.Module,
+    metric: Callable[..., Any],
+    example: dspy.Example,
+    rollout: Rollout,
+    call: PredictorCall,
+) -> Mapping[str, Any]:
+    """Ask GEPA's metric for its feedback on one predictor. Runs in a worker thread: the metric may call an LM.
+
+    Returns:
+        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked).
+    """
+    predictors = dict(program.named_predictors())
+    predictor = predictors[call.predictor]
+    if call.outputs is None:
+        structure = "".join(
+            f"{message['role']}: {message['content']}\n"
+            for message in dspy.ChatAdapter().format(predictor.signature, [], {})
+        )
+        return {"score": None, "feedback": f"The answer could not be read. It must have this structure:\n{structure}"}
+    if rollout.prediction is None:
+        return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
+    trace = [_traced(predictors, one) for one in rollout.calls]
+    prediction = dspy.Prediction(**rollout.prediction)
+    output = metric(example, prediction, trace, call.predictor, [_traced(predictors, call)])
+    score = output["score"] if isinstance(output, dspy.Prediction) or hasattr(output, "feedback") else output
+    feedback = output["feedback"] if hasattr(output, "feedback") else None
+    if feedback is None:
+        feedback = f"The score was {score}."
+    return {"score": None if score is None else float(score), "feedback": str(feedback)}
+
+
+def _traced(predictors: Mapping[str, Any], call: PredictorCall) -> tuple[Any, Mapping[str, Any], Any]:
+    outputs: Any
+    if call.outputs is None:
+        outputs = FailedPrediction(completion_text=call.completion)
+    else:
+        outputs = dspy.Prediction(**call.outputs)
+    return predictors.get(call.predictor), call.inputs, outputs
+
+
+def trajectories(
+    program: dspy.Module, examples: Sequence[dspy.Example], rollouts: Sequence[Rollout]
+) -> list[dict[str, Any]]:
+    """Return rollouts as DSPy's trajectories, for parts of gepa's that look at them."""
+    predictors = dict(program.named_predictors())
+    found = []
+    for number, (example, rollout) in enumerate(zip(examples, rollouts, strict=True)):
+        prediction: Any = FailedPrediction(completion_text=rollout.error or "")
+        if rollout.prediction is not None:
+            prediction = dspy.Prediction(**rollout.prediction)
+        trace = [_traced(predictors, call) for call in rollout.calls]
+        found.append(
+            {"example_ind": number, "example": example, "prediction": prediction, "trace": trace, "score": rollout.score}
+        )
+    return found
