@@ -1,0 +1,107 @@
+"""Lessons planted on purpose, so that what became of each can be told exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from itertools import product
+
+from combee_bench.simulated import SimulatedQuestion, SimulatedTask
+from combee_dspy.records import Reflection
+from combee_dspy.reflections import normalised
+from combee_dspy.streams import derive
+
+__all__ = ["INSTRUCTION", "PlantedFact", "plant", "planted_in", "planted_record", "planted_task"]
+
+INSTRUCTION = "Name the code under which the shipment in the question is filed."
+"""The instruction that the planted records were answered under."""
+
+_HEADS = "bel dor fen gar hul jor kel lum mav nor pel quil ros sar tam ulv vor wen yar zel"
+_TAILS = "bak dane fik gorn hal ick jon lode mar nix oth pern rus stad tor umb vek wold yx zim"
+_MOST = 40_000
+# Up to here two-part stems are enough; more facts take three-part ones and longer codes.
+_FEW = 4_000
+_FIRST_CODE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedFact:
+    """An invented fact that no model can know: which code a shipment has.
+
+    Attributes:
+        code: The code, an invented letter and number; no other fact has it.
+        goods: What is shipped; an invented word that no other fact has.
+        port: Where from; an invented word that no other fact has.
+        wrong: The code that was answered instead.
+    """
+
+    code: str
+    goods: str
+    port: str
+    wrong: str
+
+    @property
+    def question(self) -> str:
+        """The question that needs the fact."""
+        return f"Under which code is a shipment of {self.goods} from {self.port} filed?"
+
+    @property
+    def lesson(self) -> str:
+        """The fact as one sentence."""
+        return f"The {self.port} desk files shipments of {self.goods} under {self.code}."
+
+    @property
+    def line(self) -> str:
+        """The fact as one line of a list of lessons, marked with its code."""
+        return f"[{self.code}] {self.lesson}"
+
+
+def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
+    """Invent ``count`` facts, none of which helps with another.
+
+    Args:
+        count: Facts, 0 to 40,000.
+        seed: Where the words and codes come from.
+    """
+    stream = derive(seed, "planted facts")
+    few = count <= _FEW
+    words = ["".join(parts) for parts in product(*[_HEADS.split()] * (2 if few else 3), _TAILS.split())]
+    stream.shuffle(words)
+    codes = stream.sample(range(_FIRST_CODE, _FIRST_CODE + 2 * (_FEW if few else _MOST)), 2 * count)
+    return tuple(
+        PlantedFact(f"Q{codes[2 * n]}", words[2 * n], words[2 * n + 1], f"Q{codes[2 * n + 1]}") for n in range(count)
+    )
+
+
+def planted_record(fact: PlantedFact, index: int) -> Reflection:
+    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words of its own."""
+    feedback = f"Wrong: got {fact.wrong}. At the {fact.port} desk, {fact.goods} shipments go under {fact.code}."
+    record = {
+        "Inputs": {"question": fact.question},
+        "Generated Outputs": {"code": fact.wrong},
+        "Feedback": feedback,
+    }
+    return Reflection(index, record)
+
+
+def planted_in(facts: Collection[PlantedFact], lines: Iterable[str]) -> frozenset[str]:
+    """Return the codes of the facts that the lines hold whole.
+
+    A fact is held where its code and its goods or port stand in one line; a
+    list of codes without what they are for holds nothing.
+    """
+    held: set[str] = set()
+    by_code = {fact.code.casefold(): fact for fact in facts}
+    for line in lines:
+        words = set(normalised(line).replace("-", " ").split())
+        for word in words & by_code.keys():
+            fact = by_code[word]
+            if fact.goods in words or fact.port in words:
+                held.add(fact.code)
+    return frozenset(held)
+
+
+def planted_task(facts: Iterable[PlantedFact]) -> SimulatedTask:
+    """Return what a simulated service must know to learn the facts."""
+    questions = (SimulatedQuestion(one.question, one.code, one.wrong, one.code, one.lesson) for one in facts)
+    return SimulatedTask(tuple(questions), ("code",), base_rate=0.0)

@@ -1,0 +1,292 @@
+"""Batch size × aggregator: what one epoch teaches when every update is kept.
+
+One epoch over the training examples, cut into minibatches of one size. For each
+minibatch the program runs, its trajectories become reflections, the aggregator
+under test reduces them, and its lessons are inserted; the next minibatch runs
+with the new instruction. No child is refused and no parent is chosen, so that
+what differs between two rows is the aggregator and the size, and nothing else.
+The held-out score is that of the last instruction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import dspy
+import numpy as np
+
+from combee_bench.asking import Asker, asker, there
+from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
+from combee_bench.options import SweepOptions
+from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedTask
+from combee_bench.statistics import Interval, crossed_interval
+from combee_bench.surroundings import LABEL, quietly
+from combee_dspy import registry
+from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
+from combee_dspy.hashing import row_hash
+from combee_dspy.operators import Insert, OperatorInput
+from combee_dspy.records import Edit, Reflection, Rollout
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.rollouts import RolloutJob
+from combee_dspy.strategies import StrategyContext
+from combee_dspy.streams import derive, derive_seed
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["LAWS", "SweepRow", "line", "run", "summary", "table"]
+
+LAWS: Mapping[str, CapacityModel] = {
+    "attention": CapacityModel.attention(),
+    "writing": CapacityModel.writing(),
+    "reading": CapacityModel.reading(),
+}
+"""At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens attended a call,
+which is as many raw records but many more short lines."""
+
+_VARIANTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """One epoch.
+
+    Attributes:
+        aggregator: Its name.
+        size: Examples a minibatch.
+        law: The service's law, or the model's name.
+        seed: The seed.
+        kept: Planted lessons in the last instruction; ``None`` where none are planted.
+        taught: Planted lessons that the epoch's failures could teach.
+        result_tokens: Estimated tokens of the last instruction.
+        before: Mean held-out score of the seed instruction.
+        after: Of the last one.
+        calls: The proposer's LM calls.
+        tokens: Their prompt and completion tokens.
+    """
+
+    aggregator: str
+    size: int
+    law: str
+    seed: int
+    kept: int | None
+    taught: int | None
+    result_tokens: int
+    before: float
+    after: float
+    calls: int
+    tokens: int
+
+
+def run(options: SweepOptions) -> Iterator[SweepRow]:
+    """Run every combination; rows come one at a time.
+
+    Raises:
+        UnknownStrategyError: An aggregator is not installed.
+    """
+    aggregators = {name: registry.build("aggregator", name) for name in options.aggregators}
+    return _rows(options, aggregators)
+
+
+def _rows(options: SweepOptions, aggregators: Mapping[str, Any]) -> Iterator[SweepRow]:
+    for law in options.laws if options.lm is None else (options.lm,):
+        for seed in options.seeds:
+            sizes = {"train": options.examples, "validation": 1, "heldout": options.heldout}
+            rows = load_benchmark("formula-mini", task=options.task, seed=seed, **sizes)
+            task = _planted(rows, seed) if options.lm is None else None
+            with _endpoint(options, law, seed, task) as endpoint, dspy.context(**endpoint.settings()):
+                before: float | None = None
+                for aggregator in aggregators.values():
+                    for size in options.sizes:
+                        with quietly():
+                            epoch = _Epoch(options, rows, endpoint, aggregator, size, seed, before)
+                            row = asyncio.run(epoch.row(law, task))
+                        before = row.before
+                        yield row
+
+
+@contextmanager
+def _endpoint(options: SweepOptions, law: str, seed: int, task: SimulatedTask | None) -> Iterator[Endpoint]:
+    if task is None:
+        where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
+        yield model_endpoint(law, slots=options.workers, **where)
+        return
+    config = SimulatedConfig(seed=seed, capacity=LAWS[law], time_scale=0)
+    with simulated_endpoint(config, task) as endpoint:
+        yield endpoint
+
+
+def _planted(rows: LoadedBenchmark, seed: int) -> SimulatedTask:
+    """Plant five lessons per formula, each needed by a fifth of its questions, so that there are many to lose."""
+    examples = [row for split in rows.splits for row in split.examples]
+    question, answer = next(iter(rows.signature.input_fields)), next(iter(rows.signature.output_fields))
+
+    def key_of(row: Mapping[str, Any]) -> str:
+        variant = derive(seed, "variant", str(row[question])).randrange(_VARIANTS)
+        return f"{row.get('formula', answer)}.{variant}"
+
+    return SimulatedTask.from_examples(examples, question, answer, key_of=key_of, seed=seed)
+
+
+class _Epoch:
+    """One epoch of one aggregator at one size."""
+
+    def __init__(
+        self,
+        options: SweepOptions,
+        rows: LoadedBenchmark,
+        endpoint: Endpoint,
+        aggregator: Any,
+        size: int,
+        seed: int,
+        before: float | None,
+    ) -> None:
+        self._options = options
+        self._rows = rows
+        self._endpoint = endpoint
+        self._aggregator = aggregator
+        self._size = size
+        self._seed = seed
+        self._before = before
+        self._failed: list[dspy.Example] = []
+
+    async def row(self, law: str, task: SimulatedTask | None) -> SweepRow:
+        """Learn for one epoch, and read the held-out set."""
+        async with asker(self._endpoint.reflection_lm, self._options.workers, self._endpoint.adapter) as ask:
+            heldout = self._rows.heldout.examples
+            first = str(next(iter(self._rows.program().predictors())).signature.instructions)
+            if self._before is None:
+                self._before = fmean(one.score for one in await self._run(first, heldout, ask))
+            text = await self._learned(first, ask)
+            after = fmean(one.score for one in await self._run(text, heldout, ask))
+            spent = ask.costs().total
+        kept, taught = _counted(task, text, self._failed)
+        return SweepRow(
+            aggregator=self._aggregator.name,
+            size=self._size,
+            law=law,
+            seed=self._seed,
+            kept=kept,
+            taught=taught,
+            result_tokens=estimate_tokens(text),
+            before=self._before,
+            after=after,
+            calls=spent.calls,
+            tokens=spent.tokens,
+        )
+
+    async def _learned(self, text: str, ask: Asker) -> str:
+        examples = list(self._rows.train.examples)
+        derive(self._seed, "sweep order").shuffle(examples)
+        for update, start in enumerate(range(0, len(examples), self._size)):
+            text = await self._updated(text, examples[start : start + self._size], update, ask)
+        return text
+
+    async def _updated(self, text: str, examples: Sequence[dspy.Example], update: int, ask: Asker) -> str:
+        name, predictor = next(iter(self._rows.program().named_predictors()))
+        rollouts = await self._run(text, examples, ask)
+        failed = [one for one, rollout in zip(examples, rollouts, strict=True) if rollout.score < 1]
+        self._failed += failed
+        seed = derive_seed(self._seed, "sweep", self._aggregator.name, self._size)
+        context = StrategyContext(name, text, ask, lambda kind, **data: None, update=update, seed=seed)
+        reflections = there(
+            _reflection(index, example, rollout)
+            for index, (example, rollout) in enumerate(zip(examples, rollouts, strict=True))
+        )
+        lessons = await self._aggregator.aggregate(reflections, context)
+        given = OperatorInput(text, (), predictor.signature, lessons)
+        edit = await Insert().apply(given, context)
+        return edit.instruction if isinstance(edit, Edit) and edit.instruction is not None else text
+
+    async def _run(self, text: str, examples: Sequence[dspy.Example], ask: Asker) -> list[Rollout]:
+        program = self._rows.program()
+        predictor = next(iter(program.predictors()))
+        predictor.signature = predictor.signature.with_instructions(text)
+        jobs = [RolloutJob(program, example, row_hash(example), self._rows.metric) for example in examples]
+        return await asyncio.gather(*(ask.slots.rollout(job, (0,)) for job in jobs))
+
+
+def _reflection(index: int, example: dspy.Example, rollout: Rollout) -> Reflection:
+    """Return GEPA's reflective record of a rollout of a program with one predictor."""
+    inputs = {name: str(value) for name, value in example.inputs().items()}
+    outputs: Any = "The answer did not parse."
+    if rollout.prediction is not None:
+        outputs = {name: str(value) for name, value in rollout.prediction.items()}
+    record = {"Inputs": inputs, "Generated Outputs": outputs, "Feedback": rollout.feedback or str(rollout.score)}
+    return Reflection(index, record, rollout.example_id)
+
+
+def _counted(task: SimulatedTask | None, text: str, failed: Sequence[dspy.Example]) -> tuple[int | None, int | None]:
+    if task is None:
+        return None, None
+    asked = {" ".join(str(value) for value in row.inputs().values()) for row in failed}
+    taught = {question.key for question in task.questions if any(question.text in one for one in asked)}
+    return sum(f"[{key}]" in text for key in taught), len(taught)
+
+
+def summary(options: SweepOptions, rows: Sequence[SweepRow]) -> list[dict[str, Any]]:
+    """Return one record per law, size and aggregator: means over the seeds with 95 % bootstrap intervals."""
+    cells: dict[tuple[str, int, str], list[SweepRow]] = {}
+    for row in rows:
+        cells.setdefault((row.law, row.size, row.aggregator), []).append(row)
+    return [
+        {
+            "law": law,
+            "size": size,
+            "aggregator": name,
+            "seeds": len(group),
+            "kept": _interval([row.kept / row.taught for row in group if row.kept is not None and row.taught]),
+            "heldout": _interval([row.after for row in group]),
+            "before": fmean(row.before for row in group),
+            "result_tokens": fmean(row.result_tokens for row in group),
+            "calls": fmean(row.calls for row in group),
+            "tokens": fmean(row.tokens for row in group),
+        }
+        for (law, size, name), group in cells.items()
+    ]
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    return crossed_interval(np.array([values], dtype=float), 0) if values else None
+
+
+def line(options: SweepOptions, row: SweepRow) -> str:
+    """Return what is said of one row when it is there."""
+    kept = "" if row.kept is None else f", {row.kept} of {row.taught} lessons kept"
+    return f"{row.law}, seed {row.seed}, {row.aggregator}, {row.size}: held-out {row.after:.2f}{kept}"
+
+
+def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
+    """Return the means, with a mark where parallel-scan or union is below another aggregator."""
+    from rich.table import Table
+
+    cells = summary(options, rows)
+    drawn = Table(title=f"One epoch of {options.examples} examples, every update kept: {options.lm or LABEL}")
+    titles = "law,batch,aggregator,lessons kept,held-out,result tokens,LM calls,LM tokens,"
+    for title in titles.split(","):
+        drawn.add_column(title, justify="left" if title in ("law", "aggregator", "") else "right")
+    for cell in cells:
+        rivals = [one for one in cells if (one["law"], one["size"]) == (cell["law"], cell["size"])]
+        figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
+        kept = "" if cell["kept"] is None else str(cell["kept"])
+        place = (cell["law"], str(cell["size"]), cell["aggregator"])
+        drawn.add_row(*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals))
+    return drawn
+
+
+def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
+    """Say where one of ours is below the best of the others on held-out, their intervals apart or not."""
+    ours = ("parallel-scan", "union")
+    others = [one for one in rivals if one["aggregator"] not in ours]
+    if cell["aggregator"] not in ours or not others:
+        return ""
+    best = max(others, key=lambda one: float(one["heldout"].mean))
+    if best["heldout"].mean <= cell["heldout"].mean:
+        return ""
+    clear = best["heldout"].low > cell["heldout"].high
+    return f"{'loses to' if clear else 'below, intervals overlap:'} {best['aggregator']}"

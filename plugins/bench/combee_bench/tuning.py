@@ -1,0 +1,332 @@
+"""``combee tune-scan``: measures what one call keeps, and says which copies and fan-in keep most of a scan."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from combee_bench.asking import Asker, asker
+from combee_bench.endpoints import model_lm
+from combee_bench.options import TuneScanOptions
+from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_record, planted_task
+from combee_bench.retention import (
+    Fit,
+    Laws,
+    Plan,
+    Sample,
+    Survival,
+    fit_law,
+    plan_scan,
+    pooled,
+    predicted_survival,
+)
+from combee_bench.simulated import SimulatedConfig, SimulatedService
+from combee_bench.surroundings import LABEL, quietly
+from combee_dspy.aggregators._parse import parse_lessons
+
+# The prompts of parallel-scan's own calls: any other would measure another thing.
+from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
+from combee_dspy.exceptions import ServiceError
+from combee_dspy.records import FailedCall
+from combee_dspy.reflections import render_records
+from combee_dspy.streams import derive
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+__all__ = ["Choice", "Probe", "TunedScan", "best_of", "choices", "line", "probe", "run", "summary", "table"]
+
+_MOST_LESSONS = 32
+_COPIES = (1, 2)
+# The prompts of both kinds of call with their schemas, and one lesson: what parallel-scan itself reckons with.
+_PROMPT_TOKENS = 1_000
+_LESSON_TOKENS = 40
+# Survival that is not worth paying for.
+_TOLERANCE = 0.01
+# What merging must lose before another aggregator is worth naming.
+_WORTH = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the calls of a probe kept.
+
+    Attributes:
+        reads: Calls over records.
+        merges: Calls over lists of lessons.
+        failed: Errors of the calls that failed after all retries; they are no sample.
+    """
+
+    reads: tuple[Sample, ...]
+    merges: tuple[Sample, ...]
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One setting of a scan and what is expected of it.
+
+    Attributes:
+        copies: p.
+        fan_in: The most reflections one call may take.
+        levels: LM calls per level.
+        calls: LM calls.
+        tokens: Estimated tokens of all calls, prompts and answers.
+        predicted: Expected survival.
+        affordable: Whether it respects the budget of calls.
+    """
+
+    copies: int
+    fan_in: int
+    levels: tuple[int, ...]
+    calls: int
+    tokens: int
+    predicted: Survival
+    affordable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TunedScan:
+    """What was measured, and the settings that were compared.
+
+    Attributes:
+        probe: What the calls kept.
+        laws: The laws fitted to that.
+        choices: All settings; the smaller p first, then the smaller fan-in.
+        best: The one to take; ``None`` where none is affordable.
+    """
+
+    probe: Probe
+    laws: Laws
+    choices: tuple[Choice, ...]
+    best: Choice | None
+
+
+def run(options: TuneScanOptions) -> Iterator[TunedScan]:
+    """Measure and compare. One row.
+
+    Raises:
+        ServiceError: No call of one kind was answered.
+    """
+    facts = plant(4 * max(options.sizes), options.seed)
+    with _model(options, facts) as (lm, adapter), quietly():
+        found = asyncio.run(_probed(options, facts, lm, adapter))
+    if not found.reads or not found.merges:
+        last = found.failed[-1] if found.failed else "no call of one kind was asked for"
+        raise ServiceError(f"nothing was measured, {len(found.failed)} calls failed: {last}")
+    laws = Laws(fit_law(found.reads, seed=options.seed), fit_law(found.merges, seed=options.seed))
+    compared = choices(laws, options)
+    yield TunedScan(found, laws, compared, best_of(compared))
+
+
+@contextmanager
+def _model(options: TuneScanOptions, facts: Sequence[PlantedFact]) -> Iterator[tuple[Any, Any]]:
+    if options.lm is None:
+        config = SimulatedConfig(seed=options.seed, time_scale=0.0)
+        with SimulatedService(config, planted_task(facts)) as service:
+            yield service.lm(), None
+        return
+    where = {"api_base": options.api_base, "api_key_env": options.api_key_env}
+    lm, adapter = model_lm(options.lm, slots=options.threads, **where)
+    if adapter is not None:
+        from combee_dspy.lms import ConstrainedJSONAdapter
+
+        adapter = ConstrainedJSONAdapter()
+    yield lm, adapter
+
+
+async def _probed(options: TuneScanOptions, facts: Sequence[PlantedFact], lm: Any, adapter: Any) -> Probe:
+    async with asker(lm, options.threads, adapter) as ask:
+        return await probe(ask, facts, options.sizes, options.calls, options.seed)
+
+
+async def probe(ask: Asker, facts: Sequence[PlantedFact], sizes: Sequence[int], calls: int, seed: int) -> Probe:
+    """Measure per-call retention at several sizes, with the prompts of ``parallel-scan``.
+
+    Records and lesson lists are planted, each lesson once, so what is kept is
+    read off exactly. Merges are measured at each size
+    twice: every lesson in one list, and every lesson in two of the lists.
+    All calls are in flight at once.
+
+    Args:
+        ask: The way to the LM.
+        facts: What is planted.
+        sizes: Different lessons in one call.
+        calls: Calls per kind and size.
+        seed: Where choices and orders come from.
+    """
+    failed: list[str] = []
+
+    async def read(m: int, call: int) -> Sample | None:
+        chosen = derive(seed, "read", m, call).sample(list(facts), m)
+        return await kept(LearnFromExamples, _read_input(chosen), chosen, 1, ("read", m, call))
+
+    async def merge(m: int, copies: int, call: int) -> Sample | None:
+        stream = derive(seed, "merge", m, copies, call)
+        chosen = stream.sample(list(facts), m)
+        return await kept(
+            MergeLessons, _merge_input(chosen, copies, stream), chosen, copies, ("merge", m, copies, call)
+        )
+
+    async def kept(
+        signature: Any, inputs: dict[str, Any], chosen: Sequence[PlantedFact], copies: int, place: tuple[str | int, ...]
+    ) -> Sample | None:
+        answer = await ask(signature, inputs, place, "proposer")
+        if isinstance(answer, FailedCall):
+            failed.append(answer.error)
+            return None
+        texts, _ = parse_lessons(getattr(answer, "lessons", None))
+        return Sample(len(chosen), copies, len(planted_in(chosen, texts)))
+
+    reads = [read(m, call) for m in sizes for call in range(calls)]
+    merges = [merge(m, x, call) for m in sizes for x in _COPIES for call in range(calls) if m * x > 1]
+    found = await asyncio.gather(*reads, *merges)
+    first, rest = found[: len(reads)], found[len(reads) :]
+    return Probe(
+        tuple(one for one in first if one is not None), tuple(one for one in rest if one is not None), tuple(failed)
+    )
+
+
+def _read_input(facts: Sequence[PlantedFact]) -> dict[str, Any]:
+    return {
+        "current_instruction": INSTRUCTION,
+        "examples_with_feedback": render_records(planted_record(fact, index) for index, fact in enumerate(facts)),
+        # What a call is able to write is measured, not what it is allowed to.
+        "most_lessons": max(_MOST_LESSONS, len(facts)),
+    }
+
+
+def _merge_input(facts: Sequence[PlantedFact], copies: int, stream: random.Random) -> dict[str, Any]:
+    count = max(2, math.isqrt(len(facts) * copies))
+    lists: list[list[str]] = [[] for _ in range(count)]
+    for number, fact in enumerate(facts):
+        for copy in range(copies):
+            # Neighbouring lists: two copies never meet in one.
+            lists[(number * copies + copy) % count].append(fact.line)
+    for lines in lists:
+        stream.shuffle(lines)
+    return {"current_instruction": INSTRUCTION, "lesson_lists": [lines for lines in lists if lines]}
+
+
+def choices(laws: Laws, options: TuneScanOptions) -> tuple[Choice, ...]:
+    """Return the settings of ``parallel-scan`` with the survival that they lead one to expect."""
+    found = []
+    for p in sorted(set(options.copies)):
+        for fan_in in sorted(set(options.fan_in)):
+            plan = plan_scan(options.reflections, p, fan_in, seed=options.seed)
+            predicted = predicted_survival(laws, plan)
+            calls = sum(plan.calls)
+            found.append(
+                Choice(
+                    copies=p,
+                    fan_in=fan_in,
+                    levels=plan.calls,
+                    calls=calls,
+                    tokens=_tokens(plan, predicted, options.reflection_tokens),
+                    predicted=predicted,
+                    affordable=options.max_calls is None or calls <= options.max_calls,
+                )
+            )
+    return tuple(found)
+
+
+def best_of(compared: Sequence[Choice]) -> Choice | None:
+    """Return the cheapest (fewest calls, then tokens) of those near the highest survival that is affordable."""
+    affordable = [choice for choice in compared if choice.affordable]
+    if not affordable:
+        return None
+    highest = max(choice.predicted.survival for choice in affordable)
+    good = [choice for choice in affordable if choice.predicted.survival >= highest - _TOLERANCE]
+    return min(good, key=lambda one: (one.calls, one.tokens, one.copies, one.fan_in))
+
+
+def _tokens(plan: Plan, predicted: Survival, reflection_tokens: int) -> int:
+    entries = sum(map(len, plan.shards))
+    written = sum(predicted.lines)
+    # Every line of a level but the root's is read once by the level above.
+    read = written - predicted.lines[-1]
+    return round(sum(plan.calls) * _PROMPT_TOKENS + entries * reflection_tokens + (written + read) * _LESSON_TOKENS)
+
+
+def summary(options: TuneScanOptions, rows: Sequence[TunedScan]) -> dict[str, Any]:
+    """Return what was measured by size, the laws, and the best setting, as plain JSON data."""
+    (tuned,) = rows
+    return {
+        "measured": [
+            {"call": kind, "items": m, "copies": x, "kept": kept, "total": total, "low": low, "high": high}
+            for kind, samples in (("read", tuned.probe.reads), ("merge", tuned.probe.merges))
+            for (m, x), (kept, total, low, high) in pooled(samples).items()
+        ],
+        "laws": {
+            # JSON has no infinity: a limit that was not found is null.
+            kind: {name: value if math.isfinite(value) else None for name, value in asdict(fit.law).items()}
+            for kind, fit in (("read", tuned.laws.reads), ("merge", tuned.laws.merges))
+        },
+        "best": None if tuned.best is None else asdict(tuned.best),
+    }
+
+
+def line(options: TuneScanOptions, row: TunedScan) -> str:
+    """Return what is said when the measurement is over."""
+    return f"{len(row.probe.reads) + len(row.probe.merges)} calls measured, {len(row.probe.failed)} failed"
+
+
+def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
+    """Return what one call keeps, what is expected of each setting, and which to take."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    (tuned,) = rows
+    measured = Table(title=f"What one call keeps: {options.lm or LABEL}")
+    for name in ("call", "items m", "copies", "kept", "q(m), 95 % interval", "fitted, 95 % interval"):
+        measured.add_column(name, justify="left" if name == "call" else "right")
+    kinds: tuple[tuple[str, tuple[Sample, ...], Fit], ...] = (
+        ("read", tuned.probe.reads, tuned.laws.reads),
+        ("merge", tuned.probe.merges, tuned.laws.merges),
+    )
+    notes = []
+    for kind, samples, fit in kinds:
+        for (items, copies), (kept, total, low, high) in pooled(samples).items():
+            own = f"{kept / total:.3f} [{low:.3f}, {high:.3f}]"
+            fitted = "{:.3f} [{:.3f}, {:.3f}]".format(fit.law.q(items, copies), *fit.interval(items, copies))
+            measured.add_row(kind, str(items), str(copies), f"{kept}/{total}", own, fitted)
+        if fit.misfit is not None and fit.misfit < 0.01:
+            notes.append(
+                f"{kind}: the law does not fit what was measured (p = {fit.misfit:.1g}): trust the ranking less."
+            )
+    if tuned.probe.failed:
+        notes.append(
+            f"{len(tuned.probe.failed)} calls failed and are no sample, the last with: {tuned.probe.failed[-1]}"[:500]
+        )
+    expected = Table(title=f"Predicted survival of a lesson, {options.reflections} reflections")
+    for name in ("p", "fan-in", "calls", "tokens", "survival, 95 % interval", "after level 1", ""):
+        expected.add_column(name, justify="right")
+    for one in tuned.choices:
+        found = one.predicted
+        survival = f"{found.survival:.3f} [{found.low:.3f}, {found.high:.3f}]"
+        mark = "best" if one is tuned.best else "" if one.affordable else "too many calls"
+        calls = "+".join(map(str, one.levels))
+        expected.add_row(
+            str(one.copies), str(one.fan_in), calls, f"{one.tokens:,}", survival, f"{found.level_one:.3f}", mark
+        )
+    # The text comes from a service: no markup of the console's may act in it.
+    return Group(measured, *map(Text, notes), expected, *map(Text, _advice(tuned.best)))
+
+
+def _advice(best: Choice | None) -> list[str]:
+    if best is None:
+        return ["No setting respects --max-calls."]
+    found = best.predicted
+    expected = f"{found.survival:.1%} of the lessons expected ({found.low:.1%} to {found.high:.1%})"
+    cost = f"{best.calls} calls, about {best.tokens:,} tokens a scan"
+    said = [f"Take copies={best.copies}, fan_in={best.fan_in}: {expected}, {cost}."]
+    if found.level_one > found.survival + _WORTH:
+        left = f"After level 1 {found.level_one:.1%} are expected to be left: merging loses the rest."
+        said.append(f"{left} The union aggregator joins without a call.")
+    return said
