@@ -1,0 +1,184 @@
+"""Checks for aggregators: many awaitable reflections in, lessons out."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from combee_dspy.aggregators import Aggregator
+from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection, Role
+from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections, watch_lms
+
+_COUNTS = (0, 1, 2, 3, 8, 13, 200)
+
+
+def _run(
+    strategy: Aggregator,
+    given: int | Sequence[Reflection | Exception | None],
+    ask: ScriptedAsk | None = None,
+    order: Sequence[int] = (),
+) -> Lessons:
+    """Aggregate reflections, so many or these, that arrive in an order."""
+    found: Lessons = attempt(
+        lambda: _aggregated(strategy, given, ask, order),
+        f"`aggregate` returns for {given if isinstance(given, int) else len(given)} reflections",
+        "no number of reflections, no answer and no failed call may make it raise",
+    )
+    return found
+
+
+async def _aggregated(
+    strategy: Aggregator,
+    given: int | Sequence[Reflection | Exception | None],
+    ask: ScriptedAsk | None = None,
+    order: Sequence[int] = (),
+) -> Lessons:
+    all_of_them = reflections(given) if isinstance(given, int) else given
+    return await strategy.aggregate(arriving(all_of_them, order), context(ask))
+
+
+def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
+    """From none, which costs nothing, to hundreds, primes included; some of which teach nothing."""
+    for count in _COUNTS:
+        ask = ScriptedAsk()
+        result = _run(strategy, count, ask)
+        _check_lessons(result, count)
+        if count:
+            learned = result.lessons or result.rewrite or result.deltas
+            expect(learned, f"something learned from {count} reflections when every LM call succeeds", "nothing")
+        else:
+            expect(not ask.calls, "no LM call when there are no reflections", f"{len(ask.calls)} calls")
+            expect(not result.lessons and result.rewrite is None, "nothing from no reflections", f"{result!r:.300}")
+    some = [one if one.index % 3 else None for one in reflections(13)]
+    for item in _run(strategy, some).lessons:
+        expect(
+            all(source % 3 for source in item.sources),
+            "no lesson from a position whose reflection is None",
+            f"{item!r:.200}",
+            "leave out what is None once it was awaited; `gathered` does",
+        )
+    ask = ScriptedAsk()
+    _run(strategy, [None] * 5, ask)
+    expect(not ask.calls, "no LM call where no position teaches anything", f"{len(ask.calls)} calls")
+
+
+def _check_lessons(result: Any, count: int) -> None:
+    expect(
+        isinstance(result, Lessons) and result.component == "answer",
+        "a `combee_dspy.records.Lessons` of `context.component`",
+        f"for {count} reflections it returned {result!r:.200}",
+        "return Lessons(context.component, lessons=(Lesson(text, sources), …), nodes=…)",
+    )
+    expect(
+        isinstance(result.lessons, tuple)
+        and all(isinstance(x, Lesson) and isinstance(x.text, str) and x.text.strip() for x in result.lessons),
+        "a tuple of `Lesson`s with text",
+        f"for {count} reflections: {result.lessons!r:.300}",
+        "drop blank answers; an LM returns them",
+    )
+    expect(
+        isinstance(result.nodes, tuple) and all(isinstance(node, NodeOutput) for node in result.nodes),
+        "a tuple of `NodeOutput`s, one per LM call",
+        f"for {count} reflections: {result.nodes!r:.300}",
+        "say what each call returned: it is how a lost lesson is traced",
+    )
+    for item in (*result.lessons, *result.nodes):
+        expect(
+            list(item.sources) == sorted(set(item.sources)) and all(0 <= source < count for source in item.sources),
+            f"sources that are indices of the {count} reflections, ascending, each once",
+            f"{item!r:.300}",
+            "use `tuple(sorted({reflection.index for reflection in shard}))`",
+        )
+
+
+def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
+    """A resumed run, or one with more workers, must learn the same: joins go by position."""
+    first = _run(strategy, 13)
+    for order in ((), range(12, -1, -1), (*range(6, 13), *range(6))):
+        again = _run(strategy, 13, order=order)
+        expect(
+            first == again,
+            "equal lessons for equal reflections, seed and answers, in whatever order they arrive",
+            f"{first!r:.200} and then {again!r:.200}",
+            "plan shards from `len(reflections)`; draw from `context.stream(…)` only; no clock, no order of sets",
+        )
+
+
+def check_a_failed_reflection_is_raised(strategy: Aggregator) -> None:
+    """Why a rollout could not be had ends the update: it is no lesson, and must not be swallowed."""
+    given = [*reflections(8), KeyError("no such rollout")]
+    try:
+        result = asyncio.run(_aggregated(strategy, given))
+    except KeyError:
+        return
+    expect(False, "the exception of the awaitable, as it is", f"it returned {result!r:.200}", "do not catch it")
+
+
+def check_several_uses_at_once(strategy: Aggregator) -> None:
+    """Components, and runs, are aggregated at the same time by one object, which leaves its inputs alone."""
+    counts = (1, 5, 8, 13)
+    given = {count: reflections(count) for count in counts}
+    before = copy.deepcopy(given)
+
+    async def together() -> list[Lessons]:
+        return await asyncio.gather(*(_aggregated(strategy, given[count]) for count in counts))
+
+    alone = [_run(strategy, count) for count in counts]
+    found = attempt(together, "`aggregate` returns")
+    expect(
+        found == alone,
+        "the same lessons for four uses at once as for one after another",
+        f"different ones for {[n for n, one, two in zip(counts, alone, found, strict=True) if one != two]} of them",
+        "keep nothing on self or in the module between calls: what belongs to one call stays in its variables",
+    )
+    expect(given == before, "reflections unchanged by `aggregate`", "a record was changed", "build new dicts and lists")
+
+
+def check_every_call_goes_through_ask(strategy: Aggregator) -> None:
+    """`context.ask` carries journal, books and retries; another way escapes them."""
+    ask = ScriptedAsk()
+    with watch_lms() as seen:
+        try:
+            asyncio.run(_aggregated(strategy, 8, ask))
+        except Exception:
+            # An LM that refuses may well make it raise; without such a call it must not.
+            if not seen:
+                raise
+    mend = "replace dspy.Predict(signature)(…) by `await context.ask(signature, {…}, place…)`"
+    expect(not seen, "LM calls by `context.ask` only", f"called {', '.join(seen)}", mend)
+    roles = {call.role for call in ask.calls}
+    expect(roles <= set(get_args(Role)), f"roles among {', '.join(get_args(Role))}", f"roles {roles}")
+    places = [(call.place, call.signature.__name__, repr(call.inputs)) for call in ask.calls]
+    expect(
+        len(set(places)) == len(places),
+        "calls that differ in their place, or at least in what they ask",
+        "two of them are the same to a journal, which buys one",
+        "name shard, level or attempt: `context.ask(signature, inputs, level, node)`",
+    )
+
+
+def check_survives_failed_calls(strategy: Aggregator) -> None:
+    """A failed call loses its shard's lessons, not the update; and an LM may answer with nothing."""
+    for count in (1, 3, 13):
+        ask = ScriptedAsk(fail=lambda call: True)
+        result = _run(strategy, count, ask)
+        _check_lessons(result, count)
+        expect(
+            not ask.calls or any(node.failed for node in result.nodes),
+            "failed calls kept as `NodeOutput`s with `failed` set",
+            f"all {len(ask.calls)} calls failed and no node says so",
+            "for a `FailedCall`, add NodeOutput(level, node, sources, (), failed=call.error)",
+        )
+        _check_lessons(_run(strategy, count, ScriptedAsk(empty=True)), count)
+    ask = ScriptedAsk(fail=lambda call: call.index == 0)
+    result = _run(strategy, 13, ask)
+    _check_lessons(result, 13)
+    expect(
+        len(ask.calls) < 2 or result.lessons or result.rewrite or result.deltas,
+        "the lessons of the calls that succeeded",
+        f"one of {len(ask.calls)} calls failed and nothing was returned",
+        "skip the `FailedCall` and go on with the other predictions",
+    )

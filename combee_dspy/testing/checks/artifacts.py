@@ -1,0 +1,112 @@
+"""Checks for artifacts: a student and what was learned in, a program out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import Any
+
+import dspy
+
+from combee_dspy.aggregators import Union
+from combee_dspy.artifacts import Artifact, Trajectory
+from combee_dspy.exceptions import ArgumentError
+from combee_dspy.records import Lessons, PredictorCall, Reflection, Rollout
+from combee_dspy.testing._expect import ConformanceError, attempt, expect
+from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections
+
+_INSTRUCTIONS = ("Answer the question.", "Zwei\n\nAbsätze.", "答える。")
+_HOSTILE = ("[", "## \n", "\x00", "😀" * 50, "[a] helpful=1 harmful=x :: y", "=== END === [keep-1] helpful=9")
+
+
+def _student(instruction: str = _INSTRUCTIONS[0]) -> dspy.Module:
+    return dspy.Predict(dspy.Signature("question -> answer", instruction))
+
+
+def _shown(program: dspy.Module) -> str:
+    return json.dumps(program.dump_state(), sort_keys=True, default=repr)
+
+
+def _seed(strategy: Artifact, student: dspy.Module) -> dict[str, str]:
+    seed = attempt(lambda: strategy.seed(student), "`seed` returns the candidate that is the student itself")
+    right = isinstance(seed, dict) and all(isinstance(x, str) for pair in seed.items() for x in pair)
+    expect(right and seed, "a text for each component", f"{seed!r:.200}")
+    return dict(seed)
+
+
+def _build(strategy: Artifact, student: dspy.Module, candidate: dict[str, str]) -> dspy.Module:
+    mend = "any text may have been learned: read it, and leave out what cannot be used"
+    built: dspy.Module = attempt(lambda: strategy.build(student, candidate), "`build` returns a program", mend)
+    return built
+
+
+def check_the_seed_is_the_student(strategy: Artifact) -> None:
+    """The student's score is that of the student as it was given, and it is not changed."""
+    for instruction in _INSTRUCTIONS:
+        student = _student(instruction)
+        before = _shown(student)
+        built = _build(strategy, student, _seed(strategy, student))
+        expect(built is not student, "a copy of the student", "the student itself", "use student.deepcopy()")
+        expect(_shown(built) == before, f"{before:.300}", f"{_shown(built):.300}", "show the seed as it was")
+        components = strategy.components(student)
+        known = components and set(components) <= set(_seed(strategy, student))
+        expect(known, "components that are in the seed candidate, at least one", f"{components!r}")
+
+
+def check_a_candidate_is_always_shown_alike(strategy: Artifact) -> None:
+    """A rollout is bought once for a text, which comes from a language model, and from files."""
+    student = _student()
+    before = _shown(student)
+    seed, component = _seed(strategy, student), strategy.components(student)[0]
+    for learned in ("Be brief.", *_HOSTILE):
+        candidate = {**seed, component: learned}
+        first, again = (_shown(_build(strategy, student, candidate)) for _ in range(2))
+        expect(first == again, "the same program for the same candidate", f"{first:.200} and {again:.200}")
+    expect(_shown(student) == before, "a student that `build` leaves alone", "it was changed", "build a copy")
+
+
+def check_lessons_join_the_text(strategy: Artifact) -> None:
+    """What a minibatch teaches is applied by code: the same lessons to the same text, each time."""
+    component = strategy.components(_student())[0]
+    text = _seed(strategy, _student())[component]
+    for ask in (ScriptedAsk(), ScriptedAsk(empty=True), ScriptedAsk(fail=lambda call: True)):
+        lessons = attempt(partial(_learned, strategy, component, ask), "`reflect` and `learn` return")
+        expect(isinstance(lessons, Lessons), "a `Lessons` from `learn`", f"{lessons!r:.200}")
+        try:
+            strategy.apply(text, lessons)
+        except ArgumentError:
+            return  # it says that operators edit its texts
+        except Exception as error:
+            raise ConformanceError("`apply` returns a text", f"{type(error).__name__}: {error}") from error
+        first, again = (strategy.apply(text, lessons) for _ in range(2))
+        expect(isinstance(first, str) and first == again, "the same text each time", f"{first!r:.200}, {again!r:.200}")
+        nothing = strategy.apply(first, Lessons(component))
+        expect(nothing == first, "the text itself, given no lessons", f"{nothing!r:.200}", "return it")
+
+
+async def _learned(strategy: Artifact, component: str, ask: ScriptedAsk) -> Any:
+    text = strategy.seed(_student())[component]
+    at_work = context(ask)
+    at_work = type(at_work)(component, text, ask, at_work.emit, update=1, seed=7)
+    found: list[Reflection | Exception | None] = []
+    for one in reflections(5):
+        found.append(await strategy.reflect(_trajectory(one), component, at_work.at("reflect", one.index)))
+        right = found[-1] is None or (isinstance(found[-1], Reflection) and found[-1].index == one.index)
+        expect(right, f"None, or the `Reflection` of position {one.index}", f"{found[-1]!r:.200}")
+    return await asyncio.wait_for(strategy.learn(arriving(found), Union(), at_work), 60)
+
+
+def _trajectory(one: Reflection) -> Trajectory:
+    inputs, outputs = one.record["Inputs"], one.record["Generated Outputs"]
+    example = dspy.Example(**inputs, answer=str(one.index * 7)).with_inputs("question")
+    rollout = Rollout(
+        example_id=str(one.example_id),
+        score=float(one.index % 2 == 0),
+        feedback=one.record["Feedback"],
+        prediction=None if one.index == 3 else outputs,
+        error="ValueError: three" if one.index == 3 else None,
+        failed_in="program" if one.index == 3 else None,
+        calls=(PredictorCall("self", inputs, outputs),),
+    )
+    return Trajectory(one.index, example, rollout, one.record)

@@ -1,0 +1,144 @@
+"""Checks for strategies of every kind."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import json
+import re
+from typing import Any
+
+from combee_dspy.exceptions import ArgumentError
+from combee_dspy.registry import KINDS, Spec
+from combee_dspy.strategies import Strategy
+from combee_dspy.testing._expect import ConformanceError, attempt, expect
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def check_constructor_only_stores(strategy: Strategy) -> None:
+    """Work happens in the verb, so that building from a log has no effects, and a strategy holds no state of a run."""
+    cls = type(strategy)
+    given = attempt(
+        strategy.params,
+        "a constructor whose parameters all have names and are stored under them",
+        "write each parameter out, without *args or **kwargs, and `self.size = size`; or use @parameters",
+    )
+    built = attempt(lambda: cls(**given), "a constructor that takes the parameters it stored")
+    expect(
+        built.params() == given,
+        "parameters stored as they were given",
+        f"{given!r:.200} became {built.params()!r:.200}",
+        "copy or convert a parameter where it is used",
+    )
+    extra = set(getattr(built, "__dict__", {})) - set(given)
+    expect(
+        not extra,
+        "a constructor that sets nothing but its parameters",
+        f"{cls.__name__} also sets {', '.join(sorted(extra))}",
+        "compute it in the verb, or keep it in what the verb returns",
+    )
+
+
+def check_has_a_kind_and_a_name(strategy: Strategy) -> None:
+    """The registry finds a strategy by kind and name."""
+    cls = type(strategy)
+    kind = getattr(cls, "kind", None)
+    expect(
+        kind in KINDS and isinstance(strategy, _base(str(kind))),
+        f"a subclass of one of the bases {', '.join(base.replace(':', '.') for base in KINDS.values())}",
+        f"{cls.__name__}.kind is {kind!r}",
+        "inherit from the base of the kind you mean and leave `kind` alone",
+    )
+    name = getattr(cls, "name", None)
+    expect(
+        isinstance(name, str) and _NAME.fullmatch(name),
+        "a class attribute `name` in lower case, words joined by '-', equal to the entry point's name",
+        f"{cls.__name__}.name is {name!r}",
+        f'write `name: ClassVar[str] = "my-{kind}"` in the class body',
+    )
+
+
+def _base(kind: str) -> type[Any]:
+    module, _, attribute = KINDS[kind].partition(":")
+    found: type[Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def check_is_documented(strategy: Strategy) -> None:
+    """People choose strategies by their documentation."""
+    cls = type(strategy)
+    # getdoc would find the base's text, which says nothing about this class.
+    text = cls.__dict__.get("__doc__") or ""
+    expect(text.strip(), "a class docstring that says what the strategy does", f"{cls.__name__} has none")
+    described = "\n".join(base.__dict__.get("__doc__") or "" for base in cls.__mro__ if issubclass(base, Strategy))
+    silent = [
+        name
+        for name in inspect.signature(cls).parameters
+        if not re.search(rf"^\s*{re.escape(name)}( \(.*\))?: *\S+", described, re.MULTILINE)
+    ]
+    expect(
+        not silent,
+        'every parameter described under "Args:" in the class docstring, with its unit',
+        f"{cls.__name__} says nothing about {', '.join(silent)}",
+        f'add a line such as "{silent[0] if silent else "size"}: Examples a minibatch, at least 1."',
+    )
+
+
+def check_spec_round_trip(strategy: Strategy) -> None:
+    """A strategy found in a log can be built again, and DSPy may copy what it is given."""
+    mend = "keep parameters to None, booleans, numbers, texts, lists, tuples, dicts of these, and strategies"
+    spec = attempt(lambda: Spec.of(strategy), "parameters stored under their own names")
+    text = attempt(lambda: json.dumps(spec.to_dict(), allow_nan=False), "parameters that JSON can hold", mend)
+    read = Spec.from_dict(json.loads(text))
+    expect(read == spec, "the same spec after a trip through JSON", f"{spec} came back as {read}", mend)
+    # The class itself, not the registry: a plugin under development need not be installed yet.
+    built = attempt(lambda: type(strategy)(**_thaw(read.params)), "a constructor that takes the parameters it stored")
+    expect(built == strategy, "an equal strategy built from the spec", f"{strategy!r} became {built!r}", mend)
+    copied = attempt(lambda: copy.deepcopy(strategy), "a strategy that can be copied", "make locks in the verb")
+    expect(copied == strategy, "an equal strategy after copy.deepcopy", f"{strategy!r} became {copied!r}", mend)
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return value.build()
+    if isinstance(value, dict):
+        return {key: _thaw(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_thaw(item) for item in value)
+    return value
+
+
+def check_bad_parameters_are_named(strategy: Strategy) -> None:
+    """Whoever wrote the configuration must learn which line of it to mend, before anything is spent.
+
+    Each number and each text among the parameters gets values that are out of any range. The
+    constructor may let one pass, which the verb then refuses; what it refuses, it must name.
+    """
+    given = strategy.params()
+    for name, usual in given.items():
+        for value in _out_of_range(usual):
+            try:
+                type(strategy)(**{**given, name: value})
+            except ArgumentError as error:
+                expect(
+                    name in error.argument,
+                    f"an error that names {name!r}",
+                    f"{name}={value!r} was refused as {error.argument!r}: {error}",
+                    f'raise ArgumentValueError("{name}", self.{name}, "is …", "Give …")',
+                )
+            except Exception as error:
+                raise ConformanceError(
+                    f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none",
+                    f"the constructor raised {type(error).__name__}: {error}",
+                    "use @parameters with `Annotated[int, Field(ge=1)]`, of combee_dspy.strategies",
+                ) from error
+
+
+def _out_of_range(usual: object) -> tuple[object, ...]:
+    if isinstance(usual, bool):
+        return ()
+    if isinstance(usual, (int, float)):
+        return (-1, float("nan"), float("-inf"))
+    return ("", "no such value") if isinstance(usual, str) else ()

@@ -1,0 +1,61 @@
+"""Every strategy that the package publishes passes the checks that plugins must pass."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from combee_dspy import registry
+from combee_dspy.diversity import CharNgrams
+from combee_dspy.registry import DISTRIBUTION, Spec
+from combee_dspy.stopping import Budget
+from combee_dspy.testing import checks_for
+
+# What a user's own function is to the embedder of DSPy, which finds it by its import path.
+MATERIAL = types.ModuleType("combee_conformance_material")
+MATERIAL.ngrams = CharNgrams().embed
+sys.modules[MATERIAL.__name__] = MATERIAL
+
+# Parameters for what cannot be built without, and further settings worth checking.
+SETTINGS = {
+    ("aggregator", "top-k"): [{}, {"k": 4}],
+    ("controller", "static"): [{"size": 8, "reason": "as in the tests"}],
+    ("controller", "power-law"): [{}, {"tau": 2.5}],
+    ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
+    ("embedder", "dspy"): [{"model": f"{MATERIAL.__name__}:ngrams"}],
+    ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}, {"epochs": 1, "seconds": 60}],
+    ("stopping", "patience"): [{"updates": 3}],
+    ("stopping", "target"): [{"score": 0.9}],
+    ("stopping", "any-of"): [{"rules": (Budget(rollouts=60), Budget(seconds=9.0))}],
+    ("stopping", "all-of"): [{"rules": (Budget(rollouts=60), Budget(seconds=9.0))}],
+}
+BUILT_IN = [entry for entry in registry.installed() if entry.distribution == DISTRIBUTION]
+
+
+def cases():
+    for entry in BUILT_IN:
+        if entry.problem:
+            continue
+        for number, params in enumerate(SETTINGS.get((entry.kind, entry.name), [{}])):
+            strategy = registry.build(entry.kind, entry.name, params)
+            for check in checks_for(strategy):
+                yield pytest.param(strategy, check, id=f"{entry.kind}-{entry.name}{number or ''}-{check.__name__}")
+
+
+@pytest.mark.parametrize(("strategy", "check"), list(cases()))
+def test_conformance(strategy, check):
+    check(strategy)
+
+
+@pytest.mark.parametrize("entry", BUILT_IN, ids=lambda entry: f"{entry.kind}-{entry.name}")
+def test_every_built_in_is_built_from_a_spec_by_name(entry):
+    assert entry.problem is None
+    assert entry.version
+    built = Spec(entry.kind, entry.name, SETTINGS.get((entry.kind, entry.name), [{}])[-1]).build()
+    assert Spec.from_dict(Spec.of(built).to_dict()).build() == built
+
+
+def test_each_kind_has_a_built_in():
+    assert {entry.kind for entry in BUILT_IN} == set(registry.KINDS)
