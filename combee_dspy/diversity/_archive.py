@@ -66,8 +66,8 @@ class Archive:
 
     def add(self, texts: Mapping[str, str]) -> None:
         """Take a candidate in: the seed and every one that was proposed, in the order of updates and children."""
-        if self._compared is not None:
-            said = statements(texts)
+        said = statements(texts) if self._compared is not None else {}
+        if said and _fingerprint(said) not in self._seen:
             self._seen.add(_fingerprint(said))
             self._recent.append(said)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import pydantic
+from dspy.adapters.types.base_type import CUSTOM_TYPE_START_IDENTIFIER
+from dspy.adapters.types.history import History
+from pydantic_core import to_jsonable_python
 
 from combee_dspy.records import Demonstration, PredictorRun
 from combee_dspy.reflections import estimate_record_tokens
 
 __all__ = ["NotJSON", "canonical", "demonstration_of", "demonstration_tokens", "key_of"]
-
-_DEPTH = 32
 
 
 class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves this package
@@ -25,7 +23,7 @@ class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves
 def demonstration_of(run: PredictorRun, signature: Any) -> Demonstration:
     """Return a run's fields as JSON values.
 
-    Pydantic models become mappings, enumeration members their values, tuples lists.
+    Pydantic models become mappings, enumeration members their values, tuples lists, dates text.
 
     Args:
         run: One call of the predictor.
@@ -61,27 +59,14 @@ def _fields(values: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, An
     return {name: _json(values[name], name) for name in names}
 
 
-def _json(value: Any, name: str, depth: int = _DEPTH) -> Any:
-    if depth == 0:
-        raise NotJSON(f"field {name!r} is nested too deeply")
-    if isinstance(value, enum.Enum):
-        return _json(value.value, name, depth - 1)
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+def _json(value: Any, name: str) -> Any:
+    if isinstance(value, str):
         return value
-    if isinstance(value, (list, tuple)):
-        return [_json(item, name, depth - 1) for item in value]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _json(item, name, depth - 1) for key, item in value.items()}
-    if isinstance(value, pydantic.BaseModel) and not _belongs_to_dspy(value):
-        try:
-            return _json(value.model_dump(mode="json"), name, depth - 1)
-        except (TypeError, ValueError) as error:
-            raise NotJSON(f"field {name!r} holds a {type(value).__name__} that cannot be dumped: {error}") from error
-    raise NotJSON(f"field {name!r} holds a {type(value).__name__}")
-
-
-def _belongs_to_dspy(value: object) -> bool:
-    from dspy.adapters.types.base_type import Type
-    from dspy.adapters.types.history import History
-
-    return isinstance(value, (Type, History))
+    try:
+        text = json.dumps(to_jsonable_python(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotJSON(f"field {name!r} holds a {type(value).__name__}: {error}") from error
+    # An image would come back as text, a history as a mapping: no prompt would show what they are.
+    if isinstance(value, History) or CUSTOM_TYPE_START_IDENTIFIER in text:
+        raise NotJSON(f"field {name!r} holds a {type(value).__name__} of DSPy's")
+    return json.loads(text)
