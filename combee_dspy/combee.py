@@ -301,9 +301,9 @@ class Combee(Teleprompter):
             if value is not None:
                 remedy = "Give reflection_minibatch_size for a fixed size, or a controller."
                 raise ArgumentValueError("controller", value, "contradicts reflection_minibatch_size", remedy)
-            return Static(size)
+            return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
-            return Static(GEPA_MINIBATCH)
+            return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
         return resolve("controller", "power-law" if value is None else value)  # type: ignore[return-value]  # by kind
 
     def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:

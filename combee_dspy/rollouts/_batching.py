@@ -82,6 +82,10 @@ class Queue(Protocol):
         """Return how many wait, perhaps with some that are no longer wanted."""
         ...
 
+    def waiting(self) -> tuple[Turn, ...]:
+        """Return those that wait, in no stated order."""
+        ...
+
     def push(self, turn: Turn) -> None:
         """Add a turn."""
         ...
@@ -103,6 +107,10 @@ class Plain:
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def waiting(self) -> tuple[Turn, ...]:
+        """Return those that wait."""
+        return tuple(self._heap)
 
     def push(self, turn: Turn) -> None:
         """Add a turn."""
@@ -129,6 +137,10 @@ class Batches:
 
     def __len__(self) -> int:
         return len(self._held) + len(self._released)
+
+    def waiting(self) -> tuple[Turn, ...]:
+        """Return those that wait."""
+        return (*self._held, *self._released)
 
     def heard(self, score: float) -> None:
         """Take a score into the variance."""

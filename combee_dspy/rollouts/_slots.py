@@ -101,6 +101,12 @@ class Slots:
         result, _ = await self._once(partial(self.session.run, work), priority, "work", 0, 0)
         return result
 
+    def withdraw(self, search: int) -> None:
+        """Take back what waits for one search, whose number stands last in its priorities; what runs goes on."""
+        for turn in self._queue.waiting():
+            if turn.priority[-1] == search:
+                turn.future.cancel()
+
     async def close(self) -> None:
         """Cancel what waits, wait for what runs, and close the session."""
         if self._bell is not None:
