@@ -109,7 +109,7 @@ def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
 
 def check_a_failed_reflection_is_raised(strategy: Aggregator) -> None:
     """Why a rollout could not be had ends the update: it is no lesson, and must not be swallowed."""
-    given = [*reflections(8), KeyError("no such rollout")]
+    given: list[Reflection | Exception | None] = [*reflections(8), KeyError("no such rollout")]
     try:
         result = asyncio.run(_aggregated(strategy, given))
     except KeyError:

@@ -141,7 +141,7 @@ def check_every_call_goes_through_ask(strategy: Operator) -> None:
     with watch_lms() as seen:
         for given in _cases().values():
             try:
-                asyncio.run(strategy.apply(given, context()))  # type: ignore[arg-type]  # `apply` is a coroutine
+                asyncio.run(strategy.apply(given, context()))
             except Exception:
                 # An LM that refuses may well make it raise; without such a call it must not.
                 if not seen:
