@@ -19,12 +19,9 @@ from combee_agents import (
     in_session,
     session_tools,
 )
-from combee_dspy import Combee
-from combee_dspy.events import RolloutFinished
-from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
-from combee_dspy.rollouts import InfrastructureFaultError, run_rollout
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.rollouts import InfrastructureFaultError, RolloutJob, fingerprint, run_rollout
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat, as_json
-from combee_dspy.tracking import Hook
 
 LESSON = "Rule: shut the door before you finish."
 
@@ -59,13 +56,6 @@ def agent_answer(request: ScriptedRequest) -> str:
     else:
         fields = {"reasoning": "…", "outcome": "done"}
     return said(request, fields)
-
-
-def proposer_answer(request: ScriptedRequest) -> str:
-    # What a proposer can know is what the feedback says, and what the level below made of it.
-    known = LESSON in request.text or "Failed: the door is shut." in request.text
-    lessons = [LESSON] if known else []
-    return said(request, {"lessons": lessons})
 
 
 @pytest.fixture
@@ -109,7 +99,7 @@ def test_a_fault_ends_the_agent_at_once_and_is_no_answer(lm, pool, style):
     assert caught.value.kind == "protocol"
     assert len(lm.requests) == 1
     with pytest.raises(InfrastructureFaultError) as fault:
-        run_rollout(program, row, "id", SessionMetric(), 0.0)
+        run_rollout(RolloutJob(program, row, "id", SessionMetric()))
     assert fault.value.rollout is None
 
 
@@ -130,7 +120,7 @@ def test_a_fault_that_an_agent_swallowed_counts_all_the_same(lm, pool):
 
 def test_an_agents_own_error_is_scored(lm, pool):
     (row,) = examples(1)
-    rollout = run_rollout(SessionAgent(pool, Visit, agent=lambda *_: Broken()), row, "id", SessionMetric(), 0.0)
+    rollout = run_rollout(RolloutJob(SessionAgent(pool, Visit, agent=lambda *_: Broken()), row, "id", SessionMetric()))
     assert (rollout.score, rollout.failed_in) == (0.0, "program")
     assert "of its own making" in rollout.error
 
@@ -198,61 +188,11 @@ def test_code_is_taken_out_of_its_fences_and_an_empty_turn_is_told():
     assert "Run it." in lm.requests[0].system
 
 
-class Seen(Hook):
-    def __init__(self) -> None:
-        self.rollouts = []
-
-    def handle(self, event) -> None:
-        if isinstance(event, RolloutFinished):
-            self.rollouts.append(event.rollout)
-
-    def close(self) -> None:
-        pass
-
-
-def compiled(pool: SessionPool, hook: Hook, go: str = "slow", **kwargs):
-    combee = Combee(
-        SessionMetric(),
-        reflection_lm=ScriptedLM(proposer_answer, model="scripted/proposer"),
-        aggregator="parallel-scan",
-        operators=["insert"],
-        max_metric_calls=70,
-        reflection_minibatch_size=6,
-        num_threads=8,
-        hooks=[hook],
-        **kwargs,
-    )
-    return combee.compile(
-        SessionAgent(pool, Visit, agent="code"),
-        trainset=examples(12, go=go),
-        valset=examples(6, start=100, go=go),
-        heldout=examples(6, start=200, go=go),
-    )
-
-
-def test_combee_teaches_the_missing_step_while_environments_are_being_killed(lm, doors):
-    hook = Seen()
-
-    class Frail(doors):
-        """The first two environments are killed in the middle of their first session: no rollout fails three times."""
-
-        def open(self, task):
-            session = super().open(task)
-            if doors.made.index(self) < 2:
-                self.kill()
-            return session
-
-    with SessionPool(Frail, 8) as pool:
-        report = compiled(pool, hook).combee_report
-        assert pool.stats.faults == {"lost": 2}
-    assert (report.seed_score, report.best_score) == (0.0, 1.0)
-    assert (report.heldout.before, report.heldout.after) == (0.0, 1.0)
-    assert {rollout.failed_in for rollout in hook.rollouts} == {None}
-    assert all(door.killed.is_set() for door in doors.made)
-
-
-def test_environments_that_always_fail_end_the_run_and_score_nothing(lm, doors):
-    hook = Seen()
-    with SessionPool(doors, 4) as pool, pytest.raises(InfrastructureError, match="protocol"):
-        compiled(pool, hook, go="break")
-    assert not hook.rollouts
+def test_a_program_is_known_by_what_its_environments_are_and_not_by_their_history(lm, pool, doors):
+    program = SessionAgent(pool, Visit, agent="code")
+    (row,) = examples(1)
+    before = fingerprint(program, SessionMetric())
+    program(**row.inputs())
+    assert fingerprint(program, SessionMetric()) == before
+    with SessionPool(doors, 7, identity="another door") as other:
+        assert fingerprint(SessionAgent(other, Visit, agent="code"), SessionMetric()) != before
