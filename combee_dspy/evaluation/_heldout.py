@@ -145,8 +145,9 @@ class HeldoutPin:
             if self.detectable <= 1
             else f"can tell no difference at all: it would take one of {self.detectable:.4g}"
         )
+        known = self.identity
         return (
-            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, {self.looks} earlier looks. "
+            f"Held-out: {len(known.rows)} rows, sha256 {known.digest[:16]}, {self.looks} earlier looks. "
             f"It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
         )
 

@@ -131,10 +131,6 @@ class Receipt:
         plain: dict[str, Any] = _RECEIPT.dump_python(self, mode="json")
         return plain
 
-    def to_json(self) -> str:
-        """Return one line of JSON."""
-        return canonical_json(self.to_dict())
-
     @classmethod
     def from_dict(cls, data: object) -> Receipt:
         """Read what :meth:`to_dict` wrote, and nothing else.
@@ -145,26 +141,10 @@ class Receipt:
         try:
             return _RECEIPT.validate_python(data)
         except ValidationError as error:
-            raise _refused(error) from error
-
-    @classmethod
-    def from_json(cls, text: str) -> Receipt:
-        """Read what :meth:`to_json` wrote, and nothing else.
-
-        Raises:
-            ArgumentValueError: As for :meth:`from_dict`.
-        """
-        try:
-            return _RECEIPT.validate_json(text)
-        except ValidationError as error:
-            raise _refused(error) from error
-
-
-def _refused(error: ValidationError) -> ArgumentValueError:
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "receipt"
-    remedy = "It is not as it was written: restore the journal."
-    return ArgumentValueError(f"receipt.{where}", first.get("input"), f"is refused: {first['msg']}", remedy)
+            first = error.errors()[0]
+            where = ".".join(map(str, ("receipt", *first["loc"])))
+            remedy = "It is not as it was written: restore the journal."
+            raise ArgumentValueError(where, first.get("input"), f"is refused: {first['msg']}", remedy) from error
 
 
 _RECEIPT: TypeAdapter[Receipt] = TypeAdapter(Receipt)

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import math
+
+import dspy
+import numpy as np
+import pytest
+from dspy.utils.exceptions import LMRateLimitError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.evaluation import Calibration, Calibrator, CostCeiling, CostGate, ProxyMetric, calibrate
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError, CalibrationFailedError
+from combee_dspy.records import CallUsage
+
+scores = st.floats(0, 1).map(lambda score: round(score, 2))
+some_pairs = st.lists(st.tuples(scores, scores), min_size=4, max_size=40)
+
+
+def code(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    return 1.0
+
+
+@given(some_pairs, st.randoms())
+def test_order_does_not_count_and_the_interval_holds_the_figure(pairs, stream) -> None:
+    found = calibrate(pairs)
+    mixed = list(pairs)
+    stream.shuffle(mixed)
+    assert calibrate(mixed) == found
+    if found.correlation is None:
+        assert not found.passed
+        assert "one score" in found.reason
+    else:
+        assert -1 <= found.low <= found.correlation <= found.high <= 1
+        assert found.passed == (found.correlation >= 0.7)
+
+
+@given(some_pairs)
+def test_ranks_count_and_not_scales(pairs) -> None:
+    stretched = [(first * 90 + 3, second**3) for first, second in pairs]
+    assert calibrate(stretched).correlation == pytest.approx(calibrate(pairs).correlation)
+
+
+def test_a_figure_worked_by_hand() -> None:
+    """One exchange of neighbours in five: 1 − 6·2/(5·24) = 0.9; the interval by Bonett and Wright."""
+    found = calibrate([(1, 1), (2, 3), (3, 2), (4, 4), (5, 5)])
+    assert found.correlation == pytest.approx(0.9)
+    half = 1.959964 * math.sqrt((1 + 0.81 / 2) / 2)
+    assert found.low == pytest.approx(math.tanh(math.atanh(0.9) - half), abs=1e-6)
+    assert found.high == pytest.approx(math.tanh(math.atanh(0.9) + half), abs=1e-6)
+
+
+def test_a_perfect_order_is_not_certain() -> None:
+    found = calibrate([(n, n) for n in range(6)])
+    assert (found.correlation, found.high) == (1.0, 1.0)
+    assert found.low < 0.9
+
+
+def test_the_interval_covers_about_as_often_as_it_says() -> None:
+    generator, hits, strength = np.random.default_rng(11), 0, 0.8
+    # Spearman's correlation of a bivariate normal: 6/π · asin(ρ/2).
+    truth = 6 / math.pi * math.asin(strength / 2)
+    for _ in range(300):
+        x = generator.normal(size=40)
+        y = strength * x + math.sqrt(1 - strength**2) * generator.normal(size=40)
+        found = calibrate(list(zip(x, y, strict=True)))
+        hits += found.low <= truth <= found.high
+    assert 273 <= hits <= 297
+
+
+@pytest.mark.parametrize(
+    ("pairs", "who"),
+    [
+        ([(0.5, n) for n in range(9)], "the judge"),
+        ([(n, 0.5) for n in range(9)], "the reference"),
+        ([(1, 1)] * 9, "the judge and the reference"),
+    ],
+)
+def test_a_judge_with_one_score_for_all_fails_with_that_reason(pairs, who) -> None:
+    found = calibrate(pairs)
+    assert found.reason.startswith(f"{who} gave all 9")
+    with pytest.raises(CalibrationFailedError, match="one score") as caught:
+        found.require()
+    assert caught.value.result is found
+
+
+@pytest.mark.parametrize("pairs", [[], [(1, 1)] * 3, [(1, 1), (2, 2), (3, 3), (float("nan"), 1)]])
+def test_what_cannot_be_ranked_is_refused(pairs) -> None:
+    with pytest.raises(ArgumentValueError, match="pairs"):
+        calibrate(pairs)
+
+
+def test_the_sample_follows_from_seed_and_place_and_a_short_run_has_a_larger_one() -> None:
+    def chosen(seed, planned=None):
+        calibrator = Calibrator(Calibration(code), seed=seed, planned=planned)
+        return {n for n in range(2_000) if calibrator.chosen("candidate", n)}
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    assert 60 <= len(chosen(1)) <= 140
+    assert Calibrator(Calibration(code), planned=200).share == 0.2
+    assert Calibrator(Calibration(code), planned=10).share == 1.0
+
+
+def fed(pairs, **settings) -> Calibrator:
+    calibrator = Calibrator(Calibration(code, minimum=4, **settings))
+    for pair in pairs:
+        calibrator.add(*pair)
+    return calibrator
+
+
+def test_it_decides_at_the_minimum_at_each_doubling_and_at_the_end() -> None:
+    calibrator, decided = fed([]), []
+    for n in range(20):
+        calibrator.add(n, n)
+        if calibrator.decide() is not None:
+            decided.append(n + 1)
+    assert decided == [4, 8, 16]
+    assert calibrator.decide() is None
+    last = calibrator.decide(final=True)
+    assert last is not None
+    assert (last.n, last.correlation) == (20, 1.0)
+
+
+def test_disagreement_ends_the_run() -> None:
+    with pytest.raises(CalibrationFailedError, match="over 8 rollouts") as caught:
+        fed([(n, -n) for n in range(8)]).decide()
+    assert caught.value.subject == "judge"
+    assert fed([(n, -n) for n in range(8)], threshold=-0.99).calibration.threshold == -0.99
+
+
+def test_too_few_pairs_are_no_calibration() -> None:
+    assert fed([(1, 1), (2, 2)]).decide() is None
+    with pytest.raises(CalibrationFailedError, match="ended with 2 rollouts"):
+        fed([(1, 1), (2, 2)]).decide(final=True)
+
+
+def test_a_reference_without_an_opinion_waits_for_the_end() -> None:
+    calibrator = fed([(n, 1.0) for n in range(9)])
+    assert calibrator.decide() is None
+    with pytest.raises(CalibrationFailedError, match="the reference gave all 9"):
+        calibrator.decide(final=True)
+
+
+def test_what_the_reference_raises_ends_the_run_and_an_outage_is_tried_again() -> None:
+    def failing(error):
+        def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+            raise error
+
+        return Calibrator(Calibration(metric))
+
+    with pytest.raises(CalibrationFailedError, match="its reference raised KeyError"):
+        failing(KeyError("x")).judge({}, {})
+    with pytest.raises(LMRateLimitError):
+        failing(LMRateLimitError("busy")).judge({}, {})
+    nan = Calibrator(Calibration(lambda *given: dspy.Prediction(score=float("nan"))))
+    with pytest.raises(CalibrationFailedError, match="the score nan"):
+        nan.judge({}, {})
+    assert Calibrator(Calibration(lambda *given: dspy.Prediction(score=0.5))).judge({}, {}) == 0.5
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reference": 3}, {"share": 0}, {"share": 1.5}, {"minimum": 3}, {"threshold": 2}, {"confidence": 1}]
+)
+def test_wrong_settings_are_refused_by_name(wrong) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
+        Calibration(**{"reference": code, **wrong})
+
+
+# The ceiling.
+
+
+def half(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    return dspy.Prediction(score=gold / 2, feedback="half")
+
+
+def used(tokens: int = 100, dollars: float | None = 0.01, cached: int = 0) -> list[CallUsage]:
+    task = CallUsage("task", "small", calls=1, prompt_tokens=10_000, dollars=9.0)
+    judge = CallUsage(
+        "evaluator", "large", calls=1, cached=cached, prompt_tokens=tokens - 10, completion_tokens=10, dollars=dollars
+    )
+    return [task, judge]
+
+
+def gate(pairs=(), **settings) -> CostGate:
+    made = CostGate(CostCeiling(half, **{"tokens": 50, "sample": 4, **settings}), code, seed=3)
+    for pair in pairs:
+        made.add(*pair)
+    return made
+
+
+def test_below_the_ceiling_nothing_changes() -> None:
+    for settings in ({"tokens": 100}, {"tokens": None, "dollars": 0.01}):
+        made = gate([(n, n) for n in range(9)], **settings)
+        assert made.decide() is None
+        made.spent(used())
+        assert made.decide() is None
+        assert (made.scorer, made.metric) == ("full", code)
+
+
+def test_above_it_a_proxy_that_agrees_takes_over_on_the_full_metrics_scale() -> None:
+    made = gate([(n / 2, n) for n in range(1, 6)])
+    made.spent(used())
+    decided = made.decide()
+    assert decided is not None
+    assert (decided["scorer"], decided["mean_cost"], decided["ceiling"], decided["pairs"]) == ("proxy", 100, 50, 5)
+    assert decided["slope"] == pytest.approx(2.0)
+    assert made.scorer == "proxy"
+    said = made.metric(3, None, None, "predictor", None)
+    assert (said.score, said.feedback) == (pytest.approx(3.0), "half")
+    assert made.metric(100, None).score == 5
+    assert not made.chosen("anywhere")
+    assert made.decide() is None
+
+
+def test_with_too_few_pairs_the_proxy_first_goes_beside_every_rollout() -> None:
+    made = gate([(1, 1)])
+    some = sum(made.chosen(n) for n in range(500))
+    assert 70 <= some <= 130
+    made.spent(used())
+    decided = made.decide()
+    assert decided is not None
+    assert decided["proxy_beside"] == "every rollout"
+    assert made.decide() is None
+    assert all(made.chosen(n) for n in range(500))
+
+
+def test_a_proxy_that_disagrees_ends_the_run() -> None:
+    made = gate([(n, -n) for n in range(9)])
+    made.spent(used())
+    with pytest.raises(CalibrationFailedError, match="the proxy is not fit"):
+        made.decide()
+
+
+def test_what_a_cache_answers_says_nothing_about_the_price_and_dollars_need_one() -> None:
+    made = gate([(n, n) for n in range(9)])
+    made.spent(used(cached=1))
+    made.spent([])
+    assert made.decide() is None
+    with pytest.raises(ArgumentValueError, match="has no price") as caught:
+        gate(tokens=None, dollars=0.1).spent(used(dollars=None))
+    assert caught.value.value == "large"
+
+
+@given(st.lists(st.tuples(scores, scores), min_size=2, max_size=20), st.floats(-5, 5))
+def test_the_line_stays_in_what_was_seen_and_rises(pairs, score) -> None:
+    fitted = ProxyMetric.fitted(lambda gold, *rest: gold, pairs)
+    fulls = [full for _, full in pairs]
+    assert min(fulls) <= fitted(score, None) <= max(fulls)
+    assert fitted(score, None) <= fitted(score + 1, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"dollars": 1, "tokens": 1}, {"tokens": -1}, {"tokens": 1, "sample": 3}, {"tokens": 1, "share": 0}],
+)
+def test_wrong_ceilings_are_refused(wrong) -> None:
+    with pytest.raises(ArgumentError, match="CostCeiling"):
+        CostCeiling(half, **wrong)
