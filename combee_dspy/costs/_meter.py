@@ -79,7 +79,7 @@ class Meter(BaseCallback):
     def settings(self) -> dict[str, Any]:
         """Return what to give to the ``dspy.context`` in which calls are to be counted."""
         settings = dspy.settings
-        found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks or (), self), ROLE_SETTING: None}
+        found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks, self), ROLE_SETTING: None}
         self._outer = settings.usage_tracker
         if not settings.track_usage:
             # DSPy honours track_usage=True only where no tracker is set; each call then brings this one along.

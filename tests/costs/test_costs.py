@@ -1,0 +1,89 @@
+"""Prices, and sums over what calls cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from combee_dspy.costs import Costs, Price, merged, price_of, totals
+from combee_dspy.exceptions import ArgumentError
+from combee_dspy.records import CallUsage
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt"),
+    [
+        ("openai/gpt-4o-mini-2024-07-18", 0.15),
+        ("together_ai/deepseek-ai/DeepSeek-V3.1", 0.6),
+        ("deepseek/deepseek-chat", 0.28),
+        ("openrouter/openai/gpt-oss-120b:free", 0.15),
+        ("embedded/smollm2", 0.0),
+        ("openai/simulated-task", 0.0),
+        ("dummy", 0.0),
+    ],
+)
+def test_names_are_found_with_prefixes_versions_and_tags(model, prompt):
+    assert price_of(model).prompt == prompt
+
+
+def test_model_nobody_knows_has_no_price_and_ones_own_comes_first():
+    own = {"gpt-4o": Price(1.0, 2.0), "my/Model": Price(3.0, 4.0)}
+
+    assert price_of("openai/unheard-of") is None
+    assert price_of("azure/gpt-4o", own).prompt == 1.0
+    assert price_of("openai/my/model", own).prompt == 3.0
+    assert Costs(prices=own).unpriced({"task": "my/model", "proposer": "unheard-of"}) == {"proposer": "unheard-of"}
+
+
+def test_cached_prompt_tokens_have_their_own_price():
+    assert Price(1.0, 10.0, 0.1).dollars(1_000_000, 0, 400_000) == pytest.approx(0.64)
+    assert Price(1.0, 10.0).dollars(1_000_000, 100_000, 400_000) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Price(-1.0, 1.0),
+        lambda: Price(float("inf"), 1.0),
+        lambda: Costs(prices={"m": 3}),
+        lambda: Costs(gpus={"task": 0}),
+        lambda: Costs(gpus={"nobody": 1}),
+    ],
+)
+def test_costs_that_make_no_sense_are_refused(made):
+    with pytest.raises(ArgumentError):
+        made()
+
+
+def test_prices_may_stand_in_a_file():
+    assert Costs(prices={"m": {"prompt": 1.0, "completion": 2.0}}).prices["m"] == Price(1.0, 2.0)
+
+
+def test_totals_are_sums_by_role_and_model_and_unknown_where_one_price_is():
+    rows = [
+        CallUsage(
+            "task", "a", calls=3, errors=1, cached=1, prompt_tokens=10, completion_tokens=2, dollars=0.5, seconds=1.0
+        ),
+        CallUsage("task", "b", calls=1, prompt_tokens=1, dollars=None),
+        CallUsage("proposer", "a", calls=2, dollars=0.25, gpu_seconds=3.0),
+    ]
+    found = totals(rows)
+
+    assert (found.total.calls, found.total.sent, found.total.tokens) == (6, 5, 13)
+    assert (found.total.dollars, found.total.known_dollars) == (None, 0.75)
+    assert found.by_role["proposer"].dollars == 0.25
+    assert (found.by_role["proposer"].gpu_seconds, found.by_role["task"].gpu_seconds) == (3.0, None)
+    assert found.by_model["task", "a"].errors == 1
+    assert totals([]).total.dollars == 0.0
+
+
+def test_usage_of_several_attempts_becomes_one_row_a_role_and_model():
+    first = (CallUsage("task", "m", calls=1, errors=1, dollars=0.0, seconds=0.5),)
+    second = (
+        CallUsage("task", "m", calls=2, prompt_tokens=5, dollars=0.1, seconds=1.0),
+        CallUsage("evaluator", "j", calls=1),
+    )
+
+    assert merged(first, second) == (
+        CallUsage("evaluator", "j", calls=1),
+        CallUsage("task", "m", calls=3, errors=1, prompt_tokens=5, dollars=0.1, seconds=1.5),
+    )
