@@ -24,7 +24,7 @@ from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Cache, Journal, Reader, RunLog, journal_file
 from combee_dspy.lms import probe
 from combee_dspy.lms.redact import scrub, secrets_of
-from combee_dspy.operators import visible
+from combee_dspy.operators import decode_fields, fields_key, visible
 from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
@@ -267,7 +267,9 @@ class _Run:
         def notes(component: str, candidate: Candidate) -> str:
             if not isinstance(settings.artifact, Instruction):
                 return str(settings.artifact.task(student))
-            return guard_notes(settings.guards, component, candidate.texts[component], seed=self.seed.texts[component])
+            described = decode_fields(candidate.texts.get(fields_key(component), ""))
+            text, seed = candidate.texts[component], self.seed.texts[component]
+            return guard_notes(settings.guards, component, text, described, seed)
 
         how = LearnerSettings(
             seed=settings.seed, perfect_score=settings.perfect_score, skip_perfect=settings.skip_perfect_score,
@@ -336,10 +338,13 @@ class _Run:
 
     def _proposer(self) -> Proposer:
         settings, splits = self.task.settings, self.task.splits
-        check_program(settings.guards, {name: self.seed.texts[name] for name in visible(self.seed.texts)})
+        texts = self.seed.texts
+        described = {name: decode_fields(texts.get(fields_key(name), "")) for name in visible(texts)}
+        check_program(settings.guards, {name: texts[name] for name in described}, described)
         copies = None
         if settings.guards.max_copied_words is not None:
-            copies = CopyIndex((row.example for row in splits.train), settings.guards.max_copied_words)
+            examples = [*(row.example for row in splits.train), *settings.guards.anchors]
+            copies = CopyIndex(examples, settings.guards.max_copied_words)
         ledger = LessonLedger() if settings.search.ledger and settings.keeps == "pareto" else None
         return Proposer(
             self.task.student, self.seed, settings.operators, settings.guards, copies, settings.diversity, self.learner,

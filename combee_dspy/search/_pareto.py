@@ -121,7 +121,7 @@ class Pareto(Keeper):
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws, after a merge where one is due."""
-        weights = operator_weights(self._proposer.labels, self._outcomes, step)
+        weights = operator_weights(self._outcomes, self._proposer.labels, step)
         if step <= self._early:
             # There is one candidate yet, which gepa's own parts would choose: its validation need not be waited for.
             return Parent(self._seed, 0, self._parts.known_components(None, 0, self._visible), weights)

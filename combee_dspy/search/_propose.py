@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,13 +10,15 @@ import dspy
 
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
-from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, without_copies
+from combee_dspy.guards import CopyIndex, Guards, check, without_copies
 from combee_dspy.operators import (
     Operator,
     OperatorInput,
     draw_operators,
     edit_components,
+    guard_input,
     operator_input,
+    operator_labels,
     predictor_runs,
 )
 from combee_dspy.records import Edit, Refusal
@@ -26,7 +27,7 @@ from combee_dspy.search._ledger import LessonLedger
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.streams import derive
 
-__all__ = ["Child", "Proposer", "labels_of"]
+__all__ = ["Child", "Proposer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +52,6 @@ class _Draft:
     operator: int
     tried: list[int] = field(default_factory=list)
     made: Child | None = None
-
-
-def labels_of(operators: Sequence[Operator]) -> list[str]:
-    """Return one label per operator: its name, with a number behind it where an earlier one has the same."""
-    seen: Counter[str] = Counter()
-    labels = []
-    for operator in operators:
-        seen[operator.name] += 1
-        labels.append(operator.name if seen[operator.name] == 1 else f"{operator.name} {seen[operator.name]}")
-    return labels
 
 
 class Proposer:
@@ -98,7 +89,7 @@ class Proposer:
         self._student = student
         self._seed = seed
         self.operators = tuple(operators)
-        self.labels = labels_of(operators)
+        self.labels = operator_labels(operators)
         self._guards = guards
         self._copies = copies
         self._diversity = diversity
@@ -203,10 +194,7 @@ class Proposer:
     ) -> tuple[Edit | None, Refusal | None]:
         if isinstance(outcome, Refusal):
             return None, outcome
-        judged = GuardInput(
-            component, given.instruction, given.field_descriptions, given.demonstrations, given.seed_instruction,
-            given.seed_field_descriptions, given.signature,
-        )  # fmt: skip
+        judged = guard_input(given, component)
         if self._copies is not None:
             outcome, dropped = without_copies(outcome, judged, self._copies)
             if dropped:
