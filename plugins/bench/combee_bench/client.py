@@ -1,0 +1,357 @@
+"""Rollouts a second that one process sustains, and what each costs it, on a service that answers at once.
+
+No waiting hides here what a client costs: every row asks the same service, in a
+process of its own, and is itself measured in a fresh process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from combee_bench.options import ClientOptions
+from combee_dspy.exceptions import ArgumentValueError, ServiceError
+
+if TYPE_CHECKING:
+    import dspy
+    from rich.table import Table
+
+__all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "summary", "table"]
+
+ANSWER = "42"
+"""What every question is answered with."""
+
+_MODEL = "instant"  # which no price table knows, as with any self-hosted model
+_HOST = "127.0.0.1"
+_CHAT = f"[[ ## answer ## ]]\n{ANSWER}\n\n[[ ## completed ## ]]\n"
+_BASELINE = "evaluate-plain"
+# Rollouts of one call: as many as a large validation set.
+_BATCH = 1_000
+_SAMPLES = 20
+# DSPy keeps the last 10,000 calls, of every LM and every program: memory grows until then, whoever calls.
+_HISTORY = 10_000
+_WHAT = {
+    "client": "the pooled client alone",
+    "evaluate-plain": "dspy.Evaluate, dspy.LM",
+    "evaluate-pooled": "dspy.Evaluate, pooled",
+    "threads-plain": "slots and threads, dspy.LM",
+    "threads-pooled": "slots and threads, pooled",
+    "asyncio-pooled": "slots and asyncio, pooled",
+    "compile-pooled": "Combee.compile, pooled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """One row: the median of its measurements, by rollouts a second.
+
+    Attributes:
+        name: The row's name.
+        rate: Rollouts a second.
+        cpu_ms: CPU milliseconds a rollout, all threads of the process together.
+        lowest: The lowest rate measured.
+        highest: The highest.
+        memory: Pairs of rollouts done and bytes resident, of the median measurement.
+    """
+
+    name: str
+    rate: float
+    cpu_ms: float
+    lowest: float
+    highest: float
+    memory: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def growth(self) -> float | None:
+        """Bytes a rollout that memory grew by, once DSPy's history was full; ``None`` where that was not watched."""
+        late = [sample for sample in self.memory if sample[0] >= _HISTORY * 1.2]
+        return statistics.linear_regression(*zip(*late, strict=True)).slope if len(late) > 2 else None
+
+
+def run(options: ClientOptions) -> Iterator[ClientRow]:
+    """Measure row by row.
+
+    Raises:
+        ArgumentValueError: A row is not known.
+        ServiceError: The service, or a measurement, did not run.
+    """
+    for name in options.rows:
+        if name not in _WHAT:
+            raise ArgumentValueError("rows", name, "is no row", f"Give some of {', '.join(_WHAT)}.")
+    return _rows(options)
+
+
+def _rows(options: ClientOptions) -> Iterator[ClientRow]:
+    with instant_service() as api_base:
+        for name in options.rows:
+            yield _row(name, [_in_own_process(name, api_base, options.rollouts, options) for _ in range(options.times)])
+        if options.memory:
+            name = options.rows[-1]
+            yield _row(
+                f"{name}, {options.memory:,} rollouts", [_in_own_process(name, api_base, options.memory, options)]
+            )
+
+
+def _row(name: str, found: list[dict[str, Any]]) -> ClientRow:
+    ordered = sorted(found, key=lambda one: one["rollouts"] / one["seconds"])
+    rates = [one["rollouts"] / one["seconds"] for one in ordered]
+    place = (len(ordered) - 1) // 2
+    middle = ordered[place]
+    memory = tuple((at, size) for at, size in middle["memory"])
+    cpu_ms = 1000 * middle["cpu_seconds"] / middle["rollouts"]
+    return ClientRow(name, rates[place], cpu_ms, rates[0], rates[-1], memory)
+
+
+def _in_own_process(name: str, api_base: str, rollouts: int, options: ClientOptions) -> dict[str, Any]:
+    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", __name__, name, api_base, str(rollouts), str(options.workers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)  # noqa: S603 - this module
+    if done.returncode != 0:
+        raise ServiceError(f"{name} could not be measured: {done.stderr.strip()[-800:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+@contextmanager
+def instant_service() -> Iterator[str]:
+    """Run the service in a process of its own, which ends with this one, and give its ``api_base``.
+
+    Raises:
+        ServiceError: The process did not start.
+    """
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", __name__]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environ, **pipes) as process:  # noqa: S603 - this module
+        try:
+            port = process.stdout.readline().strip() if process.stdout else ""
+            if not port.isdigit():
+                raise ServiceError("the service that the client is measured against did not start")
+            yield f"http://{_HOST}:{port}/v1"
+        finally:
+            if process.stdin:
+                process.stdin.close()
+            process.wait()
+
+
+async def _serve() -> None:
+    from aiohttp import web
+
+    usage = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
+    choice = {"index": 0, "message": {"role": "assistant", "content": _CHAT}, "finish_reason": "stop"}
+    answer = {"id": _MODEL, "object": "chat.completion", "created": 0, "model": _MODEL}
+    body = json.dumps({**answer, "choices": [choice], "usage": usage}).encode()
+
+    async def respond(request: web.BaseRequest) -> web.Response:
+        await request.read()
+        return web.Response(body=body, content_type="application/json")
+
+    runner = web.ServerRunner(web.Server(respond))
+    await runner.setup()
+    await web.TCPSite(runner, _HOST, 0, backlog=2048).start()
+    sys.stdout.write(f"{runner.addresses[0][1]}\n")
+    sys.stdout.flush()
+    # Ends when the parent does, however that ends: its end of the pipe is then closed.
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+Batch = Callable[[Sequence["dspy.Example"]], list[float]]
+
+
+def _metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
+    return float(pred.answer == gold.answer)
+
+
+def _lm(api_base: str, kind: str) -> dspy.LM:
+    import dspy
+
+    from combee_dspy.lms import pooled
+
+    # No cache: a call that is not made cannot be measured.
+    where: dict[str, Any] = {"api_base": api_base, "api_key": "instant-service-key", "cache": False}
+    return pooled(f"openai/{_MODEL}", **where) if kind == "pooled" else dspy.LM(f"openai/{_MODEL}", **where)
+
+
+@contextmanager
+def _raw(api_base: str, workers: int) -> Iterator[Batch]:
+    """The pooled client alone: a request of two messages, no DSPy around it."""
+    from dspy.lm15 import request_from_openai_chat
+
+    from combee_dspy.lms import PooledEngine, PooledOptions
+
+    engine = PooledEngine(PooledOptions(api_base=api_base), "instant-service-key")
+    messages = [{"role": "system", "content": "s" * 600}, {"role": "user", "content": "u" * 200}]
+    request = request_from_openai_chat({"model": _MODEL, "messages": messages})
+
+    def one(_: object) -> float:
+        return float(ANSWER in (engine.complete(request).message.text or ""))
+
+    with ThreadPoolExecutor(workers) as pool:
+        yield lambda batch: list(pool.map(one, batch))
+
+
+@contextmanager
+def _evaluate(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
+    """``dspy.Evaluate``, as a user calls it."""
+    import dspy
+
+    program = dspy.Predict("question -> answer")
+
+    def run(batch: Sequence[dspy.Example]) -> list[float]:
+        evaluate = dspy.Evaluate(devset=list(batch), metric=_metric, num_threads=workers, display_progress=False)
+        return [score for _, _, score in evaluate(program).results]
+
+    with dspy.context(lm=_lm(api_base, kind)):
+        yield run
+
+
+@contextmanager
+def _slots(api_base: str, workers: int, kind: str, executor: str) -> Iterator[Batch]:
+    """A search's slots over one executor; nothing is kept."""
+    import dspy
+
+    from combee_dspy.rollouts import Asyncio, Fixed, RolloutJob, Slots, Threads, patient
+
+    program = dspy.Predict("question -> answer")
+    # The runner keeps the context that it was made in.
+    with dspy.context(lm=patient(_lm(api_base, kind))), asyncio.Runner() as runner:
+        made = (Asyncio() if executor == "asyncio" else Threads()).start(workers)
+        slots = Slots(made, Fixed(workers))
+
+        async def bought(batch: Sequence[dspy.Example]) -> list[float]:
+            jobs = [RolloutJob(program, example, str(number), _metric) for number, example in enumerate(batch)]
+            rollouts = await asyncio.gather(*(slots.rollout(job, (0,)) for job in jobs))
+            calls = sum(row.calls for rollout in rollouts for row in rollout.usage)
+            if calls != len(batch):
+                raise ServiceError(f"{len(batch)} calls were made and {calls} are in the books")
+            return [rollout.score for rollout in rollouts]
+
+        yield lambda batch: runner.run(bought(batch))
+        runner.run(slots.close())
+
+
+@contextmanager
+def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
+    """A compile that validates a student: journal, books, memo and all."""
+    import dspy
+
+    from combee_dspy import Budget, Combee, Validation
+
+    def run(batch: Sequence[dspy.Example]) -> list[float]:
+        optimizer = Combee(
+            _metric, budget=Budget(updates=1), num_threads=workers, validation=Validation(probe=False), tracker=()
+        )
+        program: Any = optimizer.compile(
+            dspy.Predict("question -> answer"), trainset=list(batch[:3]), valset=list(batch)
+        )
+        return [program.combee_report.best_score] * len(batch)
+
+    lm = _lm(api_base, kind)
+    with dspy.context(lm=lm):
+        yield run
+
+
+ROWS: dict[str, Callable[[str, int], AbstractContextManager[Batch]]] = {
+    "client": _raw,
+    "evaluate-plain": partial(_evaluate, kind="plain"),
+    "evaluate-pooled": partial(_evaluate, kind="pooled"),
+    "threads-plain": partial(_slots, kind="plain", executor="threads"),
+    "threads-pooled": partial(_slots, kind="pooled", executor="threads"),
+    "asyncio-pooled": partial(_slots, kind="pooled", executor="asyncio"),
+    "compile-pooled": partial(_compile, kind="pooled"),
+}
+"""What is measured, by name: each makes a context in which a batch of examples can be run."""
+
+
+def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, Any]:
+    """Run so many rollouts and measure them, after one warm-up of a rollout a worker.
+
+    Returns:
+        ``rollouts``, ``seconds``, ``cpu_seconds`` of the process, and ``memory``: pairs of rollouts and bytes resident.
+
+    Raises:
+        ServiceError: A score is not 1, or the books do not hold every call.
+    """
+    import dspy
+
+    from combee_bench.surroundings import quietly
+
+    # The same rows again and again, as in a run.
+    count = max(workers, min(_BATCH, rollouts))
+    rows = [dspy.Example(question=f"What is {n} + {n}?", answer=ANSWER).with_inputs("question") for n in range(count)]
+    with quietly(), ROWS[name](api_base, workers) as run:
+        run(rows[:workers])
+        memory = [(0, _resident())]
+        done, sampled = 0, max(1, rollouts // _SAMPLES)
+        seconds, cpu_seconds = -time.perf_counter(), -time.process_time()
+        while done < rollouts:
+            batch = rows[: min(_BATCH, rollouts - done)]
+            scores = run(batch)
+            if len(scores) != len(batch) or set(scores) != {1.0}:
+                raise ServiceError(f"{len(scores)} scores, the lowest {min(scores, default=0)}: 1 was expected")
+            done += len(batch)
+            if done - memory[-1][0] >= sampled:
+                memory.append((done, _resident()))
+        seconds += time.perf_counter()
+        cpu_seconds += time.process_time()
+    return {"rollouts": rollouts, "seconds": seconds, "cpu_seconds": cpu_seconds, "memory": memory}
+
+
+def _resident() -> int:
+    """Return the bytes that this process holds in memory now; 0 where the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def summary(options: ClientOptions, rows: Sequence[ClientRow]) -> list[dict[str, Any]]:
+    """Return what each row is, and how its memory grew, as plain JSON data."""
+    return [{"name": row.name, "what": _WHAT.get(row.name, row.name), "growth_bytes": row.growth} for row in rows]
+
+
+def line(options: ClientOptions, row: ClientRow) -> str:
+    """Return what is said of one row when it is there."""
+    return f"{row.name}: {row.rate:,.0f} rollouts a second"
+
+
+def table(options: ClientOptions, rows: Sequence[ClientRow]) -> Table:
+    """Return one line a row."""
+    from rich.table import Table
+
+    base = next((row.rate for row in rows if row.name == _BASELINE), None)
+    notes = [
+        f"{row.name}: {row.memory[0][1] / 2**20:,.0f} MiB before, {row.memory[-1][1] / 2**20:,.0f} MiB after; past "
+        f"{_HISTORY:,} rollouts, which DSPy's history keeps, {row.growth:+,.0f} bytes a rollout"
+        for row in rows
+        if row.growth is not None
+    ]
+    drawn = Table(title=f"{options.workers} workers", caption="\n".join(notes), caption_justify="left")
+    for title in ("", "rollouts a second", "lowest to highest", "CPU ms a rollout", "of dspy.Evaluate"):
+        drawn.add_column(title, justify="right" if title else "left")
+    for row in rows:
+        times = "" if base is None else f"{row.rate / base:.2f} ×"
+        spread = f"{row.lowest:,.0f} to {row.highest:,.0f}"
+        drawn.add_row(_WHAT.get(row.name, row.name), f"{row.rate:,.0f}", spread, f"{row.cpu_ms:.2f}", times)
+    return drawn
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(_serve())
+    else:
+        sys.stdout.write(json.dumps(measured(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))) + "\n")
