@@ -1,7 +1,6 @@
 """Honest figures: judges and their calibration, the held-out contract, and intervals for what a run claims."""
 
 from combee_dspy.evaluation._calibration import Calibration, CalibrationResult, Calibrator, calibrate
-from combee_dspy.evaluation._ceiling import CostCeiling, CostGate, ProxyMetric
 from combee_dspy.evaluation._compare import (
     PairedDifference,
     clearly_worse,
@@ -19,14 +18,11 @@ __all__ = [
     "Calibration",
     "CalibrationResult",
     "Calibrator",
-    "CostCeiling",
-    "CostGate",
     "Heldout",
     "HeldoutIdentity",
     "HeldoutPin",
     "Judge",
     "PairedDifference",
-    "ProxyMetric",
     "Receipt",
     "calibrate",
     "check_roles",

@@ -14,15 +14,14 @@ from combee_dspy.exceptions import ArgumentValueError, CalibrationFailedError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
 
-__all__ = ["Calibration", "CalibrationResult", "Calibrator", "MetricFn", "calibrate", "score_of"]
+__all__ = ["Calibration", "CalibrationResult", "Calibrator", "calibrate"]
 
 LEAST_PAIRS = 4
 """Below four pairs the standard error of a rank correlation is not defined."""
 
-MetricFn = Annotated[
+_Metric = Annotated[
     Callable[..., Any], WithJsonSchema({"type": "string", "description": "A metric, as module:function."})
 ]
-"""A metric of GEPA's protocol."""
 
 
 @parameters
@@ -37,7 +36,7 @@ class Calibration:
         confidence: Level of the correlation's interval.
     """
 
-    reference: MetricFn
+    reference: _Metric
     share: Annotated[float, Field(gt=0, le=1)] = 0.05
     minimum: Annotated[int, Field(ge=LEAST_PAIRS)] = 20
     threshold: Annotated[float, Field(gt=-1, le=1)] = 0.7
@@ -49,7 +48,6 @@ class CalibrationResult:
     """What a calibration has found.
 
     Attributes:
-        subject: ``"judge"`` or ``"proxy"``.
         correlation: Spearman's rank correlation; ``None`` where it is not defined.
         low: Lower end of its interval; -1 where it is not defined.
         high: Upper end; 1 where it is not defined.
@@ -59,7 +57,6 @@ class CalibrationResult:
         reason: One sentence with the figures.
     """
 
-    subject: str
     correlation: float | None
     low: float
     high: float
@@ -75,7 +72,7 @@ class CalibrationResult:
             CalibrationFailedError: It did not.
         """
         if not self.passed:
-            raise CalibrationFailedError(self.subject, self.reason, self)
+            raise CalibrationFailedError("judge", self.reason, self)
         return self
 
 
@@ -116,7 +113,17 @@ class Calibrator:
             CalibrationFailedError: The reference raised, or gave no score.
             LMError: The service failed: try again.
         """
-        return score_of(self.calibration.reference, example, prediction, "judge", "its reference")
+        try:
+            output = self.calibration.reference(example, prediction, None, None, None)
+            score = float(output.score if hasattr(output, "score") else output)
+        except LMError:
+            raise
+        except Exception as error:
+            reason = f"its reference raised {type(error).__name__}: {error}"
+            raise CalibrationFailedError("judge", reason) from error
+        if not math.isfinite(score):
+            raise CalibrationFailedError("judge", f"its reference gave the score {score}")
+        return score
 
     def add(self, judged: float, reference: float) -> None:
         """Take the scores that a rollout got from the judge and from its reference."""
@@ -150,7 +157,7 @@ class Calibrator:
 
 
 def calibrate(
-    pairs: Sequence[tuple[float, float]], *, subject: str = "judge", threshold: float = 0.7, confidence: float = 0.95
+    pairs: Sequence[tuple[float, float]], *, threshold: float = 0.7, confidence: float = 0.95
 ) -> CalibrationResult:
     """Return Spearman's rank correlation of two ways of judging, with its interval.
 
@@ -162,8 +169,7 @@ def calibrate(
     the two gives all rollouts one score nothing is ranked: that fails.
 
     Args:
-        pairs: ``(subject's score, reference's score)``, at least four, in any order.
-        subject: What is calibrated, for the message.
+        pairs: ``(judge's score, reference's score)``, at least four, in any order.
         threshold: What must be reached.
         confidence: Level of the interval.
 
@@ -175,10 +181,10 @@ def calibrate(
         remedy = f"Judge at least {LEAST_PAIRS} rollouts by both, and leave out what is no number."
         raise ArgumentValueError("pairs", n, "are too few, or hold a score that cannot be ranked", remedy)
     first, second = zip(*pairs, strict=True)
-    constant = [name for name, of in ((f"the {subject}", first), ("the reference", second)) if len(set(of)) == 1]
+    constant = [name for name, of in (("the judge", first), ("the reference", second)) if len(set(of)) == 1]
     if constant:
         reason = f"{' and '.join(constant)} gave all {n} rollouts one score, so no rank correlation exists"
-        return CalibrationResult(subject, None, -1.0, 1.0, n, threshold, False, reason)
+        return CalibrationResult(None, -1.0, 1.0, n, threshold, False, reason)
     from scipy.stats import norm, spearmanr
 
     # Rounded where sums of ranks leave a perfect order a hair off 1.
@@ -191,23 +197,4 @@ def calibrate(
         f"Spearman's correlation with the reference is {found:.3f} ({confidence:.0%} interval {low:.3f} to {high:.3f}) "
         f"over {n} rollouts, where {threshold:g} is needed"
     )
-    return CalibrationResult(subject, found, low, high, n, threshold, found >= threshold, reason)
-
-
-def score_of(metric: Callable[..., Any], example: Any, prediction: Any, subject: str, who: str) -> float:
-    """Return a second metric's score of a rollout. What it raises must not become the rollout's score.
-
-    Raises:
-        CalibrationFailedError: It raised, or gave no finite score.
-        LMError: The service failed: try again.
-    """
-    try:
-        output = metric(example, prediction, None, None, None)
-        score = float(getattr(output, "score", output))
-    except LMError:
-        raise
-    except Exception as error:
-        raise CalibrationFailedError(subject, f"{who} raised {type(error).__name__}: {error}") from error
-    if not math.isfinite(score):
-        raise CalibrationFailedError(subject, f"{who} gave the score {score}")
-    return score
+    return CalibrationResult(found, low, high, n, threshold, found >= threshold, reason)

@@ -127,19 +127,19 @@ class Receipt:
         return min(1.0, sum(squares) / len(squares))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data that :meth:`from_dict` reads back."""
+        """Return plain JSON data whose JSON :meth:`from_json` reads back."""
         plain: dict[str, Any] = _RECEIPT.dump_python(self, mode="json")
         return plain
 
     @classmethod
-    def from_dict(cls, data: object) -> Receipt:
-        """Read what :meth:`to_dict` wrote, and nothing else.
+    def from_json(cls, text: str) -> Receipt:
+        """Read the JSON of what :meth:`to_dict` returned, and nothing else.
 
         Raises:
             ArgumentValueError: A field is missing, unknown, or of another type; a figure is not finite.
         """
         try:
-            return _RECEIPT.validate_python(data)
+            return _RECEIPT.validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, ("receipt", *first["loc"])))

@@ -78,7 +78,7 @@ def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None =
     """Refuse a judge that is its own proposer, unless it is calibrated against another.
 
     Args:
-        metric: The metric; the proxy of a ceiling is asked for in a call of its own.
+        metric: The metric.
         proposer: The proposer's LM.
         calibration: The calibration, or ``None``.
         default: DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.

@@ -9,9 +9,8 @@ from dspy.utils.exceptions import LMRateLimitError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.evaluation import Calibration, Calibrator, CostCeiling, CostGate, ProxyMetric, calibrate
+from combee_dspy.evaluation import Calibration, Calibrator, calibrate
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError, CalibrationFailedError
-from combee_dspy.records import CallUsage
 
 scores = st.floats(0, 1).map(lambda score: round(score, 2))
 some_pairs = st.lists(st.tuples(scores, scores), min_size=4, max_size=40)
@@ -164,95 +163,3 @@ def test_what_the_reference_raises_ends_the_run_and_an_outage_is_tried_again() -
 def test_wrong_settings_are_refused_by_name(wrong) -> None:
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         Calibration(**{"reference": code, **wrong})
-
-
-# The ceiling.
-
-
-def half(gold, pred, trace=None, pred_name=None, pred_trace=None):
-    return dspy.Prediction(score=gold / 2, feedback="half")
-
-
-def used(tokens: int = 100, dollars: float | None = 0.01, cached: int = 0) -> list[CallUsage]:
-    task = CallUsage("task", "small", calls=1, prompt_tokens=10_000, dollars=9.0)
-    judge = CallUsage(
-        "evaluator", "large", calls=1, cached=cached, prompt_tokens=tokens - 10, completion_tokens=10, dollars=dollars
-    )
-    return [task, judge]
-
-
-def gate(pairs=(), **settings) -> CostGate:
-    made = CostGate(CostCeiling(half, **{"tokens": 50, "sample": 4, **settings}), code, seed=3)
-    for pair in pairs:
-        made.add(*pair)
-    return made
-
-
-def test_below_the_ceiling_nothing_changes() -> None:
-    for settings in ({"tokens": 100}, {"tokens": None, "dollars": 0.01}):
-        made = gate([(n, n) for n in range(9)], **settings)
-        assert made.decide() is None
-        made.spent(used())
-        assert made.decide() is None
-        assert (made.scorer, made.metric) == ("full", code)
-
-
-def test_above_it_a_proxy_that_agrees_takes_over_on_the_full_metrics_scale() -> None:
-    made = gate([(n / 2, n) for n in range(1, 6)])
-    made.spent(used())
-    decided = made.decide()
-    assert decided is not None
-    assert (decided["scorer"], decided["mean_cost"], decided["ceiling"], decided["pairs"]) == ("proxy", 100, 50, 5)
-    assert decided["slope"] == pytest.approx(2.0)
-    assert made.scorer == "proxy"
-    said = made.metric(3, None, None, "predictor", None)
-    assert (said.score, said.feedback) == (pytest.approx(3.0), "half")
-    assert made.metric(100, None).score == 5
-    assert not made.chosen("anywhere")
-    assert made.decide() is None
-
-
-def test_with_too_few_pairs_the_proxy_first_goes_beside_every_rollout() -> None:
-    made = gate([(1, 1)])
-    some = sum(made.chosen(n) for n in range(500))
-    assert 70 <= some <= 130
-    made.spent(used())
-    decided = made.decide()
-    assert decided is not None
-    assert decided["proxy_beside"] == "every rollout"
-    assert made.decide() is None
-    assert all(made.chosen(n) for n in range(500))
-
-
-def test_a_proxy_that_disagrees_ends_the_run() -> None:
-    made = gate([(n, -n) for n in range(9)])
-    made.spent(used())
-    with pytest.raises(CalibrationFailedError, match="the proxy is not fit"):
-        made.decide()
-
-
-def test_what_a_cache_answers_says_nothing_about_the_price_and_dollars_need_one() -> None:
-    made = gate([(n, n) for n in range(9)])
-    made.spent(used(cached=1))
-    made.spent([])
-    assert made.decide() is None
-    with pytest.raises(ArgumentValueError, match="has no price") as caught:
-        gate(tokens=None, dollars=0.1).spent(used(dollars=None))
-    assert caught.value.value == "large"
-
-
-@given(st.lists(st.tuples(scores, scores), min_size=2, max_size=20), st.floats(-5, 5))
-def test_the_line_stays_in_what_was_seen_and_rises(pairs, score) -> None:
-    fitted = ProxyMetric.fitted(lambda gold, *rest: gold, pairs)
-    fulls = [full for _, full in pairs]
-    assert min(fulls) <= fitted(score, None) <= max(fulls)
-    assert fitted(score, None) <= fitted(score + 1, None)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{}, {"dollars": 1, "tokens": 1}, {"tokens": -1}, {"tokens": 1, "sample": 3}, {"tokens": 1, "share": 0}],
-)
-def test_wrong_ceilings_are_refused(wrong) -> None:
-    with pytest.raises(ArgumentError, match="CostCeiling"):
-        CostCeiling(half, **wrong)

@@ -72,7 +72,7 @@ def test_a_reading_says_what_it_showed() -> None:
 
 def test_a_receipt_comes_back_from_json_as_it_was() -> None:
     for receipt in reading():
-        assert Receipt.from_dict(json.loads(json.dumps(receipt.to_dict()))) == receipt
+        assert Receipt.from_json(json.dumps(receipt.to_dict())) == receipt
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,13 @@ def test_a_receipt_comes_back_from_json_as_it_was() -> None:
 )
 def test_what_is_no_receipt_is_refused(change) -> None:
     with pytest.raises(ArgumentValueError, match=rf"receipt\.{next(iter(change))}"):
-        Receipt.from_dict({**reading()[-1].to_dict(), **change})
+        Receipt.from_json(json.dumps({**reading()[-1].to_dict(), **change}))
+
+
+def test_what_is_no_json_is_refused() -> None:
+    for text in ("", "[]", "3", '{"stage": "read"', "{}"):
+        with pytest.raises(ArgumentValueError, match="receipt"):
+            Receipt.from_json(text)
 
 
 def test_one_program_is_no_different_from_itself() -> None:
