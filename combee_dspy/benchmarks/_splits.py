@@ -65,14 +65,10 @@ def cut(
 def sliced(
     rows: Mapping[str, Sequence[Row]], sizes: Mapping[str, int | None]
 ) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
-    """Return the slices that are wanted, in their order, and what a reader must know of them.
+    """Return as many rows of each split as are wanted, in their order, and what a reader must know of it.
 
     A slice holds the rows whose hashes come first: it depends on the rows
     alone, and a smaller slice is part of a larger one.
-
-    Args:
-        rows: Raw rows by split.
-        sizes: How many of a split; ``None`` or more than there are is all of them.
     """
     kept: dict[str, list[Row]] = {}
     notes: list[str] = []
@@ -89,19 +85,12 @@ def sliced(
 def build_splits(
     rows: Mapping[str, Sequence[Row]], to_example: Callable[[Row], dspy.Example]
 ) -> tuple[dict[str, Split], tuple[str, ...]]:
-    """Turn raw rows into splits, held-out kept apart from the others.
+    """Turn raw rows by split into splits by name, held-out kept apart from the others, and notes.
 
     A row of train or validation that is in held-out too is taken out of train
     or validation: held-out never changes. Rows that train and validation
     share, and rows repeated within a split, stay. Each case is one note,
     logged as a warning.
-
-    Args:
-        rows: Raw rows of ``"train"``, ``"validation"`` and ``"heldout"``.
-        to_example: Makes the example of a raw row.
-
-    Returns:
-        The splits by name, and the notes.
     """
     hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
     held = {item for item, _ in hashed["heldout"]}
@@ -129,13 +118,7 @@ def build_splits(
 
 
 def check_pins(benchmark: str, source: str, splits: Mapping[str, Split], pin: Mapping[str, str] | None) -> None:
-    """Require the splits that were pinned.
-
-    Args:
-        benchmark: The benchmark's name.
-        source: Where the rows came from.
-        splits: The splits as they will be used.
-        pin: Split name to digest; splits without a pin are free.
+    """Require the splits that were pinned; those without a pin are free.
 
     Raises:
         DataSourceError: A split's digest is not the pinned one, or the pin names no split.

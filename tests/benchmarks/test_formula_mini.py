@@ -16,7 +16,7 @@ from combee_dspy.benchmarks import FormulaMini, load_benchmark
 from combee_dspy.benchmarks.formula_mini.benchmark import route_metric
 from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, FORMULAS, rounded
 from combee_dspy.benchmarks.formula_mini.generate import LEVELS, Task, cell_rows
-from combee_dspy.exceptions import ArgumentError, ArgumentValueError, DataSourceError
+from combee_dspy.exceptions import ArgumentError, DataSourceError
 
 # Written apart from the package's own definitions, in floats: both must agree.
 TEXTBOOK = {

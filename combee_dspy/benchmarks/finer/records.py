@@ -30,13 +30,7 @@ _END = re.compile(r"\n\s*Output US GAAP tags:\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One number to tag.
-
-    Attributes:
-        entity: The number as the sentence writes it.
-        sentence: The sentence, its tokens joined by single spaces.
-        target: The right label.
-    """
+    """One number to tag: as its sentence writes it, the sentence (tokens joined by single spaces), the right label."""
 
     entity: str
     sentence: str
@@ -50,12 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that was understood.
-
-    Attributes:
-        questions: In the record's order.
-        labels: The labels it offers, in its order; empty where it lists none.
-    """
+    """A record that was understood: its questions and the labels it offers, none where it lists none."""
 
     questions: tuple[Question, ...]
     labels: tuple[str, ...]
@@ -67,11 +56,9 @@ class Record:
 
 
 def parse(row: Mapping[str, Any]) -> Record | str:
-    """Read a row, or return why it cannot be read.
+    """Read a row ``{"context": str, "target": str}``, or return why it cannot be read.
 
-    Args:
-        row: ``{"context": str, "target": str}``; anything else is refused. The
-            context may be a record's whole text, or its questions as :attr:`Record.text` writes them.
+    The context may be a record's whole text, or its questions as :attr:`Record.text` writes them.
     """
     context, target = row.get("context"), row.get("target")
     if not isinstance(context, str) or not isinstance(target, str) or not target.strip():
@@ -119,13 +106,8 @@ def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[di
     """Make records of FiNER-139's tagged sentences, in their order, as FinLoRA does.
 
     At most three tagged tokens of a sentence are used; a last, smaller batch is kept.
-
-    Args:
-        rows: ``{"tokens": [str, …], "ner_tags": ["O", "B-Revenues", …]}``.
-        size: Questions a record.
-
-    Yields:
-        Rows ``{"context": …, "target": …}``.
+    A sentence is ``{"tokens": [str, …], "ner_tags": ["O", "B-Revenues", …]}``, a record
+    ``{"context": …, "target": …}``.
 
     Raises:
         ValueError: A row is no tagged sentence.

@@ -57,8 +57,7 @@ def grade(
     """Compare predicted tags with the right ones, position by position.
 
     Args:
-        prediction: The program's answer: text, tags joined by commas, or a list
-            of tags. ``None`` counts as empty; the first 20,000 characters are read.
+        prediction: Tags joined by commas, or a list of tags; ``None`` counts as empty.
         expected: The right labels in order.
         entities: The numbers asked for, in the same order; missing ones are named by position.
         labels: Every label there is.

@@ -17,16 +17,7 @@ Values = Mapping[str, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One quantity a formula needs.
-
-    Attributes:
-        name: Its name in the formula's function.
-        label: The noun phrase for it in a question, with its article where it needs one.
-        unit: ``money`` is a firm's or person's sum, ``unit-price`` dollars a unit or share,
-            ``percent`` 5 for 5 %.
-        span: Smallest value, largest value, and the distance between possible values at level 1; a
-            quarter of it at the other levels, except for counts and years.
-    """
+    """One quantity a formula needs: ``span`` is its smallest and largest value, and the step between values."""
 
     name: str
     label: str
@@ -36,11 +27,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class FinanceFormula:
-    """One formula. ``formulas.toml`` says what each field means.
-
-    Attributes:
-        function: The result, in exact rational arithmetic.
-    """
+    """One formula, its function in exact rational arithmetic. ``formulas.toml`` says what each field means."""
 
     name: str
     phrase: str

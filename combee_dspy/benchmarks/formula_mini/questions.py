@@ -35,13 +35,7 @@ def render(
 ) -> tuple[str, Fraction]:
     """Return a computing question, and what the formula's result is to be multiplied by for the answer.
 
-    Args:
-        formula: The formula asked for, by name.
-        values: One value an argument, each with a finite decimal expansion.
-        result: What the formula gives for them.
-        level: 1, 2 or 3.
-        phrasing: Which opening and which request to use, counted round.
-        stream: Decides the rest.
+    ``phrasing`` says which opening and which request to use, counted round; the stream decides the rest.
     """
     indirect = _pick_indirect(formula.arguments, level, stream)
     facts = [_fact(item, values[item.name], level, item.name == indirect, stream) for item in formula.arguments]
