@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from combee_dspy.evaluation import Heldout
     from combee_dspy.exceptions import CombeeError
     from combee_dspy.guards import Guards
+    from combee_dspy.loading import candidates, load_candidate
+    from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.options import Search, Validation
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
     from combee_dspy.report import CombeeReport
-    from combee_dspy.loading import candidates, load_candidate
-    from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.stopping import Budget
 
 __version__ = "0.2.0"
@@ -64,11 +64,11 @@ __all__ = [
     "Diversity",
     "Guards",
     "Heldout",
-    "Task",
-    "TaskResult",
     "Price",
     "Search",
     "Spec",
+    "Task",
+    "TaskResult",
     "Validation",
     "candidates",
     "compile_many",

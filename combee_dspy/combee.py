@@ -293,7 +293,9 @@ class Combee(Teleprompter):
 
     def _resolved_artifact(self, value: Any) -> Artifact:
         artifact: Artifact = resolve("artifact", value)  # type: ignore[assignment]  # checked by kind
-        return dataclasses.replace(artifact, operators=self.operators) if isinstance(artifact, Instruction) else artifact
+        return (
+            dataclasses.replace(artifact, operators=self.operators) if isinstance(artifact, Instruction) else artifact
+        )
 
     def _resolved_controller(self, value: Any) -> BatchController:
         size = self.reflection_minibatch_size

@@ -24,6 +24,9 @@ __all__ = ["AskFn", "EmitFn", "Strategy", "StrategyContext", "parameters"]
 
 T = TypeVar("T")
 
+_NOT_ITS_TYPE = frozenset(
+    {"is_instance_of", "missing", "missing_argument", "unexpected_keyword_argument", "unexpected_positional_argument"}
+)
 _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_default=False)
 
 
@@ -64,9 +67,7 @@ def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) 
     if isinstance(head, int) and head < len(names):  # pydantic numbers arguments given by position
         head = names[head]
     where = ".".join(map(str, (head, *rest)))
-    wrong_type = first["type"].endswith("_type") or first["type"] in {
-        "is_instance_of", "unexpected_keyword_argument", "unexpected_positional_argument", "missing", "missing_argument",
-    }  # fmt: skip
+    wrong_type = first["type"].endswith("_type") or first["type"] in _NOT_ITS_TYPE
     kind = ArgumentTypeError if wrong_type else ArgumentValueError
     message = first["msg"][:1].lower() + first["msg"][1:]
     return kind(f"{owner}.{where}", first.get("input"), f"is refused: {message}", f"See help({owner}).")
@@ -195,4 +196,3 @@ class StrategyContext:
     def stream(self, *place: str | int) -> random.Random:
         """Return the random stream of one place in this strategy's work."""
         return derive(self.seed, self.update, self.component, *self.place, *place)
-

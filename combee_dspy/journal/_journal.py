@@ -25,11 +25,10 @@ __all__ = ["Journal", "RunLog"]
 
 _EFFECT = (
     "INSERT OR IGNORE INTO effect(run, key, kind, role, purpose, step, component, candidate, example, split, replicate,"
-    " score, error, failed_in, started, ended, queued, value, crc) VALUES (" + ", ".join("?" * 19) + ")"
+    " score, error, failed_in, started, ended, queued, value, crc)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_USAGE = (
-    "INSERT INTO usage SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM effect WHERE run = ? AND key = ?"
-)
+_USAGE = "INSERT INTO usage SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM effect WHERE run = ? AND key = ?"
 _EVENT = "INSERT OR IGNORE INTO event(run, key, step, component, kind, at, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 

@@ -80,17 +80,7 @@ class Writer:
         while group[-1] is not None and len(group) < _MOST and not self._queue.empty():
             group.append(self._queue.get())
         work = [one for one in group if one is not None]
-        if self._failure is None:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                for statements, _ in work:
-                    for sql, parameters in statements:
-                        connection.execute(sql, parameters)
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                self._failure = error
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+        self._commit(connection, [one for statements, _ in work for one in statements])
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for _, waiting in work:
             if waiting is not None:
@@ -99,6 +89,19 @@ class Writer:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._tell, futures)
         return group[-1] is not None
+
+    def _commit(self, connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for sql, parameters in statements:
+                connection.execute(sql, parameters)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._failure = error
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
     def _tell(self, futures: Sequence[asyncio.Future[None]]) -> None:
         for future in futures:

@@ -2,7 +2,9 @@
 
 | module | what it is | it may touch |
 | --- | --- | --- |
-| ``_compile`` | one compilation, wired from the teleprompter's settings | everything below |
+| ``_compile`` | one compilation: opened, run in a loop of its own, closed | ``_run``, journal, slots |
+| ``_run`` | its parts, wired, from the probe to the report | everything below |
+| ``_describe`` | what a run may be resumed with; what people are told of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
@@ -21,7 +23,6 @@ Everything here lives on one event loop. Nothing of it is public but what stands
 
 from combee_dspy.search._checks import check_metric
 from combee_dspy.search._compile import (
-    Shared,
     compile_program,
     compile_task,
     in_own_loop,
@@ -29,6 +30,7 @@ from combee_dspy.search._compile import (
     open_shared,
 )
 from combee_dspy.search._gepa import checked_gepa_kwargs
+from combee_dspy.search._run import Shared
 
 __all__ = [
     "Shared",

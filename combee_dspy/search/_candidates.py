@@ -1,4 +1,4 @@
-"""What a search moves around: candidates, rows and splits. Frozen, known by their content."""
+"""What a search moves around: candidates, rows and splits, known by their content; and what it is given."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import dspy
 
-__all__ = ["Candidate", "Row", "Split", "Splits"]
+from combee_dspy.evaluation import Heldout
+
+__all__ = ["Candidate", "Compilation", "Row", "Split", "Splits"]
 
 Split = Literal["train", "validation", "heldout"]
 
@@ -74,3 +76,24 @@ class Splits:
     heldout: tuple[Row, ...]
     digests: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What one compilation works on.
+
+    Attributes:
+        settings: The teleprompter.
+        student: The program.
+        splits: Its data, checked.
+        heldout: The held-out set as the user gave it; ``None`` for none.
+        name: The run's name in its journal.
+        number: Tells the search apart from others that share the slots.
+    """
+
+    settings: Any
+    student: dspy.Module
+    splits: Splits
+    heldout: Heldout | None
+    name: str = "main"
+    number: int = 0

@@ -82,7 +82,11 @@ def check_splits(trainset: object, valset: object, heldout: object, anchors: obj
             f"valset and trainset share {shared} rows: validation scores are biased upwards, "
             "so this run supports no claim about unseen examples."
         )
-    for argument, rows in (("trainset", train), ("valset", validation), ("anchors", _rows("anchors", anchors, "train"))):
+    for argument, rows in (
+        ("trainset", train),
+        ("valset", validation),
+        ("anchors", _rows("anchors", anchors, "train")),
+    ):
         if overlap := len({row.hash for row in held} & {row.hash for row in rows}):
             raise SplitOverlapError("heldout", argument, overlap)
     if not held:

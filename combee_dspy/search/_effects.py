@@ -162,7 +162,8 @@ class Effects:
                 await self.log.keep(self._effect(key, candidate, row, place, replicate, found, 0.0, usage=()))
                 return found
         self.purse.send("rollout")
-        started, usage = time.time(), ()
+        started = time.time()
+        usage: tuple[CallUsage, ...] = ()
         job = RolloutJob(
             program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace
         )
@@ -236,7 +237,7 @@ class Effects:
         asked = self._asked(key, signature, inputs, place, role, step, temperature)
         return await asyncio.shield(self._keep_running(asked))
 
-    async def _asked(  # noqa: PLR0913 - what one call is made of
+    async def _asked(
         self,
         key: str,
         signature: type[dspy.Signature],
@@ -247,7 +248,8 @@ class Effects:
         temperature: float | None,
     ) -> dspy.Prediction | FailedCall:
         self.purse.send("call")
-        started, usage = time.time(), ()
+        started = time.time()
+        usage: tuple[CallUsage, ...] = ()
         job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
         try:
             answer = await self.slots.call(job, (CALLS, max(step, 0), 0, self._number))
@@ -288,7 +290,8 @@ class Effects:
             return value, meter.usage()
 
         self.purse.send(kind)
-        started, usage = time.time(), ()
+        started = time.time()
+        usage: tuple[CallUsage, ...] = ()
         try:
             value, usage = await self.slots.run(metered_work, (CALLS, max(place.step, 0), 0, self._number))
         finally:
@@ -351,7 +354,9 @@ def _shown(example: dspy.Example) -> str:
 
 
 def _digest(signature: type[dspy.Signature], inputs: Mapping[str, Any], temperature: float | None) -> str:
-    text = "\0".join((signature.instructions, repr(temperature), *(f"{name}\0{inputs[name]!r}" for name in sorted(inputs))))
+    text = "\0".join(
+        (signature.instructions, repr(temperature), *(f"{name}\0{inputs[name]!r}" for name in sorted(inputs)))
+    )
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

@@ -30,9 +30,7 @@ class Finals:
         emit: Says what happened: kind, data.
     """
 
-    def __init__(
-        self, count: int, *, samples: bool, room: Callable[[], int | None], emit: Callable[..., None]
-    ) -> None:
+    def __init__(self, count: int, *, samples: bool, room: Callable[[], int | None], emit: Callable[..., None]) -> None:
         self._count = count
         self._samples = samples
         self._room = room
@@ -48,13 +46,15 @@ class Finals:
         rows = set(best.scores)
         complete = [one for one in pool.members if set(one.scores) == rows]
         order = sorted(complete, key=_rank)
-        if best.index not in {one.index for one in complete if round(one.mean, _DIGITS) == round(order[0].mean, _DIGITS)}:
+        if best.index not in {
+            one.index for one in complete if round(one.mean, _DIGITS) == round(order[0].mean, _DIGITS)
+        }:
             return self._chosen(best, "best by the validation policy")
         leader = order[0]
         within = [leader, *(one for one in order[1 : self._count] if _reaches(one, leader))]
         most = self._room()
         affordable = len(within) if most is None else min(len(within), most // max(pool.size, 1))
-        if not self._samples or affordable < 2:  # noqa: PLR2004 - one alone has nobody to be compared with
+        if not self._samples or affordable < 2:
             said = f"best of {len(pool.members)} on validation, {leader.mean:.4g}" if rows else "nothing was validated"
             return self._chosen(leader, said)
         final = within[:affordable]

@@ -178,6 +178,7 @@ def make_parts(settings: Any, rng: random.Random) -> GepaParts:
     callbacks = tuple(kwargs.get("callbacks") or ())
     named = _named("component_selector", settings.component_selector, _COMPONENTS)
     acceptance = kwargs.get("acceptance_criterion")
+    named_acceptance = _named("acceptance_criterion", acceptance, _ACCEPTANCE)
     experiment = create_experiment_tracker(
         use_wandb=settings.use_wandb,
         wandb_api_key=settings.wandb_api_key,
@@ -188,7 +189,7 @@ def make_parts(settings: Any, rng: random.Random) -> GepaParts:
         selector=_named("candidate_selection_strategy", chosen, _SELECTORS)(rng) if isinstance(chosen, str) else chosen,
         components=named() if isinstance(settings.component_selector, str) else settings.component_selector,
         sampler=kwargs.get("batch_sampler"),
-        acceptance=_named("acceptance_criterion", acceptance, _ACCEPTANCE)() if isinstance(acceptance, str) else acceptance,
+        acceptance=named_acceptance() if isinstance(acceptance, str) else acceptance,
         policy=FullEvaluationPolicy() if full else policy,
         callbacks=callbacks,
         stoppers=stoppers,

@@ -7,17 +7,25 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from combee_dspy.evaluation import Heldout, HeldoutPin, PairedDifference, Receipt, check_unread, heldout_identity, pin
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Reader, RunLog
 from combee_dspy.search._candidates import Candidate, Row, Splits
 from combee_dspy.search._effects import VALIDATION, Effects, Place
 
-__all__ = ["HeldoutReading", "earlier_receipts"]
+__all__ = ["HeldoutReading", "earlier_receipts", "note_unheld"]
 
 
 def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
     """Return the receipts in a journal with the number of their run, oldest first."""
     rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
     return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
+
+
+def note_unheld(splits: Splits, metric: str, log: RunLog) -> None:
+    """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out."""
+    if not log.resumed:
+        train, validation = [row.hash for row in splits.train], [row.hash for row in splits.validation]
+        identity = heldout_identity([], metric, train=train, validation=validation)
+        log.emit("receipt", Receipt("pinned", f"run {log.number}", _now(), identity).to_dict())
 
 
 class HeldoutReading:

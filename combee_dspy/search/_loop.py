@@ -161,7 +161,9 @@ class Loop:
             await asyncio.shield(released)
         except BudgetReached as reached:
             if not self.reason:
-                step = next(one.plan.step for one in self._updates if one.proposed is released or one.committed is released)
+                step = next(
+                    one.plan.step for one in self._updates if one.proposed is released or one.committed is released
+                )
                 ended = {"step": step, "reason": str(reached)}
                 ended = await self._effects.decide(f"end/{self._limits}", lambda: ended, step=step)
                 self.reason = ended["reason"]
@@ -229,11 +231,10 @@ class Loop:
             return "a whole epoch bought no new rollout: there is nothing more to learn here"
         if self._pool.started:
             for stopper in self._parts.stoppers:
-                asked = await self._effects.decide(
-                    f"stopper/{step}/{type(stopper).__name__}", lambda one=stopper: bool(one(self._pool.state)), step=step
-                )
-                if asked:
-                    return f"stop callback {type(stopper).__name__}"
+                name = type(stopper).__name__
+                stops = partial(_stops, stopper, self._pool.state)
+                if await self._effects.decide(f"stopper/{step}/{name}", stops, step=step):
+                    return f"stop callback {name}"
         rule = self._rule
         if rule is None:
             return ""
@@ -252,7 +253,9 @@ class Loop:
 
     def _view(self, step: int) -> RunView:
         purse = self._effects.purse
-        known = step - 1 - self._settings.staleness - (self._settings.verdict_lag if self._settings.released_early else 0)
+        known = (
+            step - 1 - self._settings.staleness - (self._settings.verdict_lag if self._settings.released_early else 0)
+        )
         return RunView(
             rollouts=sum(count for made, count in purse.by_step.items() if made < self.committed),
             calls=purse.spent.calls,
@@ -312,3 +315,7 @@ class Loop:
         self._effects.log.emit("update", data, step=plan.step, single=True)
         while self._updates and self._updates[0].committed.done() and len(self._updates) > 1:
             self._updates.popleft()
+
+
+def _stops(stopper: Any, state: Any) -> bool:
+    return bool(stopper(state))

@@ -63,7 +63,7 @@ class Pool:
         emit: Says what happened: kind, data, update.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
+    def __init__(
         self,
         effects: Effects,
         parts: GepaParts,
@@ -87,7 +87,7 @@ class Pool:
 
     @property
     def state(self) -> GEPAState:
-        """gepa's state; there is one once the seed has joined."""
+        """Gepa's state; there is one once the seed has joined."""
         if self._state is None:
             raise RuntimeError("gepa's state was asked for before the seed was validated")
         return self._state
@@ -140,7 +140,9 @@ class Pool:
         """
         place, draws = Place(purpose, step), range(first, first + self.draws)
         wanted = [
-            self._effects.rollout(candidate, row, place, lane=VALIDATION, replicate=draw) for row in rows for draw in draws
+            self._effects.rollout(candidate, row, place, lane=VALIDATION, replicate=draw)
+            for row in rows
+            for draw in draws
         ]
         found = await asyncio.gather(*wanted)
         return {
@@ -167,7 +169,7 @@ class Pool:
         index = len(self.members)
         if self._state is None:
             self._state = new_state(
-                candidate.texts, evaluation, visible(candidate.texts),
+                candidate.texts, evaluation, list(visible(candidate.texts)),
                 track_best_outputs=self._track_best_outputs, frontier_type=self._parts.frontier_type,
             )  # fmt: skip
         else:
@@ -175,7 +177,7 @@ class Pool:
         member = Member(index, candidate, tuple(parents), step, scores)
         self.members.append(member)
         data = {
-            "candidate": candidate.id, "index": index, "score": None if not scores else member.mean, "rows": len(scores),
+            "candidate": candidate.id, "index": index, "score": member.mean if scores else None, "rows": len(scores),
             "best": self.best.index == index,
         }  # fmt: skip
         self._emit("validated", data, step=step)

@@ -162,7 +162,7 @@ class Proposer:
             )  # fmt: skip
         return found
 
-    async def _edited(  # noqa: PLR0913 - what tells one draw of one child apart
+    async def _edited(
         self,
         operator: Operator,
         position: int,
@@ -208,9 +208,7 @@ class Proposer:
         if not texts:
             return None
         candidate, operator = base.edited(texts), self.operators[draft.operator]
-        refusal = await asyncio.to_thread(
-            self._archive.refuses, candidate.texts, base.texts, operator.near_parent
-        )
+        refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, operator.near_parent)
         if refusal is not None:
             self._refused(self.labels[draft.operator], refusal, base, step)
             return None

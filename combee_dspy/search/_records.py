@@ -51,7 +51,7 @@ def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
         return value if as_objects or isinstance(value, Type) else str(value)
 
     inputs: dict[str, Any] = {}
-    for name, value in call.inputs.items():
+    for value in call.inputs.values():
         if isinstance(value, dspy.History):
             inputs["Context"] = value if as_objects else history_text(value)
     for name, value in call.inputs.items():
@@ -59,9 +59,7 @@ def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
             inputs[name] = shown(value)
     outputs: Any
     if call.outputs is None:
-        outputs = (
-            f"The answer did not have the fields that were asked for. As the model wrote it:\n{call.completion}\n"
-        )
+        outputs = f"The answer did not have the fields that were asked for. As the model wrote it:\n{call.completion}\n"
     else:
         outputs = {name: value if as_objects else str(value) for name, value in call.outputs.items()}
     return {"Inputs": inputs, "Generated Outputs": outputs}
@@ -120,6 +118,12 @@ def trajectories(
             prediction = dspy.Prediction(**rollout.prediction)
         trace = [_traced(predictors, call) for call in rollout.calls]
         found.append(
-            {"example_ind": number, "example": example, "prediction": prediction, "trace": trace, "score": rollout.score}
+            {
+                "example_ind": number,
+                "example": example,
+                "prediction": prediction,
+                "trace": trace,
+                "score": rollout.score,
+            }
         )
     return found

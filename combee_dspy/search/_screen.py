@@ -65,7 +65,9 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
     if whole:
         better = sum(after) > sum(before)
         said = "is above" if better else "is not above"
-        return Verdict(better, f"the minibatch's score {sum(after):g} {said} its parent's, {sum(before):g}", score, parent)
+        return Verdict(
+            better, f"the minibatch's score {sum(after):g} {said} its parent's, {sum(before):g}", score, parent
+        )
     wins, losses, chance = sign_test(before, after)
     said = f"{wins} wins and {losses} losses against its parent, p = {chance:.3g} by a one-sided sign test"
     if chance <= _REFUSED_AT:

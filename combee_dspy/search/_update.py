@@ -207,7 +207,8 @@ class Learner:
             n=len(read),
             copies=self._aggregator.capacity().copies if self._aggregator is not None else 1,
             nodes=[
-                {"level": one.level, "node": one.node, "sources": one.sources, "lessons": one.lessons, "failed": one.failed}
+                {"level": one.level, "node": one.node, "sources": one.sources, "lessons": one.lessons,
+                 "failed": one.failed}
                 for one in lessons.nodes
             ],
             lessons=[{"text": one.text, "sources": one.sources} for one in lessons.lessons],
@@ -239,12 +240,15 @@ class Learner:
         call = call_to_show(rollout, component, stream, format_failures=self._settings.format_failures)
         if call is None:
             return None
+        if getattr(self._effects.metric, "whole_rollout", False) and rollout.prediction is not None:
+            # Such a metric says the same of every predictor: it is not paid for again.
+            return {**shown_call(call, as_objects=self._settings.as_objects), "Feedback": rollout.feedback}
         said = await self._feedback(plan, row, rollout, component, call)
         if said["score"] is not None and said["score"] != rollout.score and not self._warned:
             self._warned = True
             text = (
-                f"The metric scores {said['score']} for predictor {component!r} where it scored {rollout.score} for the "
-                "program. The program's score counts; warn_on_score_mismatch=False silences this."
+                f"The metric scores {said['score']} for predictor {component!r} and {rollout.score} for the program: "
+                "the program's score counts. warn_on_score_mismatch=False silences this."
             )
             self._effects.log.emit("warning", {"text": text}, step=plan.step)
         return {**shown_call(call, as_objects=self._settings.as_objects), "Feedback": said["feedback"]}
