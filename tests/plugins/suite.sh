@@ -3,7 +3,8 @@
 #   suite NAME              begin; NAME is the folder under plugins/
 #   missing REASON          end: this machine lacks what the suite needs
 #   need_space GIGABYTES    where environments are kept
-#   own_environment         a virtual environment with combee-dspy and the plugin, kept in the user's cache
+#   own_environment FOLDER…  a virtual environment with combee-dspy, the plugin and the plugins of the checkout in
+#                           these folders, kept in the user's cache
 #   beside_checkout         the plugin's code and entry points beside the checkout's environment
 #   build WHAT COMMAND…     a step that may need the network: tried three times
 #   probe WHAT COMMAND…     something that the machine must allow
@@ -75,10 +76,12 @@ index_answers() {
 }
 
 own_environment() {
+	local folder also=()
+	for folder in "$@"; do also+=(-e "$folder"); done
 	[ -x "$venv/bin/python" ] || { rm -rf "$venv"; uv venv --quiet --python "$python" "$venv"; }
 	tested
 	build "the environment of $plugin" uv pip install --quiet --python "$venv/bin/python" \
-		--constraints "$scratch/tested.txt" -e "$top" -e "$here[test]"
+		--constraints "$scratch/tested.txt" -e "$top" "${also[@]}" -e "$here[test]"
 	python="$venv/bin/python"
 	# Commands of this environment come before those of the checkout's.
 	PATH="$venv/bin:$PATH"

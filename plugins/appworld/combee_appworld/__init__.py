@@ -2,7 +2,7 @@
 
 from combee_appworld._benchmark import ActInAppWorld, AppWorld
 from combee_appworld._environment import AppWorldEnvironment, AppWorldSession
-from combee_appworld._scores import CompletionHook, GoalCompletion, goal_completion
+from combee_appworld._scores import GoalCompletion, completion, goal_completion
 from combee_appworld._setup import Installation, find_installation, install, make_miniature
 
 __all__ = [
@@ -10,9 +10,9 @@ __all__ = [
     "AppWorld",
     "AppWorldEnvironment",
     "AppWorldSession",
-    "CompletionHook",
     "GoalCompletion",
     "Installation",
+    "completion",
     "find_installation",
     "goal_completion",
     "install",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import dspy
-from combee_dspy.benchmarks import Availability, BaseBenchmark, Benchmark, Card, Source, Split
-from combee_dspy.exceptions import ArgumentValueError, DataSourceError
+from combee_agents import SessionAgent, SessionLimits, SessionMetric, SessionPool
+from combee_dspy.benchmarks import Availability, Benchmark, Card, LoadedBenchmark, Split, check_pins
+from combee_dspy.exceptions import DataSourceError
 from combee_dspy.hashing import row_hash
-from combee_dspy.sessions import SessionAgent, SessionLimits, SessionMetric, SessionPool
+from combee_dspy.strategies import parameters
+from pydantic import Field
 
 from combee_appworld._data import HOW, NAME, find_root, read_rows
 from combee_appworld._environment import AppWorldEnvironment
@@ -63,7 +65,8 @@ class _Worker:
         return AppWorldEnvironment(self.root, self.installation, seconds_a_step=self.seconds_a_step)
 
 
-class AppWorld(BaseBenchmark):
+@parameters
+class AppWorld(Benchmark):
     """AppWorld: tasks over nine everyday apps, done by writing code, judged by the state of the world after it.
 
     ``train`` is train, ``dev`` is validation, and the test sets are held out.
@@ -74,7 +77,7 @@ class AppWorld(BaseBenchmark):
     Args:
         root: An ``APPWORLD_ROOT``; by default that variable's. Read, never written.
         heldout: ``"test_normal"``, ``"test_challenge"``, or ``"test"`` for both.
-        agent: The style of the default program, as for :class:`combee_dspy.sessions.SessionAgent`.
+        agent: The style of the default program, as for :class:`combee_agents.SessionAgent`.
         workers: The most worlds at once, each a process of about 300 MB.
         max_iters: The most steps of an agent.
         seconds_a_step: After how long AppWorld ends a piece of code, and tells the agent.
@@ -87,43 +90,17 @@ class AppWorld(BaseBenchmark):
         licence=LICENCE,
         citation=CITATION,
         size="90 train, 57 dev, 168 test_normal, 417 test_challenge",
-        sources=(Source("path", "APPWORLD_ROOT", note="holds data/; see combee appworld status"),),
+        sources=("path APPWORLD_ROOT (holds data/; see combee appworld status)",),
         scoring="1 where all requirements of the task are met, by the world's own checks.",
     )
 
-    def __init__(
-        self,
-        root: str | Path | None = None,
-        *,
-        heldout: Literal["test_normal", "test_challenge", "test"] = "test_normal",
-        agent: Literal["react", "code"] = "react",
-        workers: int = 8,
-        max_iters: int = 30,
-        seconds_a_step: int = 100,
-        pin: Mapping[str, str] | None = None,
-    ) -> None:
-        self.root = root
-        self.heldout = heldout
-        self.agent = agent
-        self.workers = workers
-        self.max_iters = max_iters
-        self.seconds_a_step = seconds_a_step
-        self.pin = pin
-
-    def validate(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            ArgumentValueError: One is out of its range.
-        """
-        if self.heldout not in _HELDOUT:
-            raise ArgumentValueError("heldout", self.heldout, "is no test set", f"Give one of {', '.join(_HELDOUT)}.")
-        if self.agent not in ("react", "code"):
-            raise ArgumentValueError("agent", self.agent, "names no style of agent", "Give 'react' or 'code'.")
-        for name in ("workers", "max_iters", "seconds_a_step"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentValueError(name, value, "is no whole number above 0", "Give at least 1.")
+    root: str | Path | None = None
+    heldout: Literal["test_normal", "test_challenge", "test"] = "test_normal"
+    agent: Literal["react", "code"] = "react"
+    workers: Annotated[int, Field(ge=1, strict=True)] = 8
+    max_iters: Annotated[int, Field(ge=1, strict=True)] = 30
+    seconds_a_step: Annotated[int, Field(ge=1, strict=True)] = 100
+    pin: Mapping[str, str] | None = None
 
     def availability(self) -> Availability:
         """Return whether AppWorld and its data are on this machine."""
@@ -134,14 +111,12 @@ class AppWorld(BaseBenchmark):
         except DataSourceError as error:
             return Availability(False, f"{error.source}: {error.reason}")
 
-    def load(self) -> Benchmark:
+    def load(self) -> LoadedBenchmark:
         """Read the tasks. No world is started before a program is called.
 
         Raises:
             DataSourceError: AppWorld is not installed, its data cannot be read, or is not what is pinned.
-            ArgumentValueError: A parameter cannot be used.
         """
-        self.validate()
         root = find_root(self.root)
         installation = find_installation()
         if installation is None:
@@ -153,8 +128,8 @@ class AppWorld(BaseBenchmark):
             "heldout": _split("heldout", [row for name in _HELDOUT[self.heldout] for row in read_rows(root, name)]),
         }
         _check_apart(root, splits)
-        _check_pins(root, splits, self.pin)
-        return Benchmark(
+        check_pins(self.name, str(root), splits, self.pin)
+        return LoadedBenchmark(
             name=self.name,
             task=f"{self.name}, held out: {self.heldout}",
             source=f"{root} (AppWorld 0.1.3, environment {installation.digest[:12]})",
@@ -202,14 +177,3 @@ def _check_apart(root: Path, splits: Mapping[str, Split]) -> None:
             if owner != name:
                 reason = f"scenario {scenario_of(example.task_id)} is in {owner} and in {name}"
                 raise DataSourceError(NAME, str(root), reason, HOW)
-
-
-def _check_pins(root: Path, splits: Mapping[str, Split], pin: Mapping[str, str] | None) -> None:
-    for name, wanted in (pin or {}).items():
-        if name not in splits:
-            remedy = f"Splits are {', '.join(splits)}."
-            raise DataSourceError(NAME, str(root), f"pin names the split {name!r}", remedy)
-        found = splits[name].digest
-        if found != wanted:
-            reason = f"the tasks of {name} have digest {found}, but {wanted} is pinned"
-            raise DataSourceError(NAME, str(root), reason, "Use the pinned tasks, or pin these if they are meant.")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.sessions import AgentSession, Environment, EnvironmentFaultError, Evaluation, ServerProcess
+from combee_agents import AgentSession, Environment, EnvironmentFaultError, Evaluation, ServerProcess
 
 from combee_appworld._setup import Installation
 

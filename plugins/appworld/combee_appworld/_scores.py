@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from combee_dspy.events import Event, RolloutFinished
-from combee_dspy.tracking import Hook
+from combee_dspy.benchmarks import Split
+from combee_dspy.journal import Reader
 
-__all__ = ["CompletionHook", "GoalCompletion", "goal_completion", "scenario_of"]
+__all__ = ["GoalCompletion", "completion", "goal_completion", "scenario_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +54,19 @@ def goal_completion(scores: Mapping[str, float]) -> GoalCompletion:
     )
 
 
-class CompletionHook(Hook):
-    """Keeps the scores of a run by split and candidate, for :func:`goal_completion`.
+def completion(journal: str, split: Split) -> dict[str, GoalCompletion]:
+    """Return the scores of a run on a split: candidate to both, in the order in which candidates came.
 
     The last draw of a task counts.
+
+    Args:
+        journal: The run's journal, ``combee_report.journal``.
+        split: One of the benchmark's.
     """
-
-    def __init__(self) -> None:
-        self._scores: dict[tuple[str, str], dict[str, float]] = {}
-
-    def handle(self, event: Event) -> None:
-        """Hear one event."""
-        if isinstance(event, RolloutFinished):
-            task_id = str(event.rollout.example.get("task_id", ""))
-            if task_id:
-                place = (event.split, event.candidate_id)
-                self._scores.setdefault(place, {})[task_id] = event.rollout.score
-
-    def completion(self, split: str = "heldout") -> dict[str, GoalCompletion]:
-        """Return the scores on a split: candidate id to both, in the order in which candidates came."""
-        return {
-            candidate: goal_completion(scores) for (where, candidate), scores in self._scores.items() if where == split
-        }
+    tasks = {digest: example.task_id for digest, example in zip(split.example_ids, split.examples, strict=True)}
+    wanted = "SELECT candidate, example, score FROM effect WHERE kind = 'rollout' AND split = ? ORDER BY id"
+    scores: dict[str, dict[str, float]] = {}
+    for row in Reader(Path(journal)).rows(wanted, (split.name,)):
+        if row["example"] in tasks:
+            scores.setdefault(row["candidate"], {})[tasks[row["example"]]] = row["score"]
+    return {candidate: goal_completion(found) for candidate, found in scores.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from combee_dspy.sessions import SessionLimits, SessionPool
+from combee_agents import SessionLimits, SessionPool
 
 from combee_appworld import AppWorldEnvironment, Installation, install, make_miniature
 

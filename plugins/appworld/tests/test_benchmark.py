@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from combee_agents import EnvironmentFaultError
 from combee_dspy.benchmarks import load_benchmark
 from combee_dspy.cli import main
-from combee_dspy.exceptions import ArgumentValueError, DataSourceError
-from combee_dspy.sessions import EnvironmentFaultError
+from combee_dspy.exceptions import ArgumentError, DataSourceError
 
 from combee_appworld import AppWorld, GoalCompletion, goal_completion
 from combee_appworld._environment import read_evaluation
@@ -72,9 +72,9 @@ def test_data_that_cannot_be_used_is_named(world, installation, tmp_path, change
     [("heldout", "dev"), ("agent", "act"), ("workers", 0), ("max_iters", 1.5), ("seconds_a_step", True)],
 )
 def test_bad_parameters_are_named(world, name, value):
-    with pytest.raises(ArgumentValueError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         AppWorld(world, **{name: value}).load()
-    assert caught.value.argument == name
+    assert caught.value.argument == f"AppWorld.{name}"
 
 
 def test_without_the_environment_loading_says_how_to_build_it(world, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from acting import FINISH, PAGES, steps_for
-from combee_dspy.sessions import EnvironmentFaultError, SessionLimits, SessionPool
+from combee_agents import EnvironmentFaultError, SessionLimits, SessionPool
 
 from combee_appworld import AppWorldEnvironment
 

@@ -5,24 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+from pathlib import Path
 
 import dspy
 import pytest
 from acting import FINISH, PAGES, agent_lm, proposer_lm
 from combee_dspy import Combee
-from combee_dspy.events import RolloutFinished
-from combee_dspy.tracking import Hook
+from combee_dspy.journal import Reader
 
-from combee_appworld import AppWorld, AppWorldEnvironment, CompletionHook
-
-
-class Seen(Hook):
-    def __init__(self) -> None:
-        self.rollouts = []
-
-    def handle(self, event) -> None:
-        if isinstance(event, RolloutFinished):
-            self.rollouts.append(event)
+from combee_appworld import AppWorld, AppWorldEnvironment, completion
 
 
 @pytest.fixture
@@ -41,10 +32,11 @@ def fifth_is_killed(monkeypatch):
 
 @pytest.mark.usefixtures("fifth_is_killed")
 @pytest.mark.parametrize(("agent", "heldout", "workers"), [("react", "test_normal", 8), ("code", "test_challenge", 2)])
-def test_combee_teaches_the_missing_steps_while_a_world_is_killed(world, installation, agent, heldout, workers):
+def test_combee_teaches_the_missing_steps_while_a_world_is_killed(
+    world, installation, tmp_path, agent, heldout, workers
+):
     benchmark = AppWorld(world, heldout=heldout, agent=agent, workers=workers).load()
     student = benchmark.program()
-    completion, seen = CompletionHook(), Seen()
     combee = Combee(
         benchmark.metric,
         reflection_lm=proposer_lm(),
@@ -53,7 +45,7 @@ def test_combee_teaches_the_missing_steps_while_a_world_is_killed(world, install
         max_metric_calls=60,
         reflection_minibatch_size=6,
         num_threads=workers,
-        hooks=[completion, seen],
+        log_dir=tmp_path,
         seed=0,
     )
     with dspy.context(lm=agent_lm(), adapter=dspy.ChatAdapter()):
@@ -73,10 +65,11 @@ def test_combee_teaches_the_missing_steps_while_a_world_is_killed(world, install
     learned = "\n".join(predictor.signature.instructions for predictor in program.predictors())
     assert FINISH in learned
     assert PAGES in learned
-    before, after = completion.completion("heldout").values()
+    before, after = completion(report.journal, benchmark.heldout).values()
     assert (before.task, before.scenario, after.task, after.scenario) == (0.0, 0.0, 1.0, 1.0)
     assert after.scenarios == {"test_normal": 2, "test_challenge": 1}[heldout]
-    assert {event.rollout.failed_in for event in seen.rollouts} == {None}
+    rollouts = Reader(Path(report.journal)).rows("SELECT split, example, failed_in FROM effect WHERE kind = 'rollout'")
+    assert {row["failed_in"] for row in rollouts} == {None}
     # What the proposer saw came from training tasks alone.
-    held = {example.task_id for example in benchmark.heldout.examples}
-    assert {event.rollout.example.task_id for event in seen.rollouts if event.split != "heldout"}.isdisjoint(held)
+    held = set(benchmark.heldout.example_ids)
+    assert {row["example"] for row in rollouts if row["split"] != "heldout"}.isdisjoint(held)

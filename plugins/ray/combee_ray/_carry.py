@@ -1,9 +1,7 @@
 """What travels between the run's process and a worker, and how.
 
-A program with its metric, LMs and DSPy settings travels to a worker once. A
-rollout travels as its example, and comes back with the program's predictors
-and signatures named by their paths, so that its trace points at the run's own
-objects again.
+A program with its metric, LMs, prices and DSPy settings travels to a worker
+once; a rollout travels as its example, and comes back as the record that it is.
 """
 
 from __future__ import annotations
@@ -11,15 +9,14 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 import dspy
-from combee_dspy.costs import ROLLOUT_SETTING, is_recorder
 from combee_dspy.exceptions import ArgumentTypeError
 
-__all__ = ["CannotTravelError", "dump", "load", "names_of", "settings_here"]
+__all__ = ["CannotTravelError", "dump", "load", "packed", "settings_here"]
 
 # Of one call or one process: the worker has its own.
 _STAY = frozenset(
@@ -31,7 +28,6 @@ _STAY = frozenset(
         "stream_listeners",
         "trace",
         "usage_tracker",
-        ROLLOUT_SETTING,
     }
 )
 
@@ -41,20 +37,11 @@ class CannotTravelError(ArgumentTypeError):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Pickles by value what no other process can import, and names what it has already.
+    """Pickles by value what no other process can import, and LMs without what they remember."""
 
-    Args:
-        file: Where to write.
-        names: Name of each object that the reader has, by identity.
-    """
-
-    def __init__(self, file: Any, names: Mapping[int, tuple[str, ...]]) -> None:
+    def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=5)
-        self._names = names
         self._bare: list[Any] = []
-
-    def persistent_id(self, obj: Any) -> tuple[str, ...] | None:
-        return self._names.get(id(obj))
 
     def reducer_override(self, obj: Any) -> Any:
         # An LM remembers its last ten thousand calls: they are this process's.
@@ -66,50 +53,22 @@ class _Pickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, things: Mapping[tuple[str, ...], Any]) -> None:
-        super().__init__(file)
-        self._things = things
-
-    def persistent_load(self, pid: Any) -> Any:
-        return self._things[pid]
-
-
-def dump(thing: Any, things: Mapping[tuple[str, ...], Any] | None = None) -> bytes:
-    """Return an object as bytes.
-
-    Args:
-        thing: The object.
-        things: What the reader has already, by name.
-    """
+def dump(thing: Any) -> bytes:
+    """Return an object as bytes."""
     file = io.BytesIO()
-    _Pickler(file, {id(one): name for name, one in (things or {}).items()}).dump(thing)
+    _Pickler(file).dump(thing)
     return file.getvalue()
 
 
-def load(data: bytes, things: Mapping[tuple[str, ...], Any] | None = None) -> Any:
+def load(data: bytes) -> Any:
     """Read what :func:`dump` wrote in another process of this run."""
-    return _Unpickler(io.BytesIO(data), things or {}).load()
-
-
-def names_of(program: dspy.Module, example: Any) -> dict[tuple[str, ...], Any]:
-    """Return what both sides of a rollout have, by name: the program, its predictors and signatures, the example."""
-    found: dict[tuple[str, ...], Any] = {}
-    for path, predictor in program.named_predictors():
-        found["predictor", path] = predictor
-        signature = getattr(predictor, "signature", None)
-        if signature is not None:
-            found["signature", path] = signature
-    found["program",] = program
-    found["example",] = example
-    return found
+    return pickle.loads(data)
 
 
 def settings_here() -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the DSPy settings that travel, and the class names of callbacks that do not."""
     every = dspy.settings.copy()
-    callbacks = [callback for callback in every.get("callbacks") or [] if not is_recorder(callback)]
-    left = tuple(sorted({type(callback).__name__ for callback in callbacks}))
+    left = tuple(sorted({type(callback).__name__ for callback in every.get("callbacks") or []}))
     return {name: value for name, value in every.items() if name not in _STAY}, left
 
 

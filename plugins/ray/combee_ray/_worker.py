@@ -6,46 +6,33 @@ import os
 import platform
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
 import dspy
-from combee_dspy.costs import WorkerBooks
-from combee_dspy.rollouts import InfrastructureFaultError, run_rollout
+from combee_dspy.costs import Tariff
+from combee_dspy.rollouts import InfrastructureFaultError, RolloutJob, run_rollout
 
-from combee_ray._carry import dump, load, names_of
+from combee_ray._carry import dump, load
 
 __all__ = ["Answer", "RolloutWorker", "versions"]
 
 _KEPT = 16
 
 
-@dataclass(slots=True)
-class _Unpacked:
-    program: dspy.Module
-    metric: Any
-    failure_score: float
-    settings: dict[str, Any]
-    known: set[int] = field(default_factory=set)
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How an attempt at a rollout ended.
+    """How an attempt at a rollout ended: one of the three.
 
     Attributes:
-        rollout: The rollout, scored; where the service failed, what to take if trying again does not help.
-        books: What its LM calls cost, as :func:`combee_dspy.costs.take_over` takes it.
-        fault: The reason, where an LM call or an environment failed for reasons outside the program.
-        retryable: Whether trying again may help.
-        refused: Why the worker could not even try; nothing was spent.
+        rollout: The rollout, scored.
+        fault: Reason and arguments of an ``InfrastructureFaultError``.
+        refused: Why the worker could not even try, or not bring back what it had.
     """
 
     rollout: Any = None
-    books: Any = None
-    fault: str | None = None
-    retryable: bool = False
+    fault: tuple[str, dict[str, Any]] | None = None
     refused: str | None = None
 
 
@@ -60,7 +47,7 @@ class RolloutWorker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._unpacked: OrderedDict[str, _Unpacked] = OrderedDict()
+        self._unpacked: OrderedDict[str, tuple[RolloutJob, dict[str, Any]]] = OrderedDict()
 
     def versions(self) -> dict[str, str]:
         """Return the versions that are installed here."""
@@ -70,50 +57,47 @@ class RolloutWorker:
         """Return this process's id."""
         return os.getpid()
 
-    def run(self, digest: str, box: list[Any], job: bytes) -> bytes:
+    def run(self, digest: str, box: list[Any], given: bytes) -> bytes:
         """Carry out one attempt at a rollout.
 
         Args:
-            digest: Names the program with its metric and settings.
+            digest: Names the program with its metric, prices and settings.
             box: A reference to them, fetched where they are not here yet.
-            job: Example, its row hash, and the price tables.
+            given: Example and its row hash.
 
         Returns:
             An :class:`Answer`, as bytes. Programs and metrics that fail are scored, as anywhere.
         """
         try:
-            unpacked = self._unpack(digest, box)
-            example, example_id, prices = load(job)
+            job, settings = self._unpack(digest, box)
+            example, example_id = load(given)
         except Exception as error:  # what another process cannot import is told to who asked
             return dump(Answer(refused=f"{type(error).__name__}: {error}"))
-        things = names_of(unpacked.program, example)
-        books = WorkerBooks(prices, lambda lm: id(lm) in unpacked.known)
-        answer = _attempt(unpacked, example, example_id, books)
+        answer = _attempt(replace(job, example=example, example_id=example_id), settings)
         try:
-            data = dump(answer, things)
+            return dump(answer)
         except Exception as error:  # as above
-            reason = f"its result cannot be brought back: {type(error).__name__}: {error}"
-            return dump(Answer(books=answer.books, refused=reason))
-        unpacked.known |= {id(lm) for lm in answer.books.lms}
-        return data
+            return dump(Answer(refused=f"its result cannot be brought back: {type(error).__name__}: {error}"))
 
-    def _unpack(self, digest: str, box: list[Any]) -> _Unpacked:
+    def _unpack(self, digest: str, box: list[Any]) -> tuple[RolloutJob, dict[str, Any]]:
         with self._lock:
             found = self._unpacked.get(digest)
             if found is None:
                 import ray
 
-                found = self._unpacked[digest] = _Unpacked(*load(ray.get(box[0])))
+                program, metric, score, sees_trace, costs, settings = load(ray.get(box[0]))
+                job = RolloutJob(program, dspy.Example(), "", metric, score, Tariff(costs), sees_trace)
+                found = self._unpacked[digest] = (job, settings)
                 while len(self._unpacked) > _KEPT:
                     self._unpacked.popitem(last=False)
             self._unpacked.move_to_end(digest)
             return found
 
 
-def _attempt(unpacked: _Unpacked, example: dspy.Example, example_id: str, books: WorkerBooks) -> Answer:
-    with dspy.context(**unpacked.settings), books.open() as meter:
+def _attempt(job: RolloutJob, settings: dict[str, Any]) -> Answer:
+    with dspy.context(**settings):
         try:
-            rollout = run_rollout(unpacked.program, example, example_id, unpacked.metric, unpacked.failure_score, meter)
+            return Answer(run_rollout(job))
         except InfrastructureFaultError as fault:
-            return Answer(fault.rollout, books.closed(), fault=str(fault), retryable=fault.retryable)
-    return Answer(rollout, books.closed())
+            names = ("retryable", "rejected", "retry_after", "usage", "rollout")
+            return Answer(fault=(str(fault), {name: getattr(fault, name) for name in names}))

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import ray
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
+from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from material import benchmark
 
 
@@ -33,6 +33,5 @@ def cluster():
 @pytest.fixture
 def service():
     """A simulated service that answers at once, the same for the same request."""
-    task = SimulatedTask.from_benchmark(benchmark(), 0)
-    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as running:
+    with SimulatedService(SimulatedConfig(time_scale=0.0), benchmark_task(benchmark())) as running:
         yield running

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, Any, ClassVar
 
 import dspy
-from combee_dspy.aggregators import Aggregator
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import render_records
-from combee_dspy.strategies import StrategyContext
+from combee_dspy.strategies import StrategyContext, parameters
+from pydantic import Field
 
 __all__ = ["Template"]
 
@@ -23,8 +24,9 @@ class Learn(dspy.Signature):  # type: ignore[misc]  # dspy's class is untyped
     lessons: list[str] = dspy.OutputField(desc="Specific lessons that hold for other examples too.")
 
 
+@parameters
 class Template(Aggregator):
-    """Reads reflections in chunks of a fixed size, all at once, and keeps every lesson: there is no merge.
+    """Reads reflections in chunks of a fixed size, each as soon as it is there, and keeps every lesson.
 
     Args:
         size: Reflections an LM call, at least 1.
@@ -32,31 +34,26 @@ class Template(Aggregator):
 
     name: ClassVar[str] = "template"
 
-    def __init__(self, size: int = 8) -> None:
-        self.size = size
+    size: Annotated[int, Field(ge=1)] = 8
 
-    def aggregate(self, reflections: Sequence[Reflection], context: StrategyContext) -> Lessons:
-        """Return the lessons of all chunks, in the order of the reflections.
-
-        Raises:
-            ArgumentValueError: ``size`` is below 1.
-        """
-        if self.size < 1:
-            raise ArgumentValueError("size", self.size, "is below 1", "Give at least one reflection a call.")
+    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+        """Return the lessons of all chunks, in the order of the reflections."""
         chunks = [reflections[start : start + self.size] for start in range(0, len(reflections), self.size)]
-        if not chunks:
-            return Lessons(context.component)
-        given = [
-            {"current_instruction": context.text, "examples_with_feedback": render_records(chunk)} for chunk in chunks
-        ]
-        answers = zip(chunks, context.predict(Learn, given), strict=True)
-        nodes = tuple(_node(number, chunk, answer) for number, (chunk, answer) in enumerate(answers))
+        read = await asyncio.gather(*(_read(number, chunk, context) for number, chunk in enumerate(chunks)))
+        nodes = tuple(node for node in read if node is not None)
         lessons = tuple(Lesson(text, node.sources) for node in nodes for text in node.lessons)
         return Lessons(context.component, lessons, nodes=nodes)
 
 
-def _node(number: int, chunk: Sequence[Reflection], answer: dspy.Prediction | FailedCall) -> NodeOutput:
-    sources = tuple(sorted({reflection.index for reflection in chunk}))
+async def _read(
+    number: int, chunk: Sequence[Awaitable[Reflection | None]], context: StrategyContext
+) -> NodeOutput | None:
+    there = await gathered(chunk)
+    if not there:
+        return None
+    inputs = {"current_instruction": context.text, "examples_with_feedback": render_records(there)}
+    answer = await context.ask(Learn, inputs, number)
+    sources = tuple(sorted({reflection.index for reflection in there}))
     if isinstance(answer, FailedCall):
         return NodeOutput(1, number, sources, (), failed=answer.error)
     # An LM wrote this: it may be missing, blank or of another type.

@@ -6,13 +6,15 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import dspy
-from combee_dspy.benchmarks import Availability, BaseBenchmark, Benchmark, Card, Source, Split
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, DataSourceError
+from combee_agents import SessionAgent, SessionLimits, SessionMetric, SessionPool
+from combee_dspy.benchmarks import Availability, Benchmark, Card, LoadedBenchmark, Split, check_pins
+from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 from combee_dspy.hashing import digest_of, row_hash
-from combee_dspy.sessions import SessionAgent, SessionLimits, SessionMetric, SessionPool
+from combee_dspy.strategies import parameters
+from pydantic import Field
 
 from combee_terminal_bench._environment import HarborEnvironment, Where
 from combee_terminal_bench._setup import docker_here, harbor_python
@@ -22,11 +24,15 @@ __all__ = ["TerminalBench", "WorkInTerminal"]
 
 logger = logging.getLogger("combee_dspy")
 
+_LICENCE = "Apache-2.0 (Terminal-Bench 2.0)"
+_CITATION = "Terminal-Bench 2.0, the Terminal-Bench team, 2025, https://www.tbench.ai"
 _SPLITS = ("train", "validation", "heldout")
 _STAND_IN = (
     "Linux namespaces with this machine's own programs stood in for the tasks' images. "
     "This tests the harness; it is no result on Terminal-Bench."
 )
+Count = Annotated[int, Field(ge=1, strict=True)]
+Seconds = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)]
 _SHELL = "Run a shell command (bash) in the task's container, and return what it printed. Files stay between calls; " \
          "the working directory and variables do not."  # fmt: skip
 
@@ -38,7 +44,8 @@ class WorkInTerminal(dspy.Signature):
     summary: str = dspy.OutputField(desc="What was done, in one sentence.")
 
 
-class TerminalBench(BaseBenchmark):
+@parameters
+class TerminalBench(Benchmark):
     """Terminal-Bench 2.0 tasks, or any others in Harbor's layout, worked on by a DSPy agent through Harbor.
 
     The score is the verifier's reward, and its output is the feedback. A failed
@@ -58,7 +65,7 @@ class TerminalBench(BaseBenchmark):
         heldout: Names of tasks that are read once at the end.
         environment: ``"docker"``, or ``"namespace"``: Linux namespaces for tests of the harness.
         workers: Tasks at once, at least 1.
-        agent: ``"react"`` or ``"code"`` (see :class:`combee_dspy.sessions.SessionAgent`).
+        agent: ``"react"`` or ``"code"`` (see :class:`combee_agents.SessionAgent`).
         max_iters: The most steps of an agent.
         command_timeout: Seconds after which an agent's command is stopped.
         open_timeout: Seconds until a task's environment must be up, its image's build included.
@@ -70,50 +77,32 @@ class TerminalBench(BaseBenchmark):
     """
 
     name: ClassVar[str] = "terminal-bench"
-    card: ClassVar[Card] = Card(
+    card: ClassVar[Card | None] = Card(
         task="Carry out a task in a container by running shell commands.",
-        licence="Apache-2.0 (Terminal-Bench 2.0)",
-        citation="Terminal-Bench 2.0, the Terminal-Bench team, 2025, https://www.tbench.ai",
+        licence=_LICENCE,
+        citation=_CITATION,
         size="89 tasks in the official set, without splits",
         sources=(
-            Source("path", "tasks=FOLDER", None, "one folder a task, with task.toml and instruction.md"),
-            Source("url", "harbor download terminal-bench@2.0", None, "Harbor's registry, to be fetched by hand"),
+            "path tasks=FOLDER (one folder a task, with task.toml and instruction.md)",
+            "url harbor download terminal-bench@2.0 (Harbor's registry, to be fetched by hand)",
         ),
         scoring="The reward that the task's own verifier writes.",
     )
 
-    def __init__(  # noqa: PLR0913
-        self,
-        tasks: str | None = None,
-        *,
-        train: Sequence[str] | None = None,
-        validation: Sequence[str] | None = None,
-        heldout: Sequence[str] | None = None,
-        environment: Where = "docker",
-        workers: int = 4,
-        agent: Literal["react", "code"] = "react",
-        max_iters: int = 40,
-        command_timeout: int = 180,
-        open_timeout: float = 1_800.0,
-        evaluate_timeout: float = 1_800.0,
-        session_timeout: float = 10_800.0,
-        python: str | None = None,
-        pin: Mapping[str, str] | None = None,
-    ) -> None:
-        self.tasks = tasks
-        self.train = train
-        self.validation = validation
-        self.heldout = heldout
-        self.environment = environment
-        self.workers = workers
-        self.agent = agent
-        self.max_iters = max_iters
-        self.command_timeout = command_timeout
-        self.open_timeout = open_timeout
-        self.evaluate_timeout = evaluate_timeout
-        self.session_timeout = session_timeout
-        self.python = python
-        self.pin = pin
+    tasks: str | None = None
+    train: tuple[str, ...] | None = None
+    validation: tuple[str, ...] | None = None
+    heldout: tuple[str, ...] | None = None
+    environment: Where = "docker"
+    workers: Count = 4
+    agent: Literal["react", "code"] = "react"
+    max_iters: Count = 40
+    command_timeout: Count = 180
+    open_timeout: Seconds = 1_800.0
+    evaluate_timeout: Seconds = 1_800.0
+    session_timeout: Seconds = 10_800.0
+    python: str | None = None
+    pin: Mapping[str, str] | None = None
 
     def availability(self) -> Availability:
         """Tell whether tasks were named and Harbor's Python is there."""
@@ -127,39 +116,13 @@ class TerminalBench(BaseBenchmark):
             return Availability(False, str(error))
         return Availability(True, str(Path(self.tasks).expanduser()))
 
-    def validate(self) -> None:
-        """Check the parameters, without reading anything.
-
-        Raises:
-            ArgumentTypeError: A parameter has another type.
-            ArgumentValueError: A parameter is out of its range.
-        """
-        if self.environment not in ("docker", "namespace"):
-            raise ArgumentValueError("environment", self.environment, "is none", "Give 'docker' or 'namespace'.")
-        if self.agent not in ("react", "code"):
-            raise ArgumentValueError("agent", self.agent, "is no style of agent", "Give 'react' or 'code'.")
-        for name in ("workers", "max_iters", "command_timeout"):
-            value = getattr(self, name)
-            if type(value) is not int:
-                raise ArgumentTypeError(name, value, "is no whole number", "Give 4.")
-            if value < 1:
-                raise ArgumentValueError(name, value, "is below 1", "Give at least 1.")
-        for name in ("open_timeout", "evaluate_timeout", "session_timeout"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ArgumentTypeError(name, value, "is no number of seconds", "Give 1800.")
-            if not 0 < value < float("inf"):
-                raise ArgumentValueError(name, value, "is no number of seconds", "Give 1800.")
-
-    def load(self) -> Benchmark:
+    def load(self) -> LoadedBenchmark:
         """Read the tasks; no environment is started yet.
 
         Raises:
-            ArgumentTypeError: A parameter has another type.
             ArgumentValueError: A parameter is out of its range, or Harbor's Python or Docker is not there.
             DataSourceError: The tasks cannot be read, or differ from what ``pin`` requires.
         """
-        self.validate()
         if self.tasks is None:
             remedy = "Give tasks='FOLDER'; `harbor download terminal-bench@2.0 -o FOLDER` fills it."
             raise DataSourceError(self.name, "(none)", "no folder of tasks was named", remedy)
@@ -170,19 +133,19 @@ class TerminalBench(BaseBenchmark):
         tasks = read_tasks(self.tasks)
         dealt = self._dealt(tasks)
         splits = {name: _split(name, dealt[name]) for name in _SPLITS}
-        self._check_pins(splits)
+        check_pins(self.name, str(self.tasks), splits, self.pin)
         pool = self._pool(tasks, python)
         notes = (_STAND_IN,) if self.environment == "namespace" else ()
         for note in notes:
             logger.warning(note)
         source = f"path {Path(self.tasks).expanduser().resolve()} ({len(tasks)} tasks)"
         logger.info("terminal-bench reads %s", source)
-        return Benchmark(
+        return LoadedBenchmark(
             name=self.name,
             task=self.name,
             source=source,
-            licence=self.card.licence,
-            citation=self.card.citation,
+            licence=_LICENCE,
+            citation=_CITATION,
             train=splits["train"],
             validation=splits["validation"],
             heldout=splits["heldout"],
@@ -234,14 +197,6 @@ class TerminalBench(BaseBenchmark):
                     raise ArgumentValueError(name, one, "is named twice", "A task belongs to one split.")
                 seen.add(one)
         return {name: [by_name[one] for one in wanted[name]] for name in _SPLITS}
-
-    def _check_pins(self, splits: Mapping[str, Split]) -> None:
-        for name, digest in (self.pin or {}).items():
-            if name not in splits:
-                raise ArgumentValueError("pin", name, "is no split", f"Splits: {', '.join(_SPLITS)}.")
-            if splits[name].digest != digest:
-                reason = f"split {name!r} has the digest {splits[name].digest}, and {digest} is required"
-                raise DataSourceError(self.name, str(self.tasks), reason, "Use the tasks that were pinned.")
 
 
 def _split(name: str, tasks: Sequence[Task]) -> Split:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from combee_agents import EnvironmentFaultError
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError, CombeeError
-from combee_dspy.sessions import EnvironmentFaultError
 
 from combee_terminal_bench._environment import HarborEnvironment, judge
 from combee_terminal_bench._setup import set_up

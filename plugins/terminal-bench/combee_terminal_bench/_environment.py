@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from combee_dspy.sessions import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind, ServerProcess
+from combee_agents import AgentSession, Environment, EnvironmentFaultError, Evaluation, FaultKind, ServerProcess
 
 from combee_terminal_bench._setup import harbor_python
 from combee_terminal_bench._verdict import verdict
@@ -79,15 +79,16 @@ class HarborEnvironment(Environment):
         Raises:
             EnvironmentFaultError: It does not come up; Harbor's words are in the reason.
         """
-        return HarborSession(self, self.begin(task), self._command_timeout)
+        self.begin(task)
+        return HarborSession(self, self._command_timeout)
 
-    def begin(self, task: str, agent: str = "combee") -> str:
-        """Begin a trial with one of Harbor's agents, or ours; return the instruction."""
+    def begin(self, task: str, agent: str = "combee") -> None:
+        """Begin a trial with one of Harbor's agents, or ours."""
         if task not in self._tasks:
             raise EnvironmentFaultError("setup", f"there is no task {task!r}")
         self._trials.append(f"combee-{uuid.uuid4().hex[:12]}")
         request = {"task": self._tasks[task], "trial": self._trials[-1], "environment": self._where, "agent": agent}
-        return str(self.ask("open", **request)["instruction"])
+        self.ask("open", **request)
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send a request, and return its answer.
@@ -142,15 +143,13 @@ class HarborSession(AgentSession):
 
     Args:
         environment: The worker.
-        instruction: What the agent is told.
         command_timeout: Seconds.
     """
 
-    def __init__(self, environment: HarborEnvironment, instruction: str, command_timeout: int) -> None:
+    def __init__(self, environment: HarborEnvironment, command_timeout: int) -> None:
         self._environment = environment
         self._command_timeout = command_timeout
         self._closed = False
-        self.observations = {"instruction": instruction}
 
     def exec(self, code: str) -> str:
         """Run a shell command, and return what it printed, with its exit status where that is not 0.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from combee_dspy.sessions import EnvironmentFaultError, Evaluation
+from combee_agents import EnvironmentFaultError, Evaluation
 
 __all__ = ["verdict"]
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from combee_dspy.sessions import EnvironmentFaultError, SessionLimits, SessionPool
+from combee_agents import EnvironmentFaultError, SessionLimits, SessionPool
 from tasks_made import make_report, make_task
 
 from combee_terminal_bench import HarborEnvironment, judge, read_tasks
@@ -86,7 +86,6 @@ def test_what_a_failure_tells(one):
 
 def test_an_agent_acts_and_is_judged_once(one):
     with pool_of(one) as pool, pool.session("one") as session:
-        assert session.observations["instruction"] == "Write the text '3 squared is 9' into /app/report.txt."
         assert session.exec("pwd; echo complaint >&2; (exit 3)") == "/app\ncomplaint\n[exit status 3]"
         assert session.exec("cd /tmp && X=1") == "(no output)"
         session.exec("echo '3 squared is 9' > report.txt; sha256sum < report.txt > report.txt.sha256")

@@ -1,0 +1,142 @@
+"""The command that runs the plugins' own suites says what ran, what failed, and what this machine lacks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+PLUGINS = ("appworld", "ray", "sentence-transformers", "terminal-bench", "textgrad")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with the command and no plugins yet."""
+    (tmp_path / "tests" / "plugins").mkdir(parents=True)
+    for name in ("run_suites.sh", "suite.sh"):
+        shutil.copy(HERE / name, tmp_path / "tests" / "plugins")
+    return tmp_path
+
+
+def add(checkout, name, script):
+    folder = checkout / "plugins" / name
+    folder.mkdir(parents=True)
+    (folder / "test.sh").write_text(f"set -euo pipefail\n{script}\n", encoding="utf-8")
+
+
+def run(checkout, *names, **settings):
+    bash = shutil.which("bash")
+    command = [bash, str(checkout / "tests" / "plugins" / "run_suites.sh"), *names]
+    settings = {"PATH": os.environ["PATH"], "HOME": str(checkout), **settings}
+    done = subprocess.run(  # noqa: S603 - this repository's own script
+        command, cwd=checkout, capture_output=True, text=True, env=settings, timeout=120, check=False
+    )
+    summary = done.stdout.partition("Suites of the plugins:")[2]
+    return done.returncode, {line.split()[0]: line for line in summary.splitlines() if line.strip()}, done
+
+
+SUITE = "source tests/plugins/suite.sh\n"
+LACKS = f"{SUITE}missing there is no such tool"
+
+
+def test_what_ran_is_told_with_its_count(checkout):
+    add(checkout, "good", "echo '=== 7 passed in 0.1s ==='")
+    code, lines, _ = run(checkout, "good")
+    assert code == 0
+    assert "passed" in lines["good"]
+    assert "7 passed" in lines["good"]
+
+
+def test_what_a_machine_lacks_is_a_failure_unless_it_may_be_skipped(checkout):
+    add(checkout, "good", "true")
+    add(checkout, "lacks", LACKS)
+    code, lines, _ = run(checkout, "lacks", "good")
+    assert code == 1
+    assert "not run" in lines["lacks"]
+    assert "there is no such tool" in lines["lacks"]
+    assert "passed" in lines["good"], "the others run all the same"
+    code, lines, done = run(checkout, "lacks", "good", MISSING="skip")
+    assert code == 0
+    assert "there is no such tool" in lines["lacks"]
+    assert "1 could not run here: not tested, and no pass." in done.stdout
+
+
+@pytest.mark.parametrize("script", ["exit 1", "exit 5", "false", "nonexistent-command"])
+def test_a_failure_is_never_skipped(checkout, script):
+    add(checkout, "bad", script)
+    code, lines, _ = run(checkout, "bad", MISSING="skip")
+    assert code == 1
+    assert "FAILED" in lines["bad"]
+
+
+def test_tests_that_hang_are_stopped_and_have_failed(checkout):
+    add(checkout, "hangs", "echo '-- tests of hangs'; sleep 60")
+    code, lines, _ = run(checkout, "hangs", MISSING="skip", SUITE_SECONDS="1")
+    assert code == 1
+    assert "stopped after 1 s" in lines["hangs"]
+
+
+def test_an_environment_that_is_never_built_is_no_failure_of_ours(checkout):
+    add(checkout, "waits", "sleep 60")
+    code, lines, _ = run(checkout, "waits", MISSING="skip", SUITE_SECONDS="1")
+    assert code == 0
+    assert "its environment was not built within 1 s" in lines["waits"]
+
+
+def test_no_suite_begins_when_the_time_of_all_is_over(checkout):
+    add(checkout, "late", "true")
+    code, lines, _ = run(checkout, "late", MISSING="skip", SUITES_SECONDS="30")
+    assert code == 0
+    assert "the 30 seconds of all suites were over" in lines["late"]
+
+
+def test_a_probe_tells_what_the_machine_said(checkout):
+    add(checkout, "probes", f"{SUITE}scratch=$(mktemp -d); probe 'no namespaces' sh -c 'echo not permitted >&2; false'")
+    code, lines, _ = run(checkout, "probes", MISSING="skip")
+    assert code == 0
+    assert "no namespaces (not permitted)" in lines["probes"]
+
+
+@pytest.mark.parametrize(("index", "code", "said"), [("true", 1, "FAILED"), ("false", 0, "does not answer")])
+def test_what_cannot_be_built_is_a_failure_where_the_index_answers(checkout, index, code, said):
+    script = f"{SUITE}scratch=$(mktemp -d); sleep() {{ :; }}; index_answers() {{ {index}; }}; build 'its world' false"
+    add(checkout, "builds", script)
+    found, lines, done = run(checkout, "builds", MISSING="skip")
+    assert (found, said in lines["builds"]) == (code, True)
+    assert done.stdout.count("trying again") == 2
+
+
+def test_a_step_that_works_the_second_time_is_built(checkout):
+    script = f"{SUITE}scratch=$(mktemp -d); sleep() {{ :; }}; once() {{ [ -e seen ] || {{ touch seen; return 1; }}; }}"
+    add(checkout, "retries", f"{script}; build it once")
+    code, lines, _ = run(checkout, "retries")
+    assert code == 0
+    assert "passed" in lines["retries"]
+
+
+def test_too_little_room_is_told_before_anything_is_downloaded(checkout):
+    add(checkout, "large", f"{SUITE}venv=/nowhere cache=/tmp; need_space 99999999")
+    _, lines, _ = run(checkout, "large", MISSING="skip")
+    assert "it needs 99999999 GB" in lines["large"]
+
+
+def test_an_unknown_suite_or_setting_is_refused(checkout):
+    assert run(checkout, "nobody")[0] == 2
+    assert run(checkout, MISSING="maybe")[0] == 2
+
+
+def test_every_plugin_with_an_environment_of_its_own_has_a_suite():
+    assert sorted(path.parent.name for path in (ROOT / "plugins").glob("*/test.sh")) == list(PLUGINS)
+    text = (HERE / "run_suites.sh").read_text(encoding="utf-8")
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("suites=(") and "appworld" in line]
+    assert sorted(line.strip().removeprefix("suites=(").removesuffix(")").split()) == list(PLUGINS)
+
+
+def test_continuous_integration_runs_them_after_the_tests():
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert text.index("make test\n") < text.index("make test-plugins MISSING=skip")
