@@ -246,8 +246,7 @@ class _ForLMs(list[Any]):
 
     def __init__(self, others: Any, meter: Meter) -> None:
         super().__init__(others)
-        outer: tuple[Meter, ...] = others._meters if isinstance(others, _ForLMs) else ()
-        self._meters = (*outer, meter)
+        self._meters: list[Meter] = [*getattr(others, "_meters", ()), meter]
 
     def __add__(self, own: Any) -> Any:
         found = [*self, *own]

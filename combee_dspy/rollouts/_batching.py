@@ -44,7 +44,7 @@ class Batching:
             run hangs.
     """
 
-    flush: _Rule = at_once()
+    flush: _Rule = Field(default="at_once()", validate_default=True)
     preempt: Literal["drain", "rollback"] = "drain"
     tokens: Annotated[int, Field(ge=1)] | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0

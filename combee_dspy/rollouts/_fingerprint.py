@@ -24,12 +24,13 @@ import dspy
 
 from combee_dspy.hashing import canonical_json
 from combee_dspy.lms.redact import SECRET_NAME, mask
-from combee_dspy.rollouts._lms import modules_of
 
 __all__ = ["fingerprint", "fingerprints"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_PLAIN = (str, bool, int, float, bytes, type(None), list, tuple, dict, set, frozenset)
+_PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
+# What a function may name and count with; anything else of its module has a life of its own.
+_NAMED = (types.FunctionType, type, dspy.Module, list, tuple, dict, *_PLAIN)
 # What grows or changes with every call, or is left on a program and never read when it runs.
 _PASSING = frozenset({"_compiled", "callbacks", "detailed_results", "history", "stage", "traces", "train"})
 _LIBRARIES = tuple(path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib")))
@@ -46,13 +47,12 @@ def fingerprints(program: dspy.Module, metric: object) -> dict[str, str]:
     DSPy's settings are read as they are here and now.
     """
     lms = [dspy.settings.lm, *(predictor.lm for predictor in program.predictors())]
-    parts = {
-        "program": [[path, _object(module)] for path, module in modules_of(program)],
-        "lms": list(map(_lm, lms)),
-        "adapter": _object(dspy.settings.adapter),
-        "metric": _object(metric),
+    return {
+        "program": _digest(_Describer(lms=False).any(program)),
+        "lms": _digest(list(map(_lm, lms))),
+        "adapter": _digest(_Describer().any(dspy.settings.adapter)),
+        "metric": _digest(_Describer().any(metric)),
     }
-    return {name: _digest(described) for name, described in parts.items()}
 
 
 def _digest(described: Any) -> str:
@@ -60,30 +60,71 @@ def _digest(described: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _object(value: Any) -> Any:
-    """Describe what acts: a module, an adapter, a metric, a function."""
-    if isinstance(value, functools.partial):
-        return [_object(value.func), _value(value.args), _value(value.keywords)]
-    if isinstance(value, types.MethodType):
-        return [_object(value.__func__), _object(value.__self__)]
-    if isinstance(value, types.FunctionType):
-        return _function(value)
-    state = {name: item for name, item in getattr(value, "__dict__", {}).items() if name not in _PASSING}
-    return [_class(type(value)), _value(state)]
+class _Describer:
+    """Values as JSON; what acts (modules, functions, classes) in full once.
 
+    Args:
+        lms: Whether LMs count.
+    """
 
-def _value(value: Any) -> Any:
-    """Describe what something holds. Modules and LMs are described in their own place."""
-    if isinstance(value, Mapping):
-        kept = {str(key): item for key, item in value.items() if not SECRET_NAME.search(str(key))}
-        return {key: _value(item) for key, item in kept.items() if not isinstance(item, (dspy.Module, dspy.BaseLM))}
-    if isinstance(value, (list, tuple)):
-        return [_value(item) for item in value if not isinstance(item, (dspy.Module, dspy.BaseLM))]
-    if isinstance(value, type) and issubclass(value, dspy.Signature):
-        return _ADDRESS.sub("", repr(value))
-    if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
-        return _object(value)
-    return _ADDRESS.sub("", canonical_json(value))
+    def __init__(self, *, lms: bool = True) -> None:
+        self._lms = lms
+        # With the object, so that no identity is taken over by another.
+        self._seen: dict[int, tuple[int, object]] = {}
+
+    def any(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            kept = {str(key): item for key, item in value.items() if not SECRET_NAME.search(str(key))}
+            return {key: self.any(item) for key, item in kept.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.any(item) for item in value]
+        if isinstance(value, dspy.BaseLM):
+            return _lm(value) if self._lms else canonical_json(None)
+        if isinstance(value, type) and issubclass(value, dspy.Signature):
+            return _ADDRESS.sub("", repr(value))
+        if isinstance(value, (*_PLAIN, dspy.Example)):
+            return canonical_json(value)
+        return self._once(value)
+
+    def _once(self, value: Any) -> Any:
+        if isinstance(value, functools.partial):
+            return [self.any(part) for part in (value.func, value.args, value.keywords)]
+        if isinstance(value, types.MethodType):
+            return [self.any(value.__func__), self.any(value.__self__)]
+        if id(value) in self._seen:
+            return {"$again": self._seen[id(value)][0]}
+        self._seen[id(value)] = (len(self._seen), value)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._class(value)
+        return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        state = getattr(value, "__dict__", None)
+        if not isinstance(state, dict) or isinstance(value, types.ModuleType):
+            return _ADDRESS.sub("", canonical_json(value))
+        return [self.any(type(value)), self.any({name: item for name, item in state.items() if name not in _PASSING})]
+
+    def _class(self, kind: type) -> Any:
+        parts = {}
+        for each in kind.__mro__:
+            for name, part in vars(each).items() if not _installed(each.__module__) else ():
+                code = getattr(part, "fget", None) or getattr(part, "__func__", part)
+                own = not name.startswith("__") and isinstance(part, _PLAIN)
+                if own or isinstance(code, types.FunctionType):
+                    parts[f"{each.__qualname__}.{name}"] = self.any(part if own else code)
+        return [_name(kind), parts]
+
+    def _function(self, function: types.FunctionType) -> Any:
+        if _installed(function.__module__ or ""):
+            return _name(function)
+        known, names = function.__globals__, _names(function.__code__)
+        named = {name: known[name] for name in sorted(names & known.keys())}
+        used = {name: self.any(item) for name, item in named.items() if isinstance(item, _NAMED)}
+        closure = [self.any(cell.cell_contents) for cell in function.__closure__ or () if _bound(cell)]
+        given = [self.any(function.__defaults__), self.any(function.__kwdefaults__)]
+        return [_name(function), _code(function.__code__), given, closure, used]
 
 
 def _lm(lm: Any) -> Any:
@@ -93,43 +134,14 @@ def _lm(lm: Any) -> Any:
     where = [mask(str(kwargs.pop(name, ""))) for name in ("api_base", "base_url", "api_version")]
     return {
         "lm": [_name(type(lm)), str(getattr(lm, "model", "")), str(getattr(lm, "model_type", ""))],
-        "kwargs": _value({name: item for name, item in kwargs.items() if "header" not in name}),
+        "kwargs": _Describer().any({name: item for name, item in kwargs.items() if "header" not in name}),
         "where": said if isinstance(said, str) else [*where, _name(type(getattr(lm, "engine", None)))],
     }
 
 
-def _class(kind: type) -> Any:
-    parts = {}
-    for each in kind.__mro__:
-        for name, part in vars(each).items() if not _installed(each.__module__) else ():
-            code = getattr(part, "fget", None) or getattr(part, "__func__", part)
-            if isinstance(code, types.FunctionType):
-                parts[f"{each.__qualname__}.{name}"] = _function(code)
-            elif isinstance(part, _PLAIN) and not name.startswith("__"):
-                parts[f"{each.__qualname__}.{name}"] = _value(part)
-    return [_name(kind), parts]
-
-
-def _function(function: types.FunctionType) -> Any:
-    if _installed(function.__module__ or ""):
-        return _name(function)
-    known, names = function.__globals__, _names(function.__code__)
-    # Functions and constants of its own module that it names; not what those name in turn.
-    named = {name: known[name] for name in names & known.keys()}
-    used = {name: _used(item) for name, item in named.items() if isinstance(item, (types.FunctionType, *_PLAIN))}
-    closure = [_value(cell.cell_contents) for cell in function.__closure__ or () if _bound(cell)]
-    given = [_value(function.__defaults__), _value(function.__kwdefaults__)]
-    return [_name(function), _code(function.__code__), given, closure, used]
-
-
-def _used(item: Any) -> Any:
-    return [_name(item), _code(item.__code__)] if isinstance(item, types.FunctionType) else _value(item)
-
-
 def _bound(cell: Any) -> bool:
     try:
-        # A function that names itself would never end.
-        return not isinstance(cell.cell_contents, types.FunctionType)
+        return cell.cell_contents is not cell
     except ValueError:
         return False
 
@@ -139,15 +151,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _code(code: types.CodeType) -> str:
-    consts = [
-        # The order of a frozenset is another in each process.
-        _code(item)
-        if isinstance(item, types.CodeType)
-        else sorted(map(repr, item))
-        if isinstance(item, frozenset)
-        else repr(item)
-        for item in code.co_consts
-    ]
+    consts = [_code(item) if isinstance(item, types.CodeType) else canonical_json(item) for item in code.co_consts]
     return _digest([code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, consts])
 
 

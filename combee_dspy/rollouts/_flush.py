@@ -43,11 +43,13 @@ class FlushRule:
         text: How it is written; rules with the same text are equal.
         check: Whether to release. Pure.
         due: After how many seconds that changes though nothing else does, ``None`` for never.
+        loose: Whether the text must stand in parentheses beside an ``&``.
     """
 
     text: str
     check: Callable[[FlushView], bool] = field(compare=False, repr=False)
     due: Callable[[FlushView], float | None] = field(default=_never, compare=False, repr=False)
+    loose: bool = field(default=False, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
@@ -56,7 +58,7 @@ class FlushRule:
         def due(view: FlushView) -> float | None:
             return min((one for rule in (self, other) if (one := rule.due(view)) is not None), default=None)
 
-        return FlushRule(f"{self} | {other}", lambda view: self.check(view) or other.check(view), due)
+        return FlushRule(f"{self} | {other}", lambda view: self.check(view) or other.check(view), due, True)
 
     def __and__(self, other: FlushRule) -> FlushRule:
         def due(view: FlushView) -> float | None:
@@ -64,7 +66,7 @@ class FlushRule:
             dues = [rule.due(view) for rule in (self, other) if not rule.check(view)]
             return max((one for one in dues if one is not None), default=None)
 
-        text = " & ".join(f"({rule})" if "|" in rule.text else rule.text for rule in (self, other))
+        text = " & ".join(f"({rule})" if rule.loose else rule.text for rule in (self, other))
         return FlushRule(text, lambda view: self.check(view) and other.check(view), due)
 
 

@@ -1,4 +1,4 @@
-"""The modules and LMs of a program: finding them, and further draws of the same rollout."""
+"""The LMs of a program: finding them, and further draws of the same rollout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import dspy
 
-__all__ = ["another_draw", "draw_again", "lms_of", "modules_of", "predictors_of", "repeats_itself"]
+__all__ = ["another_draw", "draw_again", "lms_of", "predictors_of", "repeats_itself"]
 
 # DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough from those.
 _STRIDE = 1_000_000
@@ -14,32 +14,23 @@ _STRIDE = 1_000_000
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 
 
-def modules_of(program: dspy.Module) -> list[tuple[str, Any]]:
-    """Return every module of a program by its path, those of frozen parts too, each once.
-
-    DSPy's own walk looks through a program's history, which grows with every call.
-    """
-    found: list[tuple[str, Any]] = []
-    queue: list[tuple[str, Any]] = [("", program)]
+def predictors_of(program: dspy.Module) -> list[Any]:
+    """Return every predictor of a program, those of frozen parts too, each once."""
+    found: list[Any] = []
+    queue: list[Any] = [program]
     seen: set[int] = set()
     while queue:
-        path, item = queue.pop()
+        item = queue.pop()
         if id(item) in seen:
             continue
         seen.add(id(item))
-        inside: dict[Any, Any] = {}
+        if isinstance(item, dspy.Predict):
+            found.append(item)
         if isinstance(item, dspy.Module):
-            found.append((path, item))
-            inside = {name: value for name, value in vars(item).items() if name not in _RECORDS}
+            queue.extend(value for name, value in vars(item).items() if name not in _RECORDS)
         elif isinstance(item, (list, tuple, dict)):
-            inside = item if isinstance(item, dict) else dict(enumerate(item))
-        queue.extend((f"{path}.{name}", value) for name, value in inside.items())
+            queue.extend(item.values() if isinstance(item, dict) else item)
     return found
-
-
-def predictors_of(program: dspy.Module) -> list[Any]:
-    """Return every predictor of a program, those of frozen parts too, each once."""
-    return [module for _, module in modules_of(program) if isinstance(module, dspy.Predict)]
 
 
 def lms_of(program: dspy.Module) -> list[Any]:

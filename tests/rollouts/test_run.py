@@ -178,7 +178,7 @@ def test_calls_of_a_judge_are_the_evaluators(scripted, example):
         found = here(Program(), example, judged)
 
     assert [(row.role, row.calls) for row in found.usage] == [("evaluator", 1), ("serving", 1), ("task", 1)]
-    assert [call.predictor for call in found.calls][0] == "draft"
+    assert next(call.predictor for call in found.calls) == "draft"
 
 
 def test_dollars_come_from_the_tariff_and_are_unknown_without_a_price(scripted, example):
@@ -204,7 +204,7 @@ def test_metric_that_declares_it_sees_the_programs_trace(scripted, example):
     with dspy.context(lm=scripted()):
         here(Program(), example, lean, sees_trace=takes_trace(lean))
 
-    ((predictor, inputs, prediction),) = seen[0]
+    ((_predictor, inputs, prediction),) = seen[0]
     assert inputs == {"question": "six times seven"}
     assert prediction.answer == "42"
 

@@ -1,0 +1,171 @@
+"""Rollouts come back from JSON as they were, or are bought again."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import math
+import uuid
+from typing import Any
+
+import dspy
+import orjson
+import pydantic
+import pytest
+
+from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
+from combee_dspy.rollouts import (
+    Answer,
+    NotStorableError,
+    decode_answer,
+    decode_rollout,
+    decode_value,
+    encode_answer,
+    encode_rollout,
+    encode_value,
+)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    tags: tuple[str, ...] = ()
+
+
+class Inner(pydantic.BaseModel):
+    count: int = 0
+
+
+class Outer(pydantic.BaseModel):
+    inner: Inner
+    label: str | None = None
+    when: datetime.date = datetime.date(2026, 1, 2)
+
+
+class Open(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+
+
+class Secretive(pydantic.BaseModel):
+    _hidden: int = pydantic.PrivateAttr(default=1)
+
+
+def again(value: Any) -> Any:
+    return decode_value(orjson.loads(orjson.dumps(encode_value(value))))
+
+
+VALUES = [
+    "text", "größe", "lone \ud800 surrogate", 5, 2**80, -0.5, True, None,
+    [1, [2]], {"a": {"b": [None]}}, {"$": 1}, {1: "one", (2, 3): "two"},
+    (1, (2,)), {1, 2}, frozenset({"a"}), b"\x00\xff",
+    datetime.datetime(2026, 1, 2, 3, 4, tzinfo=datetime.UTC), datetime.date(2026, 1, 2),
+    decimal.Decimal("1.10"), uuid.UUID(int=7), Colour.RED, Point(1, ("a",)), [Point(2)],
+    Outer(inner=Inner(count=3)), Open(extra={"a": 1}), dspy.Image("https://example.org/a.png"),
+    dspy.History(messages=[{"question": "q", "answer": Inner()}]), dspy.Prediction(answer="a", n=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_come_back_equal_and_of_their_type(value):
+    found = again(value)
+
+    assert type(found) is type(value)
+    assert found == value
+
+
+def test_what_equality_does_not_tell():
+    assert math.isnan(again(math.nan))
+    assert again(Outer(inner=Inner())).model_fields_set == {"inner"}
+    example = again(dspy.Example(q=1, a=2).with_inputs("q"))
+    assert example.inputs().toDict() == {"q": 1}
+    assert str(again(dspy.Image("https://example.org/a.png"))) == str(dspy.Image("https://example.org/a.png"))
+
+
+def test_local_classes_private_state_and_unknown_types_are_refused():
+    @dataclasses.dataclass
+    class Local:
+        x: int = 1
+
+    for value in (Local(), Secretive(), object(), len, [object()], {"a": {1: object()}}):
+        with pytest.raises(NotStorableError):
+            encode_value(value)
+
+
+@dataclasses.dataclass
+class Doubling:
+    x: int
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return 2 * found if name == "x" else found
+
+
+def test_value_that_its_class_changes_is_refused():
+    with pytest.raises(NotStorableError, match="come back"):
+        encode_value(Doubling(3))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"$": "nothing"},
+        {"$": "decimal", "value": "x"},
+        {"$": "dataclass", "class": "os:system", "fields": {}},
+        {"$": "enum", "class": "not.loaded:Colour", "value": "RED"},
+        {"$": "model", "class": f"{__name__}:Inner", "fields": {}, "extra": {}, "set": []},
+    ],
+)
+def test_text_that_nobody_wrote_runs_nothing_and_is_refused(data):
+    with pytest.raises(NotStorableError):
+        decode_value(data)
+
+
+ROLLOUT = Rollout(
+    "id", 0.5, "größer", {"exact": 1.0}, None, None, {"answer": Point(1)},
+    (
+        PredictorCall("ask", {"question": "q", "image": dspy.Image("https://example.org/a.png")}, {"answer": Point(1)}),
+        PredictorCall("", {"question": "q"}, None, "raw \ud800"),
+    ),
+    (CallUsage("task", "m", 2, 1, 0, 5, 2, None, None, 0.25),), 1.5, 0.25, "ab",
+)  # fmt: skip
+
+
+def test_rollout_comes_back_equal():
+    assert decode_rollout(orjson.loads(orjson.dumps(encode_rollout(ROLLOUT)))) == ROLLOUT
+    failed = Rollout("id", -1.0, error="KeyError: 'x'", failed_in="program")
+    assert decode_rollout(orjson.loads(orjson.dumps(encode_rollout(failed)))) == failed
+
+
+def test_what_has_no_json_form_is_marked_and_the_rollout_is_bought_again():
+    rollout = dataclasses.replace(ROLLOUT, prediction={"answer": "a", "handle": object()})
+    data = orjson.loads(orjson.dumps(encode_rollout(rollout)))
+
+    assert data["partial"] is True
+    assert data["score"] == 0.5
+    assert data["prediction"]["answer"] == "a"
+    assert data["prediction"]["handle"]["class"] == "object"
+    assert decode_rollout(data) is None
+
+
+def test_class_that_is_gone_has_the_rollout_bought_again():
+    data = encode_rollout(ROLLOUT)
+    data["prediction"]["answer"]["class"] = "not.loaded:Point"
+
+    assert decode_rollout(data) is None
+
+
+@pytest.mark.parametrize("outcome", [dspy.Prediction(lessons=["a", "ü"], point=Point(1)), FailedCall("ValueError: x")])
+def test_answer_comes_back_equal(outcome):
+    answer = Answer(outcome, (CallUsage("proposer", "m", 1),), 1.0, 0.5)
+
+    assert decode_answer(orjson.loads(orjson.dumps(encode_answer(answer)))) == answer
+
+
+def test_answer_without_a_json_form_is_bought_again():
+    assert decode_answer(encode_answer(Answer(dspy.Prediction(x=object())))) is None

@@ -1,0 +1,166 @@
+"""Fingerprints change with what a result depends on, and with nothing else."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+import types
+from typing import Any
+
+import dspy
+
+from combee_dspy.rollouts import fingerprint, fingerprints
+
+METRIC = """
+LIMIT = 3
+def helper(text):
+    return text.strip(){change}
+def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    # a comment{comment}
+    return len(helper(pred.answer)) < LIMIT
+"""
+
+
+def coded(source: str) -> Any:
+    module = types.ModuleType("users_own_code")
+    exec(source, vars(module))  # noqa: S102 - code that differs in one place
+    return vars(module)["metric"]
+
+
+def of_metric(metric: Any) -> str:
+    return fingerprints(dspy.Predict("question -> answer"), metric)["metric"]
+
+
+def of_program(program: dspy.Module) -> str:
+    return fingerprints(program, len)["program"]
+
+
+def test_metric_counts_with_the_code_it_names_and_not_with_comments():
+    base = of_metric(coded(METRIC.format(change="", comment="")))
+
+    assert of_metric(coded(METRIC.format(change="", comment=" that says more"))) == base
+    assert of_metric(coded(METRIC.format(change="", comment="") + "\ndef unused():\n    return 1\n")) == base
+    assert of_metric(coded(METRIC.format(change=".lower()", comment=""))) != base
+    assert of_metric(coded(METRIC.format(change="", comment="").replace("LIMIT = 3", "LIMIT = 4"))) != base
+
+
+def closing(limit: Any) -> Any:
+    return lambda gold, pred, *rest: limit
+
+
+class Scorer:
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self.lock = threading.Lock()
+        self.me = self
+        self.judge = dspy.Predict(dspy.Signature("question -> answer", f"weigh {weight}"))
+
+    def __call__(self, gold: Any, pred: Any) -> float:
+        return self.weight
+
+    def score(self, gold: Any, pred: Any) -> float:
+        return self.weight
+
+
+def test_parameters_and_state_of_a_metric_count():
+    makers = [closing, Scorer, lambda v: Scorer(v).score, lambda v: functools.partial(Scorer(1.0), v)]
+    seen = set()
+    for make in makers:
+        one, same, other = (of_metric(make(value)) for value in (1.0, 1.0, 2.0))
+        assert one == same != other
+        seen |= {one, other}
+    assert len(seen) == 2 * len(makers)
+
+
+class Program(dspy.Module):
+    def __init__(
+        self, instructions: str = "Answer.", demos: Any = (), width: int = 2, description: str = "short"
+    ) -> None:
+        super().__init__()
+        signature = dspy.Signature("question -> answer", instructions).with_updated_fields("answer", desc=description)
+        self.parts = {"first": dspy.Predict(signature), "rest": dspy.ChainOfThought("a -> b")}
+        self.parts["first"].demos = list(demos)
+        self.width = width
+
+    def forward(self, question: str) -> Any:
+        return self.parts["first"](question=question)
+
+
+class Deeper(Program):
+    def forward(self, question: str) -> Any:
+        return super().forward(question + "?")
+
+
+def test_program_counts_with_texts_demonstrations_settings_and_code():
+    demo = dspy.Example(question="q", answer="a")
+    programs = [
+        Program(),
+        Program("Answer briefly."),
+        Program(demos=[demo]),
+        Program(width=3),
+        Program(description="long"),
+        Deeper(),
+    ]
+
+    assert len({of_program(program) for program in programs}) == len(programs)
+    assert of_program(Program()) == of_program(Program()) == of_program(Program().deepcopy())
+
+
+def test_using_a_program_changes_nothing(scripted):
+    program = Program()
+    before = of_program(program)
+    with dspy.context(lm=scripted()):
+        program(question="q")
+
+    assert of_program(program) == before
+
+
+def of_lm(**kwargs: Any) -> str:
+    with dspy.context(lm=dspy.LM("openai/m", **kwargs)):
+        return fingerprints(Program(), len)["lms"]
+
+
+def test_lm_counts_with_its_parameters_and_endpoint_and_never_with_its_key():
+    assert of_lm(api_key="one-secret-key") == of_lm(api_key="another-secret") == of_lm()
+    assert of_lm(extra_headers={"x": "secret"}) == of_lm()
+    assert len({of_lm(), of_lm(temperature=0.5), of_lm(max_tokens=5), of_lm(api_base="http://other:1")}) == 4
+
+
+def test_lm_that_says_what_it_is_may_move():
+    def moved(port: int) -> str:
+        lm = dspy.LM("openai/m", api_base=f"http://127.0.0.1:{port}")
+        lm.cache_identity = "simulated 7"
+        with dspy.context(lm=lm):
+            return fingerprints(Program(), len)["lms"]
+
+    assert moved(1) == moved(2) != of_lm()
+
+
+def test_predictors_own_lm_and_the_adapter_are_told_apart_from_the_program():
+    program = Program()
+    program.parts["first"].lm = dspy.LM("openai/other")
+    before = fingerprints(Program(), len)
+    with dspy.context(adapter=dspy.JSONAdapter()):
+        after = fingerprints(program, len)
+
+    assert [name for name in before if before[name] != after[name]] == ["lms", "adapter"]
+    assert fingerprint(program, len) != fingerprint(program, len, 0.5)
+
+
+def test_other_processes_with_other_hash_seeds_agree(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import dspy\n"
+        "from combee_dspy.rollouts import fingerprint\n"
+        "def metric(gold, pred, *rest): return pred.answer in {'yes', 'no', 'maybe'}\n"
+        "print(fingerprint(dspy.ChainOfThought('question -> answer'), metric))\n"
+    )
+
+    def run(hash_seed: str) -> str:
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=True).stdout  # noqa: S603
+
+    assert run("1") == run("2")
