@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import statistics
 import subprocess
 import sys
 import time
@@ -19,17 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from combee_bench.options import ClientOptions
+from combee_bench.surroundings import in_own_process, own_module, peak_mib, quietly
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
 
 if TYPE_CHECKING:
     import dspy
     from rich.table import Table
 
-__all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "summary", "table"]
+__all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "table"]
 
 ANSWER = "42"
 """What every question is answered with."""
@@ -40,9 +38,6 @@ _CHAT = f"[[ ## answer ## ]]\n{ANSWER}\n\n[[ ## completed ## ]]\n"
 _BASELINE = "evaluate-plain"
 # Rollouts of one call: as many as a large validation set.
 _BATCH = 1_000
-_SAMPLES = 20
-# DSPy keeps the last 10,000 calls, of every LM and every program: memory grows until then, whoever calls.
-_HISTORY = 10_000
 _WHAT = {
     "client": "the pooled client alone",
     "evaluate-plain": "dspy.Evaluate, dspy.LM",
@@ -64,7 +59,7 @@ class ClientRow:
         cpu_ms: CPU milliseconds a rollout, all threads of the process together.
         lowest: The lowest rate measured.
         highest: The highest.
-        memory: Pairs of rollouts done and bytes resident, of the median measurement.
+        peak_mib: The most memory that the process held.
     """
 
     name: str
@@ -72,13 +67,7 @@ class ClientRow:
     cpu_ms: float
     lowest: float
     highest: float
-    memory: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def growth(self) -> float | None:
-        """Bytes a rollout that memory grew by, once DSPy's history was full; ``None`` where that was not watched."""
-        late = [sample for sample in self.memory if sample[0] >= _HISTORY * 1.2]
-        return statistics.linear_regression(*zip(*late, strict=True)).slope if len(late) > 2 else None
+    peak_mib: float = 0.0
 
 
 def run(options: ClientOptions) -> Iterator[ClientRow]:
@@ -97,32 +86,16 @@ def run(options: ClientOptions) -> Iterator[ClientRow]:
 def _rows(options: ClientOptions) -> Iterator[ClientRow]:
     with instant_service() as api_base:
         for name in options.rows:
-            yield _row(name, [_in_own_process(name, api_base, options.rollouts, options) for _ in range(options.times)])
-        if options.memory:
-            name = options.rows[-1]
-            yield _row(
-                f"{name}, {options.memory:,} rollouts", [_in_own_process(name, api_base, options.memory, options)]
-            )
+            arguments = (name, api_base, str(options.rollouts), str(options.workers))
+            yield _row(name, [in_own_process(__name__, *arguments) for _ in range(options.times)])
 
 
 def _row(name: str, found: list[dict[str, Any]]) -> ClientRow:
     ordered = sorted(found, key=lambda one: one["rollouts"] / one["seconds"])
     rates = [one["rollouts"] / one["seconds"] for one in ordered]
-    place = (len(ordered) - 1) // 2
-    middle = ordered[place]
-    memory = tuple((at, size) for at, size in middle["memory"])
+    middle, rate = ordered[(len(ordered) - 1) // 2], rates[(len(ordered) - 1) // 2]
     cpu_ms = 1000 * middle["cpu_seconds"] / middle["rollouts"]
-    return ClientRow(name, rates[place], cpu_ms, rates[0], rates[-1], memory)
-
-
-def _in_own_process(name: str, api_base: str, rollouts: int, options: ClientOptions) -> dict[str, Any]:
-    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", __name__, name, api_base, str(rollouts), str(options.workers)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)  # noqa: S603 - this module
-    if done.returncode != 0:
-        raise ServiceError(f"{name} could not be measured: {done.stderr.strip()[-800:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return ClientRow(name, rate, cpu_ms, rates[0], rates[-1], middle["peak_mib"])
 
 
 @contextmanager
@@ -132,10 +105,8 @@ def instant_service() -> Iterator[str]:
     Raises:
         ServiceError: The process did not start.
     """
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", __name__]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environ, **pipes) as process:  # noqa: S603 - this module
+    with subprocess.Popen(**own_module(__name__), **pipes) as process:
         try:
             port = process.stdout.readline().strip() if process.stdout else ""
             if not port.isdigit():
@@ -280,47 +251,27 @@ def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str,
     """Run so many rollouts and measure them, after one warm-up of a rollout a worker.
 
     Returns:
-        ``rollouts``, ``seconds``, ``cpu_seconds`` of the process, and ``memory``: pairs of rollouts and bytes resident.
+        ``rollouts``, and of the process ``seconds``, ``cpu_seconds`` and ``peak_mib``.
 
     Raises:
         ServiceError: A score is not 1, or the books do not hold every call.
     """
     import dspy
 
-    from combee_bench.surroundings import quietly
-
     # The same rows again and again, as in a run.
     count = max(workers, min(_BATCH, rollouts))
     rows = [dspy.Example(question=f"What is {n} + {n}?", answer=ANSWER).with_inputs("question") for n in range(count)]
     with quietly(), ROWS[name](api_base, workers) as run:
         run(rows[:workers])
-        memory = [(0, _resident())]
-        done, sampled = 0, max(1, rollouts // _SAMPLES)
-        seconds, cpu_seconds = -time.perf_counter(), -time.process_time()
+        done, seconds, cpu_seconds = 0, -time.perf_counter(), -time.process_time()
         while done < rollouts:
             batch = rows[: min(_BATCH, rollouts - done)]
             scores = run(batch)
             if len(scores) != len(batch) or set(scores) != {1.0}:
                 raise ServiceError(f"{len(scores)} scores, the lowest {min(scores, default=0)}: 1 was expected")
             done += len(batch)
-            if done - memory[-1][0] >= sampled:
-                memory.append((done, _resident()))
-        seconds += time.perf_counter()
-        cpu_seconds += time.process_time()
-    return {"rollouts": rollouts, "seconds": seconds, "cpu_seconds": cpu_seconds, "memory": memory}
-
-
-def _resident() -> int:
-    """Return the bytes that this process holds in memory now; 0 where the system does not tell."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-def summary(options: ClientOptions, rows: Sequence[ClientRow]) -> list[dict[str, Any]]:
-    """Return what each row is, and how its memory grew, as plain JSON data."""
-    return [{"name": row.name, "what": _WHAT.get(row.name, row.name), "growth_bytes": row.growth} for row in rows]
+        spent = {"seconds": seconds + time.perf_counter(), "cpu_seconds": cpu_seconds + time.process_time()}
+    return {"rollouts": rollouts, **spent, "peak_mib": peak_mib()}
 
 
 def line(options: ClientOptions, row: ClientRow) -> str:
@@ -333,19 +284,20 @@ def table(options: ClientOptions, rows: Sequence[ClientRow]) -> Table:
     from rich.table import Table
 
     base = next((row.rate for row in rows if row.name == _BASELINE), None)
-    notes = [
-        f"{row.name}: {row.memory[0][1] / 2**20:,.0f} MiB before, {row.memory[-1][1] / 2**20:,.0f} MiB after; past "
-        f"{_HISTORY:,} rollouts, which DSPy's history keeps, {row.growth:+,.0f} bytes a rollout"
-        for row in rows
-        if row.growth is not None
-    ]
-    drawn = Table(title=f"{options.workers} workers", caption="\n".join(notes), caption_justify="left")
-    for title in ("", "rollouts a second", "lowest to highest", "CPU ms a rollout", "of dspy.Evaluate"):
+    drawn = Table(title=f"{options.workers} workers")
+    for title in ("", "rollouts a second", "lowest to highest", "CPU ms a rollout", "peak MiB", "of dspy.Evaluate"):
         drawn.add_column(title, justify="right" if title else "left")
     for row in rows:
         times = "" if base is None else f"{row.rate / base:.2f} ×"
         spread = f"{row.lowest:,.0f} to {row.highest:,.0f}"
-        drawn.add_row(_WHAT.get(row.name, row.name), f"{row.rate:,.0f}", spread, f"{row.cpu_ms:.2f}", times)
+        drawn.add_row(
+            _WHAT.get(row.name, row.name),
+            f"{row.rate:,.0f}",
+            spread,
+            f"{row.cpu_ms:.2f}",
+            f"{row.peak_mib:,.0f}",
+            times,
+        )
     return drawn
 
 

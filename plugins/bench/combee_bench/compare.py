@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +18,15 @@ from combee_bench.options import CompareOptions
 from combee_bench.pictures import figure
 from combee_bench.scoring import scores_of
 from combee_bench.simulated import SimulatedConfig, benchmark_task
-from combee_bench.statistics import (
-    MARGIN,
-    Comparison,
-    Interval,
-    compared,
-    crossed_interval,
-    mean_of,
-    pareto_best,
-    score_table,
-)
+from combee_bench.statistics import MARGIN, Side, mean_of, pareto_best, side_by_side
 from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import Price
-from combee_dspy.streams import derive_seed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["CompareRun", "MethodSummary", "draw", "line", "run", "summaries", "summary", "table"]
+__all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
 
 AXES = ("seconds", "tokens", "dollars")
 """What a held-out score is set against."""
@@ -155,88 +145,41 @@ def _endpoint(
     return nullcontext(model_endpoint(options.lm, options.reflection_lm, slots=threads, price=price, **where))
 
 
-@dataclass(frozen=True, slots=True)
-class MethodSummary:
-    """One method over all seeds.
+def sides_of(runs: Sequence[CompareRun]) -> tuple[list[Side[CompareRun]], dict[str, tuple[str, ...]]]:
+    """Return the methods side by side, and for each cost the methods that are best by it.
 
-    Attributes:
-        method: Its name.
-        before: Mean held-out score of the student.
-        heldout: Held-out score of what it chose.
-        gain: ``heldout`` minus ``before``, paired.
-        seconds: Mean seconds a run.
-        tokens: Mean tokens a run.
-        dollars: Mean dollars a run; ``None`` where one is not known.
-        rollouts: Mean rollouts a run.
-        validation: Mean validation score; ``None`` where one is not known.
-        versus: Beside the first method; ``None`` for the first itself. ``times_faster`` is a ratio of mean seconds.
-        best_on: The axes on which no other method has at least its held-out score for at most its cost;
-            empty for a method that stands alone.
+    Best: no other method has at least its held-out score for at most its cost. One method alone is best at
+    nothing, and what costs nothing tells no method from another.
     """
 
-    method: str
-    before: float
-    heldout: Interval
-    gain: Interval
-    seconds: float
-    tokens: float
-    dollars: float | None
-    rollouts: float
-    validation: float | None
-    versus: Comparison | None = None
-    best_on: tuple[str, ...] = ()
+    def times(first: Sequence[CompareRun], own: Sequence[CompareRun]) -> float:
+        return sum(run.seconds for run in first) / sum(run.seconds for run in own)
+
+    sides = side_by_side(runs, times)
+    best = {}
+    for axis in AXES:
+        points = {side.method: (mean_cost(side, axis), side.heldout.mean) for side in sides}
+        telling = len(points) > 1 and any(cost for cost, _ in points.values())
+        best[axis] = pareto_best(points) if telling else ()
+    return sides, best
 
 
-def summaries(runs: Sequence[CompareRun]) -> list[MethodSummary]:
-    """Return one summary per method, in the order of their first runs, on the seeds that all have finished."""
-    by_method: dict[str, dict[int, CompareRun]] = {}
-    for one in runs:
-        by_method.setdefault(one.method, {})[one.seed] = one
-    seeds = [seed for seed in dict.fromkeys(one.seed for one in runs) if all(seed in own for own in by_method.values())]
-    if not seeds:
-        return []
-    chosen = {name: [own[seed] for seed in seeds] for name, own in by_method.items()}
-    scores = {name: score_table([one.after for one in own]) for name, own in chosen.items()}
-    costs = {
-        axis: {name: mean_of([getattr(one, axis) for one in own]) for name, own in chosen.items()} for axis in AXES
-    }
-    best = {
-        axis: _best(found, {name: float(own.mean()) for name, own in scores.items()}) for axis, found in costs.items()
-    }
-    first = next(iter(chosen))
-    found: list[MethodSummary] = []
-    for name, own in chosen.items():
-        before = score_table([one.before for one in own])
-        took = statistics.fmean(one.seconds for one in own)
-        base = statistics.fmean(one.seconds for one in chosen[first])
-        found.append(
-            MethodSummary(
-                method=name,
-                before=float(before.mean()),
-                heldout=crossed_interval(scores[name], derive_seed(0, "heldout", name)),
-                gain=crossed_interval(scores[name] - before, derive_seed(0, "gain", name)),
-                seconds=took,
-                tokens=statistics.fmean(one.tokens for one in own),
-                dollars=costs["dollars"][name],
-                rollouts=statistics.fmean(one.rollouts for one in own),
-                validation=mean_of([one.validation for one in own]),
-                versus=None if name == first else compared(first, name, scores[first], scores[name], base / took),
-                best_on=tuple(axis for axis in AXES if name in best[axis]),
-            )
-        )
-    return found
-
-
-def _best(costs: dict[str, float | None], scores: dict[str, float]) -> tuple[str, ...]:
-    if len(costs) < 2 or not any(costs.values()):
-        # One method alone is best at nothing, and what costs nothing tells no method from another.
-        return ()
-    return pareto_best({name: (cost, scores[name]) for name, cost in costs.items()})
+def mean_cost(side: Side[CompareRun], axis: str) -> float | None:
+    """Return the mean seconds, tokens or dollars of a run; ``None`` where one is not known."""
+    return mean_of([getattr(run, axis) for run in side.runs])
 
 
 def summary(options: CompareOptions, runs: Sequence[CompareRun]) -> list[dict[str, Any]]:
     """Return the methods side by side as plain JSON data."""
-    return [asdict(one) for one in summaries(runs)]
+    sides, best = sides_of(runs)
+    return [
+        {
+            **side.figures(),
+            **{axis: mean_cost(side, axis) for axis in AXES},
+            "best_on": [axis for axis in AXES if side.method in best[axis]],
+        }
+        for side in sides
+    ]
 
 
 def line(options: CompareOptions, run: CompareRun) -> str:
@@ -255,46 +198,44 @@ def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     """Return the figures of all methods, one column each."""
     from rich.table import Table
 
-    found = summaries(runs)
+    sides, best = sides_of(runs)
     notes = ["★ Pareto-best: no other method has at least its held-out score for at most this cost"]
     if options.lm is None:
         notes.append(f"wall seconds × {1 / options.time_scale:g} = simulated seconds")
-    if any(one.versus is not None and not one.versus.comparable for one in found):
+    if any(one.versus is not None and not one.versus.comparable for one in sides):
         notes.append(f"not comparable: held-out is not shown to be within {MARGIN:g} of the first's")
     if len(options.seeds) == 1:
         notes.append("one seed: intervals say nothing about other seeds")
     notes += [f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note]
     drawn = Table(title=_title(options), caption="\n".join(notes), caption_justify="left")
     drawn.add_column("")
-    for one in found:
-        drawn.add_column(one.method, justify="right", overflow="fold")
-    versions = {one.method: one.versions for one in runs}
-    columns = [_cells(one, versions[one.method]) for one in found]
+    for side in sides:
+        drawn.add_column(side.method, justify="right", overflow="fold")
+    columns = [_cells(side, best) for side in sides]
     for title in columns[0] if columns else ():
         drawn.add_row(title, *(column[title] for column in columns))
     return drawn
 
 
-def _cells(one: MethodSummary, versions: dict[str, str]) -> dict[str, str]:
-    def cost(axis: str, shown: str) -> str:
-        return f"★ {shown}" if axis in one.best_on else shown
+def _cells(side: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    def cost(axis: str, form: str) -> str:
+        found = mean_cost(side, axis)
+        mark = "★ " if side.method in best[axis] else ""
+        return "unknown" if found is None else mark + form.format(found)
 
-    versus = one.versus
-    times = "reference"
-    if versus is not None:
-        times = "not comparable" if versus.times_faster is None else f"{versus.times_faster:.1f} ×"
+    validation = mean_of([run.validation for run in side.runs])
     return {
-        "version": ", ".join(f"{name} {number}" for name, number in versions.items()),
-        "rollouts": f"{one.rollouts:,.0f}",
-        "validation": "" if one.validation is None else f"{one.validation:.3f}",
-        "held-out before": f"{one.before:.3f}",
-        "held-out after, 95 %": str(one.heldout),
-        "gain, 95 %": one.gain.signed,
-        "held-out minus the first's": "" if versus is None else versus.difference.signed,
-        "seconds": cost("seconds", f"{one.seconds:,.0f}"),
-        "tokens": cost("tokens", f"{one.tokens:,.0f}"),
-        "dollars": "unknown" if one.dollars is None else cost("dollars", f"{one.dollars:.4f}"),
-        "times faster than the first": times,
+        "version": ", ".join(f"{name} {number}" for name, number in side.runs[0].versions.items()),
+        "rollouts": f"{statistics.fmean(run.rollouts for run in side.runs):,.0f}",
+        "validation": "" if validation is None else f"{validation:.3f}",
+        "held-out before": f"{side.before:.3f}",
+        "held-out after, 95 %": str(side.heldout),
+        "gain, 95 %": side.gain.signed,
+        "held-out minus the first's": "" if side.versus is None else side.versus.difference.signed,
+        "seconds": cost("seconds", "{:,.0f}"),
+        "tokens": cost("tokens", "{:,.0f}"),
+        "dollars": cost("dollars", "{:.4f}"),
+        "times faster than the first": "reference" if side.versus is None else str(side.versus),
     }
 
 
@@ -303,18 +244,18 @@ def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> Non
 
     The Pareto-best of a panel are filled; the others are rings.
     """
-    found = summaries(runs)
-    axes = [axis for axis in AXES if any(getattr(one, axis) for one in found)]
+    sides, best = sides_of(runs)
+    axes = [axis for axis in AXES if any(mean_cost(side, axis) for side in sides)]
     with figure(path, _title(options), len(axes)) as panels:
         for panel, axis in zip(panels, axes, strict=True):
-            for number, one in enumerate(found):
-                cost = getattr(one, axis)
+            for number, side in enumerate(sides):
+                cost, score = mean_cost(side, axis), side.heldout
                 if cost is None:
                     continue
-                spread = [[one.heldout.mean - one.heldout.low], [one.heldout.high - one.heldout.mean]]
-                style = "full" if axis in one.best_on else "none"
-                panel.errorbar([cost], [one.heldout.mean], spread, fmt="o", color=f"C{number}", fillstyle=style)
-                panel.annotate(one.method, (cost, one.heldout.mean), (6, 4), textcoords="offset points", fontsize=8)
+                spread = [[score.mean - score.low], [score.high - score.mean]]
+                style = "full" if side.method in best[axis] else "none"
+                panel.errorbar([cost], [score.mean], spread, fmt="o", color=f"C{number}", fillstyle=style)
+                panel.annotate(side.method, (cost, score.mean), (6, 4), textcoords="offset points", fontsize=8)
             panel.set_xlim(left=0)
             panel.set_xlabel(axis)
         panels[0].set_ylabel("held-out score, 95 %")

@@ -159,14 +159,20 @@ class ClientOptions:
         rollouts: Rollouts of one measurement, of one call each.
         workers: Rollouts at once.
         times: Measurements of each row; the median counts.
-        memory: Watch memory over so many rollouts of the last row; 0 for none.
     """
 
-    rows: Names = ("client", "evaluate-plain", "evaluate-pooled", "threads-plain", "threads-pooled", "asyncio-pooled")
+    rows: Names = (
+        "client",
+        "evaluate-plain",
+        "evaluate-pooled",
+        "threads-plain",
+        "threads-pooled",
+        "asyncio-pooled",
+        "compile-pooled",
+    )
     rollouts: Count = 2_000
     workers: Count = 64
     times: Count = 3
-    memory: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters

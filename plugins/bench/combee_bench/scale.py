@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,8 +22,7 @@ from combee_bench.options import ScaleOptions
 from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, plant, planted_record, planted_task
 from combee_bench.simulated import SimulatedConfig, SimulatedService
-from combee_bench.surroundings import LABEL
-from combee_dspy.exceptions import ServiceError
+from combee_bench.surroundings import LABEL, in_own_process, peak_mib
 from combee_dspy.streams import derive_seed
 
 if TYPE_CHECKING:
@@ -105,19 +102,8 @@ def _row(aggregator: str, size: int, options: ScaleOptions) -> ScaleRow:
     config = SimulatedConfig(seed=seed, time_scale=options.time_scale, slots=options.slots)
     with SimulatedService(config, planted_task(plant(size, seed))) as service:
         job = {"aggregator": aggregator, "reflections": size, "seed": seed, "slots": options.slots}
-        found = _in_own_process({**job, "url": service.url})
+        found = in_own_process(__name__, json.dumps({**job, "url": service.url}))
     return ScaleRow(aggregator=aggregator, reflections=size, levels=tuple(found.pop("levels")), **found)
-
-
-def _in_own_process(job: dict[str, Any]) -> dict[str, Any]:
-    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", __name__, json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)  # noqa: S603 - this module
-    if done.returncode:
-        reason = done.stderr.strip()[-800:]
-        raise ServiceError(f"the scan of {job['reflections']:,} reflections by {job['aggregator']} failed: {reason}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 async def scanned(job: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +128,7 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
     facts = plant(job["reflections"], job["seed"])
     reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
     lm = dspy.LM("openai/simulated", api_base=f"{job['url']}/v1", api_key="simulated", cache=False)
-    base = _peak_mib()
+    base = peak_mib()
     async with asker(lm, job["slots"], dspy.JSONAdapter()) as ask:
         context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=job["seed"])
         since, spent = time.monotonic(), time.process_time()
@@ -166,22 +152,12 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
         "base_mib": base,
-        "peak_mib": _peak_mib(),
+        "peak_mib": peak_mib(),
         "lessons": len(lessons.lessons),
         "covered": sum(one.covered for one in retained) / len(retained) if retained else None,
         "failed": sum(node.failed is not None for node in lessons.nodes),
         "refused": edit.reason if isinstance(edit, Refusal) else None,
     }
-
-
-def _peak_mib() -> float:
-    try:
-        import resource
-    except ImportError:  # Windows has no such module.
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # Linux counts in KiB, macOS in bytes.
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def exponents(rows: Sequence[ScaleRow]) -> dict[str, dict[str, float | None]]:

@@ -1,9 +1,11 @@
-"""What runs come to: intervals over seeds and examples, and whether one method may be called faster than another."""
+"""Methods side by side: intervals over seeds and examples, and whether one may be called faster than another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive_seed
 
-__all__ = ["MARGIN", "Comparison", "Interval", "compared", "crossed_interval", "mean_of", "pareto_best", "score_table"]
+__all__ = ["MARGIN", "Comparison", "Interval", "Side", "crossed_interval", "mean_of", "pareto_best", "side_by_side"]
 
 MARGIN = 0.05
 """How much worse, in held-out score, still counts as no worse. Fixed before anything was measured."""
@@ -20,6 +22,22 @@ _RESAMPLES = 10_000
 _BLOCK = 4_000_000
 
 Table = NDArray[np.float64]
+
+
+class Scored(Protocol):
+    """One run of one method: held-out scores of student and result, per example."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def before(self) -> tuple[float, ...]: ...
+    @property
+    def after(self) -> tuple[float, ...]: ...
+
+
+R = TypeVar("R", bound=Scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +63,11 @@ class Comparison:
 
     Attributes:
         reference: The reference's name.
-        difference: Mean held-out score of the method minus the reference's.
-        comparable: Whether the method is shown to be no worse: the interval lies above ``-MARGIN``.
-        times_faster: How many times faster; ``None`` where it is not comparable or nothing was timed.
+        difference: Held-out score of the method minus the reference's.
+        comparable: Whether the method is shown to be no worse: the interval lies above ``-MARGIN`` (the usual test of
+            non-inferiority).
+        times_faster: How many times faster; ``None`` where it is not comparable, or nothing was timed. A method that
+            learned less in less time gets no multiple, and neither does one whose sample is too small to tell.
     """
 
     reference: str
@@ -55,19 +75,73 @@ class Comparison:
     comparable: bool
     times_faster: float | None
 
+    def __str__(self) -> str:
+        if not self.comparable:
+            return "not comparable"
+        return "n/a" if self.times_faster is None else f"{self.times_faster:.1f} ×"
 
-def score_table(scores: Sequence[Sequence[float]]) -> Table:
-    """Return held-out scores as an array.
+
+@dataclass(frozen=True, slots=True)
+class Side(Generic[R]):
+    """One method over the seeds that all methods have finished.
+
+    Attributes:
+        method: Its name.
+        runs: One run a seed, in the order of the seeds.
+        before: Mean held-out score of the student.
+        heldout: Held-out score of the result.
+        gain: ``heldout`` minus ``before``, paired.
+        versus: Beside the first method; ``None`` for the first itself.
+    """
+
+    method: str
+    runs: tuple[R, ...]
+    before: float
+    heldout: Interval
+    gain: Interval
+    versus: Comparison | None
+
+    def figures(self) -> dict[str, Any]:
+        """Return what it comes to as plain JSON data, without the runs."""
+        versus = None if self.versus is None else asdict(self.versus)
+        plain = {"method": self.method, "seeds": [run.seed for run in self.runs], "before": self.before}
+        return {**plain, "heldout": asdict(self.heldout), "gain": asdict(self.gain), "versus": versus}
+
+
+def side_by_side(
+    runs: Sequence[R], times: Callable[[Sequence[R], Sequence[R]], float | None], *, seed: int = 0
+) -> list[Side[R]]:
+    """Return one side per method, in the order of their first runs; the first is the reference.
 
     Args:
-        scores: One row a seed, one column an example.
-
-    Raises:
-        ArgumentValueError: There is no row, or rows differ in length.
+        runs: All runs so far. Of several runs of one method on one seed the first counts.
+        times: How many times faster the second runs are than the first, the reference's.
+        seed: Seed of the resampling.
     """
-    if not scores or not scores[0] or len({len(row) for row in scores}) != 1:
-        remedy = "Score the same examples on every seed."
-        raise ArgumentValueError("scores", len(scores), "are no table of seeds × examples", remedy)
+    by_method: dict[str, dict[int, R]] = {}
+    for run in runs:
+        by_method.setdefault(run.method, {}).setdefault(run.seed, run)
+    seeds = [one for one in dict.fromkeys(run.seed for run in runs) if all(one in own for own in by_method.values())]
+    sides: list[Side[R]] = []
+    for name, own in by_method.items() if seeds else ():
+        chosen = tuple(own[one] for one in seeds)
+        before, after = _table([run.before for run in chosen]), _table([run.after for run in chosen])
+        versus: Comparison | None = None
+        if sides:
+            first = sides[0]
+            difference = after - _table([run.after for run in first.runs])
+            found = crossed_interval(difference, derive_seed(seed, "versus", first.method, name))
+            comparable = found.low > -MARGIN
+            versus = Comparison(first.method, found, comparable, times(first.runs, chosen) if comparable else None)
+        heldout = crossed_interval(after, derive_seed(seed, "heldout", name))
+        gain = crossed_interval(after - before, derive_seed(seed, "gain", name))
+        sides.append(Side(name, chosen, float(before.mean()), heldout, gain, versus))
+    return sides
+
+
+def _table(scores: Sequence[Sequence[float]]) -> Table:
+    if len({len(row) for row in scores}) != 1:
+        raise ArgumentValueError("scores", len(scores), "do not pair", "Score the same examples on every seed.")
     return np.array(scores, dtype=float)
 
 
@@ -97,34 +171,6 @@ def crossed_interval(values: Table, seed: int) -> Interval:
     return Interval(float(values.mean()), float(low), float(high))
 
 
-def compared(
-    reference: str, name: str, reference_scores: Table, scores: Table, times: float | None, *, seed: int = 0
-) -> Comparison:
-    """Compare a method with a reference: non-inferiority first, speed only after it.
-
-    The interval of the difference, paired by example and seed, must lie above
-    ``-MARGIN`` (the usual test of non-inferiority). A method that learned less in less
-    time gets no multiple, and neither does one whose sample is too small to tell.
-
-    Args:
-        reference: The reference's name.
-        name: The method's.
-        reference_scores: Held-out scores of the reference, one row a seed.
-        scores: Those of the method, for the same seeds and examples.
-        times: How many times less the method took; ``None`` where nothing was timed.
-        seed: Seed of the resampling.
-
-    Raises:
-        ArgumentValueError: The scores do not pair.
-    """
-    if reference_scores.shape != scores.shape:
-        remedy = "Score the same examples on the same seeds."
-        raise ArgumentValueError("scores", scores.shape, "do not pair with the reference's", remedy)
-    found = crossed_interval(scores - reference_scores, derive_seed(seed, "versus", reference, name))
-    comparable = found.low > -MARGIN
-    return Comparison(reference, found, comparable, times if comparable else None)
-
-
 def pareto_best(points: Mapping[str, tuple[float | None, float]]) -> tuple[str, ...]:
     """Return the names that no other dominates, in order.
 
@@ -135,15 +181,11 @@ def pareto_best(points: Mapping[str, tuple[float | None, float]]) -> tuple[str, 
     return tuple(
         name
         for name, (cost, score) in known.items()
-        if not any(
-            other_cost <= cost and other_score >= score and (other_cost < cost or other_score > score)
-            for other, (other_cost, other_score) in known.items()
-            if other != name
-        )
+        if not any(other != (cost, score) and other[0] <= cost and other[1] >= score for other in known.values())
     )
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """Return the mean; ``None`` where one of the values is not known."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    return statistics.fmean(known) if known and len(known) == len(values) else None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,12 +17,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, ServiceError
 
 if TYPE_CHECKING:
     from combee_dspy.benchmarks import LoadedBenchmark, Split
 
-__all__ = ["LABEL", "environment", "load_rows", "quietly", "versions_of"]
+__all__ = [
+    "LABEL",
+    "environment",
+    "in_own_process",
+    "load_rows",
+    "own_module",
+    "peak_mib",
+    "quietly",
+    "versions_of",
+]
 
 LABEL = "simulated service, no language model"
 """What is said wherever figures of the simulated service are shown."""
@@ -100,3 +112,33 @@ def quietly() -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+
+
+def own_module(name: str, *arguments: str) -> dict[str, Any]:
+    """Return what starts a module in a process of its own, as arguments of ``subprocess``."""
+    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return {"args": [sys.executable, "-m", name, *arguments], "env": environ}
+
+
+def in_own_process(name: str, *arguments: str) -> dict[str, Any]:
+    """Run a module in a process of its own, so that its memory is its own, and return the JSON that it writes last.
+
+    Raises:
+        ServiceError: It failed.
+    """
+    done = subprocess.run(**own_module(name, *arguments), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServiceError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()[-800:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process has held, in MiB; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such module.
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Linux counts in KiB, macOS in bytes.
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

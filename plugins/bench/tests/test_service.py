@@ -237,7 +237,7 @@ def test_a_slot_more_starts_what_waits() -> None:
 
 
 def test_an_answer_nobody_waits_for_is_counted_apart() -> None:
-    config = SimulatedConfig(time_scale=0.01, failures=FailureRates(slow=1.0, slow_seconds=20))
+    config = SimulatedConfig(**STEADY, failures=FailureRates(slow=1.0, slow_seconds=20))
     with SimulatedService(config) as service:
         body = json.dumps(chat("hello")).encode()
         with socket.create_connection(("127.0.0.1", port_of(service))) as connection:

@@ -10,14 +10,12 @@ from typing import Any
 from combee_bench.simulated.capacity import CapacityModel
 from combee_bench.simulated.laws import uniform
 
-__all__ = ["PLATITUDE", "PLAYBOOK_FIELDS", "Curator", "without_playbook"]
+__all__ = ["PLATITUDE", "Curator", "without_playbook"]
 
 PLATITUDE = "Read every question with care and check the result before you answer."
 """What a model writes in place of what it could not take in."""
 
 _BRIEF = 0.125
-
-PLAYBOOK_FIELDS = ("bullet_tags", "operations")
 
 _SECTION = r"^\[\[ ## %s ## \]\]\s+(.*?)\s*(?=^\[\[ ## \w+ ## \]\]|\Z)"
 _CURRENT = tuple(re.compile(_SECTION % name, re.MULTILINE | re.DOTALL) for name in ("current_playbook", "bullets_used"))
@@ -59,20 +57,10 @@ class Curator:
         self._seed = seed
 
     def tags(self, bullets: str, attended: Sequence[str]) -> dict[str, str]:
-        """Return the tag of every bullet that was shown.
-
-        Args:
-            bullets: The bullets' section, as the adapter wrote it.
-            attended: Keys of the trajectory that were read.
-        """
-        shown = _strings(bullets)
-        tags = {}
-        for line in shown:
-            found = _BULLET.match(line)
-            if found:
-                helps = bool(set(self._keys_of(found[2])) & set(attended))
-                tags[found[1]] = "helpful" if helps else "neutral"
-        return tags
+        """Return the tag of every bullet in their section, given the keys of the trajectory that were read."""
+        found = (_BULLET.match(line) for line in _strings(bullets))
+        helps = {one[1]: set(self._keys_of(one[2])) & set(attended) for one in found if one}
+        return {name: "helpful" if keys else "neutral" for name, keys in helps.items()}
 
     def operations(
         self, user: str, playbook: str, lessons: Mapping[str, str], platitude: str | None, place: tuple[str, int, int]
@@ -88,7 +76,8 @@ class Curator:
         """
         sections = _list_at(user, _SECTIONS)
         section = next((name for name in sections if "formula" in name.lower()), sections[0] if sections else "")
-        bullets = self._bullets(playbook)
+        matched = (_BULLET.match(line) for line in playbook.splitlines())
+        bullets = [(one[1], one[2], set(self._keys_of(one[2]))) for one in matched if one]
         changes, fresh = [], []
         for key, line in lessons.items():
             found = [(name, content) for name, content, keys in bullets if keys == {key}]
@@ -111,11 +100,6 @@ class Curator:
         brief = uniform(self._seed, "brief", key, *place) < _BRIEF
         # The key is the first word: a lesson without it would be none.
         return " ".join(words[: max(2, len(words) // 2)]) if brief else line
-
-    def _bullets(self, playbook: str) -> list[tuple[str, str, set[str]]]:
-        """Return id, content and lesson keys of every bullet."""
-        found = (_BULLET.match(line) for line in playbook.splitlines())
-        return [(one[1], one[2], set(self._keys_of(one[2]))) for one in found if one]
 
 
 def _strings(section: str) -> list[str]:

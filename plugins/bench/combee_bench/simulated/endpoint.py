@@ -136,10 +136,10 @@ class Endpoint:
             started = await self._held(reply.seconds, arrived)
         gone = http.transport is None or http.transport.is_closing()
         status = Status.ABANDONED if gone and reply.status in _BILLED else reply.status
+        moments = (arrived, started, asyncio.get_running_loop().time())
+        record = self._record(reply, status, moments, request.messages) if self._config.log_calls else None
         # Counted before it is sent: who has the answer finds it in the counters.
-        self._counters.ended(reply.kind, status, reply.tokens, reply.seconds)
-        if self._config.log_calls:
-            self._log(reply, status, (arrived, started, asyncio.get_running_loop().time()), request.messages)
+        self._counters.ended(reply.kind, status, reply.tokens, reply.seconds, record)
         return _response(reply.code, reply.body, reply.headers)
 
     async def _held(self, seconds: float, arrived: float) -> float:
@@ -212,14 +212,15 @@ class Endpoint:
         body, headers = _error(f"simulated {code.phrase.lower()}", kind), (("retry-after", wait),)
         return replace(reply, status=status, code=code, body=body, tokens=(0, 0), seconds=0.0, headers=headers)
 
-    def _log(
+    def _record(
         self, reply: _Reply, status: Status, moments: tuple[float, float, float], messages: tuple[Message, ...]
-    ) -> None:
+    ) -> CallRecord:
         # Without a scale time has no meaning, and everything happens at once.
         per_second = 1 / self._config.time_scale if self._config.time_scale else 0.0
         arrived, started, ended = (moment * per_second for moment in moments)
-        record = (reply.kind, status, arrived, started, ended, reply.seconds, *reply.tokens, messages, reply.text)
-        self._counters.log(CallRecord(*record))
+        return CallRecord(
+            reply.kind, status, arrived, started, ended, reply.seconds, reply.tokens, messages, reply.text
+        )
 
 
 def _cut(text: str, max_tokens: int | None, status: Status) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The body of a chat completion request, parsed and validated, and what it costs to read."""
+"""The body of a chat completion request, parsed and checked, and what it costs to read."""
 
 from __future__ import annotations
 
@@ -53,20 +53,12 @@ class ChatRequest:
 
 
 def text_tokens(text: str) -> int:
-    """Return the tokens of a text: its characters divided by 4, rounded up.
-
-    A stated approximation for English prose and digits, chosen because it is
-    exact to reproduce; no tokenizer is involved.
-    """
+    """Return the tokens of a text: its characters divided by 4, rounded up; no tokenizer is involved."""
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def prompt_tokens(messages: tuple[Message, ...]) -> int:
-    """Return the tokens of a prompt.
-
-    Each message costs 4 plus the tokens of its text, each part that is not
-    text costs 85, and the reply's opening costs 3.
-    """
+    """Return the tokens of a prompt: 4 a message, its text, 85 for each other part, and 3 to open the reply."""
     return _REPLY_OVERHEAD + sum(
         _MESSAGE_OVERHEAD + text_tokens(message.text) + _PART_TOKENS * message.other_parts for message in messages
     )
@@ -84,41 +76,40 @@ def parse_request(body: bytes) -> ChatRequest:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise BadRequestError("the body must be a JSON object")
+    raw, response_format = data.get("messages"), data.get("response_format")
+    temperature = data.get("temperature") or 0.0
+    max_tokens = data.get("max_completion_tokens", data.get("max_tokens"))
     if data.get("stream"):
         raise BadRequestError("stream is not supported by the simulated service")
-    raw = data.get("messages")
     if not isinstance(raw, list) or not raw:
         raise BadRequestError("messages must be a non-empty list")
-    response_format = data.get("response_format")
     if response_format is not None and not isinstance(response_format, dict):
         raise BadRequestError("response_format must be an object")
-    max_tokens = data.get("max_completion_tokens", data.get("max_tokens"))
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        raise BadRequestError("temperature must be a number")
     return ChatRequest(
         messages=tuple(_message(item) for item in raw),
-        content=_digest(data),
-        temperature=_number(data, "temperature"),
-        max_tokens=None if max_tokens is None else _integer("max_tokens", max_tokens, 1, 1 << 30),
-        choices=_integer("n", data.get("n") or 1, 1, _MAX_CHOICES),
+        content=_digest(data, max_tokens),
+        temperature=float(temperature),
+        max_tokens=None if max_tokens is None else _integer("max_tokens", max_tokens, 1 << 30),
+        choices=_integer("n", data.get("n") or 1, _MAX_CHOICES),
         response_format=response_format,
     )
 
 
-def _digest(data: dict[str, Any]) -> str:
+def _digest(data: dict[str, Any], max_tokens: Any) -> str:
     # Only what may change the answer: clients differ in the harmless rest, such as "stream": false.
     # A request without a temperature counts as one at 0: said or not, it is the same.
     said = {**data, "temperature": data.get("temperature") or None}
     parts = [said.get(name) for name in ("messages", "temperature", "seed", "n", "response_format", "tools")]
-    parts.append(data.get("max_completion_tokens", data.get("max_tokens")))
-    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    text = json.dumps([*parts, max_tokens], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _message(item: object) -> Message:
     if not isinstance(item, dict) or not isinstance(item.get("role"), str):
         raise BadRequestError("each message must be an object with a role")
-    role, content = item["role"], item.get("content")
-    if content is None:
-        return Message(role, "")
+    role, content = item["role"], item.get("content") or ""
     if isinstance(content, str):
         return Message(role, content)
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -127,16 +118,7 @@ def _message(item: object) -> Message:
     return Message(role, "\n".join(texts), len(content) - len(texts))
 
 
-def _number(data: dict[str, Any], name: str) -> float:
-    value = data.get(name)
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequestError(f"{name} must be a number")
-    return float(value)
-
-
-def _integer(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadRequestError(f"{name} must be an integer from {low} to {high}")
+def _integer(name: str, value: object, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise BadRequestError(f"{name} must be an integer from 1 to {high}")
     return value

@@ -33,26 +33,22 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Return the sum, field by field."""
-        return Tally(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
+        prompt, completion = self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens
+        return Tally(self.calls + other.calls, prompt, completion)
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call as the service saw it. All times are simulated seconds.
+    """One call as the service saw it. All times are simulated seconds since the first request.
 
     Attributes:
         kind: What was asked for.
         status: How it ended.
-        arrived: When the request came in, since the first one after the start or the last reset.
+        arrived: When the request came in.
         started: When it took a slot; the same as ``arrived`` where it never did.
         ended: When its answer was sent.
         seconds: What the latency law gave it: how long it held a slot, without what timers add.
-        prompt_tokens: Tokens read.
-        completion_tokens: Tokens written.
+        tokens: Prompt and completion tokens.
         messages: What was asked.
         text: What was answered; with several choices all of them.
     """
@@ -63,8 +59,7 @@ class CallRecord:
     started: float
     ended: float
     seconds: float
-    prompt_tokens: int
-    completion_tokens: int
+    tokens: tuple[int, int]
     messages: tuple[Message, ...]
     text: str
 
@@ -81,8 +76,7 @@ class ServiceStats:
         peak_queued: Most calls that waited for a slot at once.
         queue_seconds: Simulated seconds that calls waited for a slot, summed.
         slot_busy_seconds: Simulated seconds that slots were held, summed. It counts a call when it ends.
-        clock_seconds: Simulated seconds from the first request to the last end of a call; None at time scale 0,
-            where nothing waits and time has no meaning.
+        clock_seconds: Simulated seconds from the first request to the last end of a call; None at time scale 0.
         slots: Slots of the service.
         simulated: Always True: no language model was involved.
     """
@@ -122,16 +116,17 @@ class ServiceStats:
 @dataclass(slots=True)
 class _Counted:
     tallies: dict[tuple[Kind, Status], Tally] = field(default_factory=dict)
+    log: list[CallRecord] = field(default_factory=list)
     peak_in_flight: int = 0
     peak_queued: int = 0
     queue_seconds: float = 0.0
     slot_busy_seconds: float = 0.0
     first: float | None = None
-    last: float | None = None
+    last: float = 0.0
 
 
 class Counters:
-    """The service's counters. Every method may be called from any thread.
+    """The service's counters: written on its event loop, read and reset from any thread.
 
     Args:
         slots: Slots of the service, repeated in every snapshot.
@@ -143,7 +138,6 @@ class Counters:
         self._time_scale = time_scale
         self._lock = threading.Lock()
         self._now = _Counted()
-        self._log: list[CallRecord] = []
 
     def arrived(self) -> None:
         """Note that a request came in."""
@@ -162,23 +156,22 @@ class Counters:
             self._now.peak_in_flight = max(self._now.peak_in_flight, in_flight)
             self._now.queue_seconds += queue_seconds
 
-    def ended(self, kind: Kind, status: Status, tokens: tuple[int, int], busy_seconds: float) -> None:
-        """Note that a call ended, with its (prompt, completion) tokens and the simulated seconds it held a slot."""
+    def ended(
+        self, kind: Kind, status: Status, tokens: tuple[int, int], seconds: float, record: CallRecord | None = None
+    ) -> None:
+        """Note that a call ended: tokens, simulated seconds in its slot, and the call itself where calls are kept."""
         with self._lock:
             tallies = self._now.tallies
             tallies[kind, status] = tallies.get((kind, status), Tally()) + Tally(1, *tokens)
-            self._now.slot_busy_seconds += busy_seconds
+            self._now.slot_busy_seconds += seconds
             self._now.last = time.monotonic()
-
-    def log(self, record: CallRecord) -> None:
-        """Keep one call, with its times on the service's own clock."""
-        with self._lock:
-            self._log.append(record)
+            if record is not None:
+                self._now.log.append(record)
 
     def calls(self) -> tuple[CallRecord, ...]:
         """Return the calls that were kept, in the order in which they ended; times count from the first arrival."""
         with self._lock:
-            kept = tuple(self._log)
+            kept = tuple(self._now.log)
         first = min((call.arrived for call in kept), default=0.0)
         return tuple(
             replace(call, arrived=call.arrived - first, started=call.started - first, ended=call.ended - first)
@@ -186,30 +179,29 @@ class Counters:
         )
 
     def reset(self) -> None:
-        """Set every counter to zero and forget the log. Calls in flight are counted when they end."""
+        """Set every counter to zero and forget the calls. Those in flight are counted when they end."""
         with self._lock:
             self._now = _Counted()
-            self._log = []
 
     def snapshot(self) -> ServiceStats:
         """Return the counters as they are now."""
         with self._lock:
-            now, tallies = self._now, dict(self._now.tallies)
-            clock: float | None = None
-            if self._time_scale > 0:
-                clock = 0.0 if now.first is None or now.last is None else (now.last - now.first) / self._time_scale
-            return ServiceStats(
-                total=sum(tallies.values(), Tally()),
-                by_kind={kind.value: _total(tallies, kind) for kind in Kind},
-                by_status={status.value: _total(tallies, status) for status in Status},
-                peak_in_flight=now.peak_in_flight,
-                peak_queued=now.peak_queued,
-                queue_seconds=now.queue_seconds,
-                slot_busy_seconds=now.slot_busy_seconds,
-                clock_seconds=clock,
-                slots=self._slots,
-            )
+            now, tallies = replace(self._now), dict(self._now.tallies)
+        clock: float | None = None
+        if self._time_scale > 0:
+            clock = 0.0 if now.first is None or not tallies else (now.last - now.first) / self._time_scale
+        return ServiceStats(
+            total=_total(tallies, ""),
+            by_kind={kind.value: _total(tallies, kind) for kind in Kind},
+            by_status={status.value: _total(tallies, status) for status in Status},
+            peak_in_flight=now.peak_in_flight,
+            peak_queued=now.peak_queued,
+            queue_seconds=now.queue_seconds,
+            slot_busy_seconds=now.slot_busy_seconds,
+            clock_seconds=clock,
+            slots=self._slots,
+        )
 
 
-def _total(tallies: Mapping[tuple[Kind, Status], Tally], part: Kind | Status) -> Tally:
-    return sum((tally for place, tally in tallies.items() if part in place), Tally())
+def _total(tallies: Mapping[tuple[Kind, Status], Tally], part: str) -> Tally:
+    return sum((tally for place, tally in tallies.items() if not part or part in place), Tally())

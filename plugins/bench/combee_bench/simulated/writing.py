@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from combee_bench.simulated.capacity import CapacityModel
-from combee_bench.simulated.curating import PLATITUDE, PLAYBOOK_FIELDS, Curator, without_playbook
+from combee_bench.simulated.curating import PLATITUDE, Curator, without_playbook
 from combee_bench.simulated.editing import EDITING_FIELDS, Editor
 from combee_bench.simulated.filling import REASONING, REASONING_FIELDS, filler, lesson_value, render
 from combee_bench.simulated.knowledge import SimulatedQuestion
 from combee_bench.simulated.matching import QuestionIndex, stretches_of
 from combee_bench.simulated.requests import ChatRequest, text_tokens
-from combee_bench.simulated.shapes import RequestShape, Style, final_user_message, without_requirements
+from combee_bench.simulated.shapes import OutputField, RequestShape, Style, final_user_message, without_requirements
 
 __all__ = ["PLATITUDE", "Writer"]
 
@@ -25,6 +26,21 @@ _LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNOREC
 _CHARS = {"characters": 1, "tokens": 4}
 # A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons, most_words, …
 _MOST = re.compile(r"^\[\[ ## most_(\w+) ## \]\]\s*(\d{1,9})\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """What was read of a prompt: its parts, the lessons in it, and the limits that it states."""
+
+    user: str
+    playbook: str
+    current: str
+    old: tuple[str, ...]
+    attended: tuple[str, ...]
+    overloaded: bool
+    limit: int | None
+    most: Mapping[str, int]
+    place: tuple[str, int, int]
 
 
 class Writer:
@@ -43,7 +59,7 @@ class Writer:
 
     Args:
         index: Finds questions and keys.
-        questions: The known questions, by index.
+        questions: The known questions, as the index numbers them.
         lessons: The line of each lesson by key.
         capacity: The law.
         seed: Seed of every draw.
@@ -62,66 +78,63 @@ class Writer:
         self._lessons = lessons
         self._capacity = capacity
         self._seed = seed
-        self._editor = Editor(lambda text: [key for _, key in index.scan(text).keys], capacity, seed)
-        self._curator = Curator(lambda text: [key for _, key in index.scan(text).keys], capacity, seed)
+        self._editor = Editor(self._keys_of, capacity, seed)
+        self._curator = Curator(self._keys_of, capacity, seed)
+
+    def _keys_of(self, text: str) -> list[str]:
+        return [key for _, key in self._index.scan(text).keys]
 
     def write(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> str:
-        """Return the answer to a writing request.
+        """Return the answer to a writing request. ``place`` is what its draws derive from."""
+        prompt = self._read(request, shape, place)
+        if shape.style is Style.FENCED:
+            return f"```\n{self._rewritten(prompt)}\n```"
+        if shape.style is Style.TAGGED:
+            tag = shape.fields[0].name
+            return f"<{tag}>{self._rewritten(prompt)}</{tag}>"
+        if shape.style is Style.PROSE:
+            return self._rewritten(replace(prompt, current="", old=()))
+        return render(shape, {field.name: self._value(field, prompt) for field in shape.fields})
 
-        Args:
-            request: The request.
-            shape: What its answer must look like.
-            place: The content, occurrence and choice that the draws derive from.
-        """
+    def _read(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> _Prompt:
         last = final_user_message(request.messages)
         user = request.messages[last].text
         asked, playbook = without_playbook(without_requirements(user))
         current, rest = _split(asked, shape.style)
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
         items, tokens = self._items([*earlier, rest])
-        attended = self._capacity.attend(items, self._seed, *place, tokens=tokens)
-        old = tuple(dict.fromkeys(key for _, key in self._index.scan(current).keys))
-        limit, most = _limit(user), {name: int(number) for name, number in _MOST.findall(user)}
-        overloaded = self._capacity.crowded(len(items), self._seed, *place, tokens=tokens)
-        if shape.style is Style.FENCED:
-            return f"```\n{self._rewrite(current, old, attended, overloaded, limit, place)}\n```"
-        if shape.style is Style.TAGGED:
-            tag = shape.fields[0].name
-            return f"<{tag}>{self._rewrite(current, old, attended, overloaded, limit, place)}</{tag}>"
-        if shape.style is Style.PROSE:
-            return self._rewrite("", (), attended, overloaded, limit, place)
-        values: dict[str, Any] = {}
-        for field in shape.fields:
-            if field.is_text and "instruction" in field.name.lower():
-                values[field.name] = self._rewrite(current, old, attended, overloaded, limit, place)
-            elif field.is_list and field.name in EDITING_FIELDS:
-                values[field.name] = self._editor.answer(field.name, user, most, place)
-            elif field.name in PLAYBOOK_FIELDS:
-                values[field.name] = self._kept(field.name, user, playbook, attended, overloaded, place)
-            elif field.is_text and field.name in REASONING_FIELDS:
-                values[field.name] = REASONING
-            elif field.is_text or field.is_list:
-                keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
-                short = overloaded or len(keys) < len(set(attended))
-                lines = _within([self._lessons[key] for key in keys] + [PLATITUDE] * short, most)
-                values[field.name] = lesson_value(field, _text("", lines, limit), lines)
-            else:
-                values[field.name] = filler(field)
-        return render(shape, values)
+        return _Prompt(
+            user=user,
+            playbook=playbook,
+            current=current,
+            old=tuple(dict.fromkeys(self._keys_of(current))),
+            attended=self._capacity.attend(items, self._seed, *place, tokens=tokens),
+            overloaded=self._capacity.crowded(len(items), self._seed, *place, tokens=tokens),
+            limit=_limit(user),
+            most={name: int(number) for name, number in _MOST.findall(user)},
+            place=place,
+        )
 
-    def _kept(
-        self,
-        field: str,
-        user: str,
-        playbook: str,
-        attended: Sequence[str],
-        overloaded: bool,
-        place: tuple[str, int, int],
-    ) -> Any:
-        if field == "bullet_tags":
-            return self._curator.tags(playbook, attended)
-        lessons = {key: self._lessons[key] for key in attended}
-        return self._curator.operations(user, playbook, lessons, PLATITUDE if overloaded else None, place)
+    def _value(self, field: OutputField, prompt: _Prompt) -> Any:
+        attended, place = prompt.attended, prompt.place
+        if field.is_text and "instruction" in field.name.lower():
+            return self._rewritten(prompt)
+        if field.is_list and field.name in EDITING_FIELDS:
+            return self._editor.answer(field.name, prompt.user, prompt.most, place)
+        if field.name == "bullet_tags":
+            return self._curator.tags(prompt.playbook, attended)
+        if field.name == "operations":
+            lessons = {key: self._lessons[key] for key in attended}
+            said = PLATITUDE if prompt.overloaded else None
+            return self._curator.operations(prompt.user, prompt.playbook, lessons, said, place)
+        if field.is_text and field.name in REASONING_FIELDS:
+            return REASONING
+        if not (field.is_text or field.is_list):
+            return filler(field)
+        keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
+        short = prompt.overloaded or len(keys) < len(set(attended))
+        lines = _within([self._lessons[key] for key in keys] + [PLATITUDE] * short, prompt.most)
+        return lesson_value(field, _text("", lines, prompt.limit), lines)
 
     def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
         """Return the keys of the items, and their tokens where the law asks for them."""
@@ -136,26 +149,17 @@ class Writer:
                 tokens += map(text_tokens, stretches_of(text, (place for place, _ in items)))
         return keys, tokens
 
-    def _rewrite(
-        self,
-        current: str,
-        old: Sequence[str],
-        attended: Sequence[str],
-        overloaded: bool,
-        limit: int | None,
-        place: tuple[str, int, int],
-    ) -> str:
-        new = tuple(key for key in dict.fromkeys(attended) if key not in old)
-        keys = self._capacity.write(old, new, self._seed, *place)
-        overloaded = overloaded or len(keys) < len(old) + len(new)
+    def _rewritten(self, prompt: _Prompt) -> str:
+        new = tuple(key for key in dict.fromkeys(prompt.attended) if key not in prompt.old)
+        keys = self._capacity.write(prompt.old, new, self._seed, *prompt.place)
+        overloaded = prompt.overloaded or len(keys) < len(prompt.old) + len(new)
         lines = [self._lessons[key] for key in keys] + [PLATITUDE] * overloaded
-        return _text(self._head(current), lines, limit)
+        return _text(self._head(prompt.current), lines, prompt.limit)
 
     def _head(self, current: str) -> str:
         for paragraph in re.split(r"\n\s*\n", current):
-            kept = [
-                line for line in paragraph.splitlines() if PLATITUDE not in line and not self._index.scan(line).keys
-            ]
+            lines = paragraph.splitlines()
+            kept = [line for line in lines if PLATITUDE not in line and not self._keys_of(line)]
             if any(line.strip() for line in kept):
                 return "\n".join(kept).strip()
         return ""

@@ -1,19 +1,7 @@
 """Seconds for one epoch: Combee beside ``dspy.GEPA``, on one service, in one run."""
 
 from combee_bench.speed.methods import METHODS, Method
-from combee_bench.speed.picture import draw
-from combee_bench.speed.results import MethodResult, SpeedRun, line, results_of, summary, table
+from combee_bench.speed.results import SpeedRun, draw, line, sides_of, summary, table
 from combee_bench.speed.run import run
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "MethodResult",
-    "SpeedRun",
-    "draw",
-    "line",
-    "results_of",
-    "run",
-    "summary",
-    "table",
-]
+__all__ = ["METHODS", "Method", "SpeedRun", "draw", "line", "run", "sides_of", "summary", "table"]

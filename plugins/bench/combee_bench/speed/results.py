@@ -1,21 +1,22 @@
-"""What runs of an epoch come to: medians of seconds, held-out over seeds, and who may be called faster."""
+"""What runs of an epoch come to, and how they are shown."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from combee_bench.options import SpeedOptions
-from combee_bench.statistics import MARGIN, Comparison, Interval, compared, crossed_interval, score_table
+from combee_bench.pictures import figure
+from combee_bench.statistics import MARGIN, Side, side_by_side
 from combee_bench.surroundings import LABEL
-from combee_dspy.streams import derive_seed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["MethodResult", "SpeedRun", "line", "results_of", "summary", "table"]
+__all__ = ["SpeedRun", "draw", "line", "sides_of", "summary", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,162 +54,138 @@ class SpeedRun:
     after: tuple[float, ...] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class MethodResult:
-    """One method over all its runs.
-
-    Attributes:
-        method: Its name.
-        runs: Its first run of each seed, by whose held-out scores it is judged.
-        seconds: Median seconds of the runs of each seed, in the order of the seeds; empty where nothing was timed.
-        before: Mean held-out score of the student.
-        heldout: Held-out score of the result.
-        gain: ``heldout`` minus ``before``, paired.
-        versus: Beside the first method; ``None`` for the first itself.
-    """
-
-    method: str
-    runs: tuple[SpeedRun, ...]
-    seconds: tuple[float, ...]
-    before: float
-    heldout: Interval
-    gain: Interval
-    versus: Comparison | None = None
-
-    def median(self, figure: Callable[[SpeedRun], float | None]) -> float | None:
-        """Return the median over seeds; ``None`` where one is not known."""
-        known = [value for run in self.runs if (value := figure(run)) is not None]
-        return statistics.median(known) if len(known) == len(self.runs) else None
-
-
-def results_of(runs: Sequence[SpeedRun]) -> list[MethodResult]:
-    """Return one result per method on the seeds that all have finished, in the order of their first runs.
+def sides_of(runs: Sequence[SpeedRun]) -> tuple[list[Side[SpeedRun]], dict[tuple[str, int], float]]:
+    """Return the methods side by side, and the median seconds of each method on each seed.
 
     How many times faster a method is than the first is the median over seeds of the ratio on a seed: how fast it
     is hangs on how many children are kept and on the slowest calls, which a seed has in common.
     """
-    by_method: dict[str, dict[int, list[SpeedRun]]] = {}
-    for one in runs:
-        by_method.setdefault(one.method, {}).setdefault(one.seed, []).append(one)
-    seeds = [seed for seed in dict.fromkeys(one.seed for one in runs) if all(seed in own for own in by_method.values())]
-    found: list[MethodResult] = []
-    for name, own in by_method.items():
-        if not seeds:
-            break
-        first = tuple(own[seed][0] for seed in seeds)
-        timed = [[one.seconds for one in own[seed] if one.seconds is not None] for seed in seeds]
-        seconds = tuple(statistics.median(values) for values in timed) if all(timed) else ()
-        before, after = (score_table([getattr(one, which) for one in first]) for which in ("before", "after"))
-        versus: Comparison | None = None
-        if found:
-            base = score_table([one.after for one in found[0].runs])
-            ratios = [peer / mine for peer, mine in zip(found[0].seconds, seconds, strict=bool(seconds))]
-            times = statistics.median(ratios) if ratios else None
-            versus = compared(found[0].method, name, base, after, times)
-        gain = crossed_interval(after - before, derive_seed(0, "gain", name))
-        heldout = crossed_interval(after, derive_seed(0, "heldout", name))
-        found.append(MethodResult(name, first, seconds, float(before.mean()), heldout, gain, versus))
-    return found
+    timed: dict[tuple[str, int], list[float]] = {}
+    for run in runs:
+        if run.seconds is not None:
+            timed.setdefault((run.method, run.seed), []).append(run.seconds)
+    took = {place: statistics.median(seconds) for place, seconds in timed.items()}
+
+    def times(first: Sequence[SpeedRun], own: Sequence[SpeedRun]) -> float | None:
+        if not took:
+            return None
+        return statistics.median(
+            took[peer.method, peer.seed] / took[one.method, one.seed] for peer, one in zip(first, own, strict=True)
+        )
+
+    return side_by_side(runs, times), took
 
 
 def summary(options: SpeedOptions, runs: Sequence[SpeedRun]) -> list[dict[str, Any]]:
-    """Return the methods side by side as plain JSON data, without the scores of single examples."""
-    data = [asdict(result) for result in results_of(runs)]
-    for one in data:
-        del one["runs"]
-    return data
+    """Return the methods side by side as plain JSON data."""
+    sides, took = sides_of(runs)
+    return [{**side.figures(), "seconds": [took.get((side.method, run.seed)) for run in side.runs]} for side in sides]
 
 
 def line(options: SpeedOptions, run: SpeedRun) -> str:
     """Return what is said of one run when it ends."""
     took = "" if run.seconds is None else f"{_seconds(run.seconds)} s, "
-    after = statistics.fmean(run.after)
-    return f"{run.method}, seed {run.seed}, repeat {run.repeat + 1}: {took}held-out {after:.3f}"
+    return f"{run.method}, seed {run.seed}, repeat {run.repeat + 1}: {took}held-out {statistics.fmean(run.after):.3f}"
 
 
 def table(options: SpeedOptions, runs: Sequence[SpeedRun]) -> Table:
     """Return the figures of all methods, one column each."""
     from rich.table import Table
 
-    results = results_of(runs)
-    first = results[0].method if results else ""
-    model = f"model {options.lm}" if options.lm else LABEL
-    title = f"One epoch of {options.examples} examples, {options.slots} slots\n{model}"
-    drawn = Table(title=title, caption="\n".join(_notes(options, results)), caption_justify="left")
+    sides, took = sides_of(runs)
+    title = f"One epoch of {options.examples} examples, {options.slots} slots\n{options.lm or LABEL}"
+    drawn = Table(title=title, caption="\n".join(_notes(options, sides)), caption_justify="left")
     drawn.add_column("")
-    for result in results:
-        drawn.add_column(result.method, justify="right", overflow="fold")
-    for said, cell in _rows(options, first):
-        drawn.add_row(said, *(cell(result) for result in results))
+    for side in sides:
+        drawn.add_column(side.method, justify="right", overflow="fold")
+    columns = [_cells(options, side, took) for side in sides]
+    for said in columns[0] if columns else ():
+        drawn.add_row(said, *(column[said] for column in columns))
     return drawn
 
 
-def _notes(options: SpeedOptions, results: Sequence[MethodResult]) -> list[str]:
+def _cells(options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, int], float]) -> dict[str, str]:
+    def median(figure: Callable[[SpeedRun], float | None], form: str = "{:,.0f}") -> str:
+        known = [value for run in side.runs if (value := figure(run)) is not None]
+        return form.format(statistics.median(known)) if len(known) == len(side.runs) else "n/a"
+
+    def counted(what: str, kind: str) -> str:
+        return median(lambda run: getattr(run, what).get(kind, 0))
+
+    seconds = {run.seed: took.get((side.method, run.seed)) for run in side.runs}
+    known = [one for one in seconds.values() if one is not None]
+    of_seeds = seconds if len(seconds) > 1 else {}
+    return {
+        f"{'' if options.lm else 'simulated '}s, one epoch": _seconds(statistics.median(known)) if known else "n/a",
+        "times faster than the first": "reference" if side.versus is None else str(side.versus),
+        **{f"… seed {seed}, s": "n/a" if one is None else _seconds(one) for seed, one in of_seeds.items()},
+        "updates": median(lambda run: run.updates),
+        "task calls": counted("calls", "task"),
+        "task tokens": counted("tokens", "task"),
+        "reflection calls": counted("calls", "reflect"),
+        "reflection tokens": counted("tokens", "reflect"),
+        "… of them written": counted("written", "reflect"),
+        "slot use": median(lambda run: run.slot_use, "{:.1%}"),
+        "validation": median(lambda run: run.validation, "{:.3f}"),
+        "held-out before": f"{side.before:.3f}",
+        "held-out after": f"{side.heldout.mean:.3f}",
+        "gain": side.gain.signed,
+        "held-out minus the first's": "" if side.versus is None else side.versus.difference.signed,
+    }
+
+
+def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
     from combee_bench.speed.methods import METHODS
 
     notes = []
     if options.lm is None:
         reasoning = f"reasoning {options.reasoning_tokens:g} tokens; " * (options.program == "chain-of-thought")
+        grain = "kind of mistake with a formula" if options.lessons == "mistake" else "formula"
+        accuracy = f"right untaught {options.base_accuracy:.1%}, taught {options.taught_accuracy:.1%}"
         notes.append(
-            f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each "
-            f"{'kind of mistake with a formula' if options.lessons == 'mistake' else 'formula'}; right untaught "
-            f"{options.base_accuracy:.1%}, taught {options.taught_accuracy:.1%}; "
+            f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each {grain}; {accuracy}; "
             f"temperature {options.temperature or 0:g}; time scale {options.time_scale:g}"
         )
     notes.append(f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and seeds, 95 %")
-    if any(one.versus is not None and not one.versus.comparable for one in results):
+    if any(one.versus is not None and not one.versus.comparable for one in sides):
         notes.append(f"not comparable: held-out is not shown to be within {MARGIN:g} of the first's")
-    return [*notes, *(f"{one.method}: {METHODS[one.method].said}" for one in results)]
-
-
-Row = tuple[str, Callable[[MethodResult], str]]
-
-
-def _rows(options: SpeedOptions, first: str) -> list[Row]:
-    unit = "s" if options.lm else "simulated s"
-    many = len(options.seeds) > 1
-    return [
-        (f"{unit}, one epoch", lambda one: _seconds(statistics.median(one.seconds)) if one.seconds else "n/a"),
-        (f"times faster than {first}", _times),
-        *((f"… seed {seed}, {unit}", _of_seed(seed)) for seed in options.seeds if many),
-        ("updates", lambda one: _figure(one.median(lambda run: run.updates))),
-        ("task calls", _counted("calls", "task")),
-        ("task tokens", _counted("tokens", "task")),
-        ("reflection calls", _counted("calls", "reflect")),
-        ("reflection tokens", _counted("tokens", "reflect")),
-        ("… of them written", _counted("written", "reflect")),
-        ("slot use", lambda one: "n/a" if (share := one.median(lambda run: run.slot_use)) is None else f"{share:.1%}"),
-        ("validation", lambda one: f"{statistics.fmean(run.validation for run in one.runs):.3f}"),
-        ("held-out before", lambda one: f"{one.before:.3f}"),
-        ("held-out after", lambda one: f"{one.heldout.mean:.3f}"),
-        ("gain", lambda one: one.gain.signed),
-        (f"held-out minus {first}'s", lambda one: one.versus.difference.signed if one.versus else ""),
-    ]
-
-
-def _times(one: MethodResult) -> str:
-    if one.versus is None:
-        return "reference"
-    if not one.versus.comparable:
-        return "not comparable"
-    return "n/a" if one.versus.times_faster is None else f"{one.versus.times_faster:.1f} ×"
-
-
-def _of_seed(seed: int) -> Callable[[MethodResult], str]:
-    def cell(one: MethodResult) -> str:
-        known = {run.seed: seconds for run, seconds in zip(one.runs, one.seconds, strict=False)}
-        return _seconds(known[seed]) if seed in known else ""
-
-    return cell
-
-
-def _counted(what: str, kind: str) -> Callable[[MethodResult], str]:
-    return lambda one: _figure(one.median(lambda run: getattr(run, what).get(kind, 0)))
-
-
-def _figure(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:,.0f}"
+    return [*notes, *(f"{one.method}: {METHODS[one.method].said}" for one in sides)]
 
 
 def _seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
+    """Draw each method's seconds on a logarithmic axis, and its held-out difference to the first.
+
+    Beside a bar stand the seconds and how many times faster than the first that is, where it may
+    be said: where the interval on the right lies above the dashed margin.
+    """
+    sides, took = sides_of(runs)
+    places = range(len(sides))
+    title = f"One epoch of {options.examples} examples, {options.slots} slots: {options.lm or LABEL}"
+    with figure(path, title, 2, height=1.2 + 0.4 * len(sides)) as (seconds, difference):
+        medians = [statistics.median(took.get((one.method, run.seed), 0.0) for run in one.runs) for one in sides]
+        bars = seconds.barh(places, medians, color=["#507080" if one.versus is None else "#3366aa" for one in sides])
+        said = [
+            f"{one:,.0f}" + (f" · {side.versus}" if side.versus else "")
+            for one, side in zip(medians, sides, strict=True)
+        ]
+        seconds.bar_label(bars, said, padding=3, fontsize=8)
+        if min(medians, default=0.0) > 0:
+            seconds.set_xscale("log")
+            seconds.set_xlim(right=max(medians) * 6)
+        seconds.set_xlabel("seconds" if options.lm else "simulated seconds")
+        seconds.set_yticks(places, [one.method for one in sides])
+        for place, one in enumerate(sides):
+            if one.versus is not None:
+                found, style = one.versus.difference, "full" if one.versus.comparable else "none"
+                difference.plot([found.low, found.high], [place, place], color="#3366aa")
+                difference.plot(found.mean, place, "o", color="#3366aa", fillstyle=style)
+        for value, style in ((0.0, "-"), (-MARGIN, "--")):
+            difference.axvline(value, color="#888888", linewidth=0.8, linestyle=style)
+        difference.set_xlabel("held-out minus the first's, 95 %")
+        difference.set_yticks([])
+        for axes in (seconds, difference):
+            axes.set_ylim(len(sides) - 0.4, -0.6)
