@@ -158,8 +158,9 @@ class Batches:
         """Return the next released turn, releasing a batch where the rule says so."""
         if not self._released:
             self._held = [turn for turn in self._held if not turn.future.done()]
-            again = self._again(free, target, now) if self._held else math.inf
-            if again > now:
+            if not self._held:
+                return math.inf
+            if (again := self._again(free, target, now)) > now:
                 return again
             self._release()
         return self._released.popleft()

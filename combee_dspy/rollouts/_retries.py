@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -75,7 +76,10 @@ async def again(
     def may_pass(error: BaseException) -> bool:
         return isinstance(error, InfrastructureFaultError) and error.retryable
 
-    retrying = tenacity.AsyncRetrying(
-        stop=lambda state: over, wait=wait, retry=tenacity.retry_if_exception(may_pass), reraise=True
-    )
+    retry = tenacity.retry_if_exception(may_pass)
+    retrying = tenacity.AsyncRetrying(stop=lambda state: over, wait=wait, retry=retry, sleep=_pause, reraise=True)
     return await retrying(one)
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)

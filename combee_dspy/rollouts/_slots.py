@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -224,7 +225,8 @@ class Slots:
 
     def _rejected_there(self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None) -> None:
         """Hear of a rejection in a worker thread."""
-        loop.call_soon_threadsafe(self._rejected, who, retry_after)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._rejected, who, retry_after)
 
     def _rejected(self, who: int, retry_after: float | None) -> None:
         self._limit.rejected(retry_after, time.monotonic(), who)

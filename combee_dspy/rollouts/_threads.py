@@ -72,7 +72,10 @@ class ThreadSession(ExecutorSession):
             del task, future, context, work
             if not self._woken:
                 self._woken = True
-                self._loop.call_soon_threadsafe(self._deliver)  # type: ignore[union-attr]  # set before the first task
+                try:
+                    self._loop.call_soon_threadsafe(self._deliver)  # type: ignore[union-attr]  # set by the first task
+                except RuntimeError:  # the loop is closed: nobody waits any more
+                    return
 
     def _deliver(self) -> None:
         # The flag first: what ends from now on wakes the loop again.

@@ -1,0 +1,398 @@
+"""Slots: priorities, limits, retries and the books of all attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import dspy
+import pytest
+from dspy.lm15 import AuthError, RateLimitError, ServerError
+
+from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.records import CallUsage, Rollout
+from combee_dspy.rollouts import (
+    Adaptive,
+    Batching,
+    CallJob,
+    ExecutorSession,
+    Fixed,
+    InfrastructureFaultError,
+    Limit,
+    RolloutJob,
+    Slots,
+    Threads,
+    _retries,
+    patient,
+    queue_at_least,
+)
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
+
+
+class Steps(ExecutorSession):
+    """Work begins when it has a slot and ends when the test says so; rollouts end as scripted."""
+
+    def __init__(self, *script: Any) -> None:
+        self.begun: list[Any] = []
+        self.ends: dict[Any, asyncio.Future[None]] = {}
+        self.script = list(script)
+        self.closed = False
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        name = work()
+        self.begun.append(name)
+        self.ends[name] = asyncio.get_running_loop().create_future()
+        await self.ends[name]
+        return name
+
+    async def rollout(self, job: RolloutJob) -> Rollout:
+        self.begun.append(job.example_id)
+        await asyncio.sleep(0)
+        step = self.script.pop(0) if self.script else 1.0
+        if isinstance(step, Exception):
+            raise step
+        return Rollout(job.example_id, step, usage=(CallUsage("task", "m", calls=1, prompt_tokens=1),))
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def job(name: str = "id", **given: Any) -> RolloutJob:
+    return RolloutJob(dspy.Predict("question -> answer"), dspy.Example(), name, len, **given)
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def slotted(
+    test: Callable[[Slots, Steps], Awaitable[None]], *script: Any, limit: Limit | None = None, **given: Any
+) -> Slots:
+    async def main() -> Slots:
+        session = Steps(*script)
+        slots = Slots(session, limit or Fixed(1), **given)
+        await test(slots, session)
+        await slots.close()
+        assert session.closed
+        return slots
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(_retries, "_pause", lambda seconds: asyncio.sleep(0))
+
+
+def test_most_urgent_goes_first_and_equals_by_arrival():
+    async def test(slots: Slots, session: Steps) -> None:
+        wanted = [("first", (9,)), ("late", (2, 0)), ("a", (1, 5)), ("b", (1, 5)), ("urgent", (0,))]
+        tasks = [asyncio.ensure_future(slots.run(lambda name=name: name, priority)) for name, priority in wanted]
+        for name in ("first", "urgent", "a", "b", "late"):
+            await settle()
+            assert session.begun[-1] == name
+            assert slots.in_flight == 1
+            session.ends[name].set_result(None)
+        assert await asyncio.gather(*tasks) == [name for name, _ in wanted]
+
+    slotted(test)
+
+
+def test_no_more_than_the_limit_are_in_flight():
+    async def test(slots: Slots, session: Steps) -> None:
+        tasks = [asyncio.ensure_future(slots.run(lambda n=n: n, (0,))) for n in range(7)]
+        await settle()
+        assert (session.begun, slots.capacity) == ([0, 1, 2], 3)
+        for number in range(7):
+            session.ends[number].set_result(None)
+            await settle()
+        await asyncio.gather(*tasks)
+
+    slotted(test, limit=Fixed(3))
+
+
+def test_cancelled_while_waiting_leaves_the_queue_and_gives_no_slot_away():
+    async def test(slots: Slots, session: Steps) -> None:
+        first, gone, last = (asyncio.ensure_future(slots.run(lambda n=n: n, (0,))) for n in "abc")
+        await settle()
+        gone.cancel()
+        await settle()
+        session.ends["a"].set_result(None)
+        await settle()
+        session.ends["c"].set_result(None)
+        assert await asyncio.gather(first, last) == ["a", "c"]
+        assert session.begun == ["a", "c"]
+        assert slots.in_flight == 0
+
+    slotted(test)
+
+
+def test_cancelled_in_the_moment_it_gets_its_slot_hands_it_on():
+    async def test(slots: Slots, session: Steps) -> None:
+        first, gone, last = (asyncio.ensure_future(slots.run(lambda n=n: n, (0,))) for n in "abc")
+        await settle()
+        session.ends["a"].set_result(None)
+        await first
+        gone.cancel()  # it has the slot, and has not run since
+        await settle()
+        session.ends["c"].set_result(None)
+        assert await last == "c"
+        assert slots.in_flight == 0
+
+    slotted(test)
+
+
+def test_closing_cancels_what_waits():
+    async def main() -> None:
+        session = Steps()
+        slots = Slots(session, Fixed(1))
+        first, waits = (asyncio.ensure_future(slots.run(lambda n=n: n, (0,))) for n in "ab")
+        await settle()
+        session.ends["a"].set_result(None)
+        await slots.close()
+        assert await first == "a"
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+    asyncio.run(main())
+
+
+def fault(**given: Any) -> InfrastructureFaultError:
+    usage = (CallUsage("task", "m", calls=1, errors=1),)
+    return InfrastructureFaultError("down", **{"retryable": True, "usage": usage, **given})
+
+
+def test_fault_in_passing_is_tried_again_and_its_usage_kept():
+    async def test(slots: Slots, session: Steps) -> None:
+        found = await slots.rollout(job(), (0,))
+        assert found.score == 1.0
+        assert found.usage == (CallUsage("task", "m", calls=3, errors=2, prompt_tokens=1),)
+
+    slotted(test, fault(), fault(), 1.0)
+
+
+def test_outage_ends_with_what_it_has_cost():
+    async def test(slots: Slots, session: Steps) -> None:
+        with pytest.raises(InfrastructureError) as caught:
+            await slots.rollout(job(), (0,))
+        assert caught.value.attempts == 3
+        assert caught.value.usage == (CallUsage("task", "m", calls=3, errors=3),)
+        with pytest.raises(InfrastructureError):
+            await slots.rollout(job(), (0,))
+        assert len(session.begun) == 4  # what cannot pass is tried once
+
+    slotted(test, fault(), fault(), fault(), fault(retryable=False))
+
+
+def test_failure_that_nobody_can_assign_is_scored_in_the_end():
+    scored = Rollout("id", -1.0, error="LMUnexpectedError: what", failed_in="service")
+
+    async def test(slots: Slots, session: Steps) -> None:
+        found = await slots.rollout(job(), (0,))
+        assert (found.score, found.failed_in) == (-1.0, "service")
+        assert found.usage[0].calls == 3
+
+    slotted(test, *(fault(rollout=scored) for _ in range(3)))
+
+
+def test_rejections_are_no_attempts_and_lower_an_adaptive_limit():
+    changes: list[tuple[int, str]] = []
+
+    async def test(slots: Slots, session: Steps) -> None:
+        found = await slots.rollout(job(), (0,))
+        assert found.score == 1.0
+        assert found.usage[0].calls == 13
+        assert slots.capacity < 8
+
+    rejections = [fault(rejected=True, retry_after=0.0) for _ in range(12)]
+    slotted(test, *rejections, 1.0, limit=Adaptive(8, 8), on_change=lambda *change: changes.append(change))
+    assert changes[0] == (7, "rejected")
+
+
+def test_nothing_goes_while_the_service_asks_to_wait():
+    class Held(Fixed):
+        held_until = float("inf")
+
+    async def test(slots: Slots, session: Steps) -> None:
+        task = asyncio.ensure_future(slots.run(lambda: "a", (0,)))
+        await settle()
+        assert session.begun == []
+        limit.held_until = 0.0
+        slots._wake()
+        await settle()
+        session.ends["a"].set_result(None)
+        assert await task == "a"
+
+    limit = Held(4)
+    slotted(test, limit=limit)
+
+
+def test_slots_adapt_to_more_than_they_start_with():
+    async def test(slots: Slots, session: Steps) -> None:
+        await asyncio.gather(*(slots.rollout(job(str(n)), (n,)) for n in range(50)))
+        assert slots.capacity > 2
+
+    slotted(test, limit=Adaptive(2, 64))
+
+
+def test_batches_wait_for_company():
+    async def test(slots: Slots, session: Steps) -> None:
+        first = asyncio.ensure_future(slots.rollout(job("a"), (1,)))
+        await settle()
+        assert session.begun == []
+        await asyncio.gather(first, slots.rollout(job("b"), (0,)))
+        assert session.begun == ["b", "a"]
+
+    slotted(test, limit=Fixed(4), batching=Batching(flush=queue_at_least(2)))
+
+
+def threaded(test: Callable[[Slots], Awaitable[Any]], workers: int = 4, limit: Limit | None = None) -> Any:
+    async def main() -> Any:
+        slots = Slots(Threads().start(workers), limit or Fixed(workers))
+        try:
+            return await test(slots)
+        finally:
+            await slots.close()
+
+    return asyncio.run(main())
+
+
+def test_threads_run_work_in_the_callers_context_and_raise_its_errors():
+    def breaks() -> None:
+        raise KeyError("mine")
+
+    async def test(slots: Slots) -> None:
+        token = VARIABLE.set("mine")
+        found = await asyncio.gather(
+            *(slots.run(lambda: (VARIABLE.get(), threading.current_thread()), (0,)) for _ in range(40))
+        )
+        VARIABLE.reset(token)
+        assert {value for value, _ in found} == {"mine"}
+        assert len({thread for _, thread in found}) <= 4
+        assert threading.main_thread() not in {thread for _, thread in found}
+        with pytest.raises(KeyError, match="mine"):
+            await slots.run(breaks, (0,))
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await slots.run(lambda: next(iter(())), (0,))
+
+    threaded(test)
+
+
+def test_closed_session_has_ended_its_threads_and_takes_no_more():
+    async def main() -> None:
+        session = Threads().start(3)
+        before = threading.active_count()
+        await asyncio.gather(*(session.run(lambda: None) for _ in range(3)))
+        await session.close()
+        await session.close()
+        assert threading.active_count() == before
+        with pytest.raises(RuntimeError, match="closed"):
+            await session.run(lambda: None)
+
+    asyncio.run(main())
+
+
+def test_closing_waits_for_a_thread_whose_awaiter_was_cancelled():
+    done: list[int] = []
+
+    async def main() -> None:
+        session = Threads().start(1)
+        running, release = threading.Event(), threading.Event()
+
+        def work() -> None:
+            running.set()
+            release.wait(10)
+            done.append(1)
+
+        task = asyncio.ensure_future(session.run(work))
+        await asyncio.to_thread(running.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        closing = asyncio.ensure_future(session.close())
+        await settle()
+        release.set()
+        await closing
+
+    asyncio.run(main())
+    assert done == [1]
+
+
+def real(scripted: Any, example: dspy.Example, reply: Any, attempts: int = 3, **given: Any) -> Any:
+    lm = scripted(reply, **given)
+
+    async def main() -> Any:
+        with dspy.context(lm=patient(lm)):
+            slots = Slots(Threads().start(2), Adaptive(8, 8), attempts=attempts)
+            try:
+                rollout = RolloutJob(dspy.Predict("question -> answer"), example, "id", lambda *_: 1.0)
+                return await slots.rollout(rollout, (0,)), slots.capacity, lm
+            finally:
+                await slots.close()
+
+    return asyncio.run(main())
+
+
+def test_rejected_call_waits_inside_its_rollout_and_lowers_the_limit(scripted, example):
+    reply = lambda prompt, attempt: RateLimitError("full", retry_after=0.0) if attempt <= 4 else "42"  # noqa: E731
+    rollout, capacity, lm = real(scripted, example, reply)
+
+    assert rollout.score == 1.0
+    assert [(row.calls, row.errors) for row in rollout.usage] == [(1, 0)]
+    assert lm.engine.attempts == 5
+    assert capacity == 7
+
+
+def test_transient_error_is_tried_again_as_a_rollout(scripted, example):
+    reply = lambda prompt, attempt: ServerError("down") if attempt == 1 else "42"  # noqa: E731
+    rollout, _, _ = real(scripted, example, reply)
+
+    assert [(row.calls, row.errors, row.prompt_tokens) for row in rollout.usage] == [(2, 1, 5)]
+    assert rollout.queue_seconds >= 0
+
+
+def test_bad_key_ends_the_run_at_once(scripted, example):
+    with pytest.raises(InfrastructureError, match="LMAuthError") as caught:
+        real(scripted, example, lambda *_: AuthError("who are you"))
+
+    assert caught.value.usage[0].errors == 1
+
+
+def called(scripted: Any, reply: Any, executor: Any = None, **given: Any) -> Any:
+    lm = scripted(reply)
+
+    async def main() -> Any:
+        slots = Slots((executor or Threads()).start(2), Fixed(2))
+        try:
+            signature = dspy.Signature("question -> answer")
+            return await slots.call(
+                CallJob(signature, {"question": "why"}, lm=lm, adapter=dspy.ChatAdapter(), **given), (0,)
+            )
+        finally:
+            await slots.close()
+
+    return asyncio.run(main()), lm
+
+
+def test_call_returns_the_prediction_in_its_role_at_its_temperature(scripted):
+    answer, lm = called(scripted, lambda *_: "because", role="reflector", temperature=0.7)
+
+    assert answer.outcome.answer == "because"
+    assert [(row.role, row.calls) for row in answer.usage] == [("reflector", 1)]
+    assert lm.engine.requests[0].config.temperature == 0.7
+
+
+def test_answer_that_does_not_parse_is_asked_for_once_more_and_then_failed(scripted):
+    # ChatAdapter itself asks again in JSON.
+    second, _ = called(scripted, lambda prompt, attempt: "nothing\0" if attempt <= 2 else "because")
+    failed, lm = called(scripted, lambda *_: "nothing\0")
+
+    assert second.outcome.answer == "because"
+    assert second.usage[0].calls == 3
+    assert failed.outcome.error.startswith("AdapterParseError")
+    assert failed.usage[0].calls == lm.engine.attempts == 4
