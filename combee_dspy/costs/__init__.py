@@ -1,9 +1,8 @@
 """What a run costs: prices, who a call is made for, exact metering of LM calls, and sums over the journal's usage."""
 
 from combee_dspy.costs._costs import Costs, CostTotals, Sums, Tariff, merged, totals
-from combee_dspy.costs._meter import Meter, metered
+from combee_dspy.costs._meter import Meter, metered, role_scope
 from combee_dspy.costs._prices import Price, price_of
-from combee_dspy.costs._roles import role_scope
 
 __all__ = [
     "CostTotals",

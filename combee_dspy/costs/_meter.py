@@ -14,10 +14,12 @@ import dspy
 from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 
 from combee_dspy.costs._costs import Tariff
-from combee_dspy.costs._roles import ROLE_SETTING
 from combee_dspy.records import CallUsage, Role
 
-__all__ = ["Meter", "metered"]
+__all__ = ["Meter", "metered", "role_scope"]
+
+# A setting of DSPy's: it goes where those go, into dspy.Parallel, dspy.asyncify and async tasks.
+_ROLE = "combee_role"
 
 _PICO = 10**12
 _PART = 2047
@@ -79,7 +81,7 @@ class Meter(BaseCallback):
     def settings(self) -> dict[str, Any]:
         """Return what to give to the ``dspy.context`` in which calls are to be counted."""
         settings = dspy.settings
-        found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks, self), ROLE_SETTING: None}
+        found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks, self), _ROLE: None}
         self._outer = settings.usage_tracker
         if not settings.track_usage:
             # DSPy honours track_usage=True only where no tracker is set; each call then brings this one along.
@@ -107,7 +109,7 @@ class Meter(BaseCallback):
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Open a call."""
         settings = dspy.settings
-        call = _Call(settings.get(ROLE_SETTING) or self.role, str(getattr(instance, "model", type(instance).__name__)))
+        call = _Call(settings.get(_ROLE) or self.role, str(getattr(instance, "model", type(instance).__name__)))
         self.lms[id(instance)] = instance
         tracker = settings.usage_tracker
         if isinstance(tracker, _Relay):
@@ -134,7 +136,7 @@ class Meter(BaseCallback):
         if call is not None:
             _hear(call, usage_entry)
         else:  # an LM whose calls DSPy's callbacks do not hear
-            call = _Call(dspy.settings.get(ROLE_SETTING) or self.role, lm)
+            call = _Call(dspy.settings.get(_ROLE) or self.role, lm)
             _hear(call, usage_entry)
             self._count(call, 0.0, failed=False, gpu_seconds=None)
 
@@ -255,6 +257,12 @@ class _ForLMs(list[Any]):
         if isinstance(instance, _NO_LM):
             return found
         return [*found, *self._meters]
+
+
+def role_scope(role: Role) -> AbstractContextManager[None]:
+    """Name the role of every LM call made inside the ``with`` block; the innermost counts."""
+    scope: AbstractContextManager[None] = dspy.context(**{_ROLE: role})
+    return scope
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from combee_dspy.rollouts._codec import (
 )
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
 from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, queue_at_least, variance_below, waited
+from combee_dspy.rollouts._garbage import rarely_collected
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
 from combee_dspy.rollouts._limits import Dispatch, Fixed, Limit, Outcome
-from combee_dspy.rollouts._lms import another_draw, draw_again, lms_of, predictors_of, repeats_itself
+from combee_dspy.rollouts._lms import lms_of, predictors_of
 from combee_dspy.rollouts._patient import patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Slots
@@ -47,14 +48,12 @@ __all__ = [
     "Slots",
     "ThreadSession",
     "Threads",
-    "another_draw",
     "arun_call",
     "arun_rollout",
     "at_once",
     "decode_answer",
     "decode_rollout",
     "decode_value",
-    "draw_again",
     "encode_answer",
     "encode_rollout",
     "encode_value",
@@ -65,8 +64,8 @@ __all__ = [
     "patient_program",
     "predictors_of",
     "queue_at_least",
+    "rarely_collected",
     "read_score",
-    "repeats_itself",
     "run_call",
     "run_rollout",
     "takes_trace",

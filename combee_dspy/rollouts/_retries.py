@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -33,7 +32,11 @@ def pause_after(retry_after: float | None, count: int) -> float:
 
 
 async def again(
-    attempt: Callable[[], Awaitable[T]], first: InfrastructureFaultError, attempts: int, started: float
+    attempt: Callable[[], Awaitable[T]],
+    first: InfrastructureFaultError,
+    attempts: int,
+    started: float,
+    pause: Callable[[float], Awaitable[None]],
 ) -> T:
     """Carry out an effect again, after its first attempt has failed.
 
@@ -46,6 +49,7 @@ async def again(
         first: What the first has raised.
         attempts: Attempts that may end with a fault that is no rejection, at least 1.
         started: When the first began, monotonic seconds.
+        pause: Waits so many seconds.
 
     Raises:
         InfrastructureFaultError: The last attempt's.
@@ -77,9 +81,5 @@ async def again(
         return isinstance(error, InfrastructureFaultError) and error.retryable
 
     retry = tenacity.retry_if_exception(may_pass)
-    retrying = tenacity.AsyncRetrying(stop=lambda state: over, wait=wait, retry=retry, sleep=_pause, reraise=True)
+    retrying = tenacity.AsyncRetrying(stop=lambda state: over, wait=wait, retry=retry, sleep=pause, reraise=True)
     return await retrying(one)
-
-
-async def _pause(seconds: float) -> None:
-    await asyncio.sleep(seconds)

@@ -61,6 +61,7 @@ class Slots:
         self._numbers = itertools.count()
         self._flying = 0
         self._bell: asyncio.TimerHandle | None = None
+        self._pauses: dict[asyncio.Future[None], Priority] = {}
 
     @property
     def capacity(self) -> int:
@@ -107,6 +108,9 @@ class Slots:
         for turn in self._queue.waiting():
             if turn.priority[-1] == search:
                 turn.future.cancel()
+        for pause, priority in self._pauses.items():
+            if priority[-1] == search:
+                pause.cancel()
 
     async def close(self) -> None:
         """Cancel what waits, wait for what runs, and close the session."""
@@ -114,6 +118,8 @@ class Slots:
             self._bell.cancel()
         while isinstance(turn := self._queue.pop(1, 1, math.inf), Turn):
             turn.future.cancel()
+        for pause in self._pauses:
+            pause.cancel()
         await self.session.close()
 
     async def _bought(
@@ -130,11 +136,15 @@ class Slots:
             result, began = await self._once(work, priority, lane, group, tokens)
         except InfrastructureFaultError as fault:
             once = partial(self._once, work, priority, lane, group, tokens)
-            result, began = await self._again(once, fault, started)
+            result, began = await self._again(once, fault, started, priority)
         return replace(result, queue_seconds=began - started)
 
     async def _again(
-        self, once: Callable[[], Awaitable[tuple[R, float]]], first: InfrastructureFaultError, started: float
+        self,
+        once: Callable[[], Awaitable[tuple[R, float]]],
+        first: InfrastructureFaultError,
+        started: float,
+        priority: Priority,
     ) -> tuple[R, float]:
         spent = [first.usage]
 
@@ -146,12 +156,20 @@ class Slots:
                 raise
 
         try:
-            result, began = await again(attempt, first, self._attempts, started)
+            result, began = await again(attempt, first, self._attempts, started, partial(self._pause, priority))
         except InfrastructureFaultError as fault:
             if fault.rollout is None:
                 raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
             return replace(fault.rollout, usage=merged(*spent)), started  # type: ignore[return-value]  # only rollouts'
         return replace(result, usage=merged(*spent, result.usage)), began
+
+    async def _pause(self, priority: Priority, seconds: float) -> None:
+        pause = asyncio.ensure_future(asyncio.sleep(seconds))
+        self._pauses[pause] = priority
+        try:
+            await pause
+        finally:
+            del self._pauses[pause]
 
     async def _once(
         self, work: Callable[[], Awaitable[T]], priority: Priority, lane: str, group: int, tokens: int

@@ -87,10 +87,10 @@ class ThreadSession(ExecutorSession):
                 continue
             if error is None:
                 future.set_result(result)
-            elif isinstance(error, StopIteration):
-                future.set_exception(RuntimeError(f"the work raised {error!r}"))
-            else:
+            elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
+            else:  # what would end a loop, or look like a cancellation
+                future.set_exception(RuntimeError(f"the work raised {error!r}"))
         if self._closed is not None and not self._busy and not self._closed.done():
             self._closed.set_result(None)
 

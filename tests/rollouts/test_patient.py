@@ -17,12 +17,9 @@ from combee_dspy.costs import Tariff, metered
 from combee_dspy.rollouts import (
     _patient,
     _retries,
-    another_draw,
-    draw_again,
     lms_of,
     patient,
     patient_program,
-    repeats_itself,
     tell_rejected,
 )
 
@@ -167,23 +164,11 @@ class Two(dspy.Module):
         self.parts[1]._compiled = True
 
 
-def test_predictors_with_an_lm_of_their_own_are_made_patient_and_drawn_again(scripted):
+def test_predictors_with_an_lm_of_their_own_are_made_patient(scripted):
     program = Two()
     assert patient_program(program).parts[0].lm is None
     lm = program.parts[1].lm = scripted()
 
-    assert draw_again(program, 0).parts[1].lm is lm
-    first, second = (draw_again(program.deepcopy(), number).parts[1].lm.kwargs["rollout_id"] for number in (1, 2))
-    assert first != second
+    with dspy.context(lm=None):
+        assert lms_of(program) == [lm]
     assert type(patient_program(program).parts[1].lm) is _patient.PatientLM
-    assert another_draw(None, 3) is None
-
-
-def test_program_repeats_itself_only_where_every_lm_is_asked_at_temperature_zero(scripted):
-    program = Two()
-    program.parts[1].lm = scripted(temperature=0.0)
-    with dspy.context(lm=scripted()):
-        assert len(lms_of(program)) == 2
-        assert not repeats_itself(program)
-    with dspy.context(lm=scripted(temperature=0)):
-        assert repeats_itself(program)

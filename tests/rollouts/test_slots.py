@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import dspy
 import pytest
+import tenacity
 from dspy.lm15 import AuthError, RateLimitError, ServerError
 
 from combee_dspy.exceptions import InfrastructureError
@@ -28,6 +31,7 @@ from combee_dspy.rollouts import (
     _retries,
     patient,
     queue_at_least,
+    rarely_collected,
 )
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
@@ -86,7 +90,8 @@ def slotted(
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(_retries, "_pause", lambda seconds: asyncio.sleep(0))
+    monkeypatch.setattr(_retries, "pause_after", lambda retry_after, count: 0.0)
+    monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **given: lambda state: 0.0)
 
 
 def test_most_urgent_goes_first_and_equals_by_arrival():
@@ -160,6 +165,29 @@ def test_closing_cancels_what_waits():
             await waits
 
     asyncio.run(main())
+
+
+def test_one_search_can_take_back_what_waits_or_pauses_for_it(monkeypatch):
+    monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **given: lambda state: 1e6)
+
+    async def test(slots: Slots, session: Steps) -> None:
+        pausing = asyncio.ensure_future(slots.rollout(job(), (0, 7)))
+        while not session.begun or slots.in_flight:
+            await settle()
+        running, waiting, others = (
+            asyncio.ensure_future(slots.run(lambda n=n: n, (1, search))) for n, search in (("a", 7), ("b", 7), ("c", 8))
+        )
+        await settle()
+        slots.withdraw(7)
+        session.ends["a"].set_result(None)
+        await settle()
+        session.ends["c"].set_result(None)
+        assert await asyncio.gather(running, others) == ["a", "c"]
+        await settle()
+        assert pausing.cancelled()
+        assert waiting.cancelled()
+
+    slotted(test, fault())
 
 
 def fault(**given: Any) -> InfrastructureFaultError:
@@ -251,6 +279,10 @@ def test_batches_wait_for_company():
     slotted(test, limit=Fixed(4), batching=Batching(flush=queue_at_least(2)))
 
 
+def raising(error: type[BaseException]) -> None:
+    raise error
+
+
 def threaded(test: Callable[[Slots], Awaitable[Any]], workers: int = 4, limit: Limit | None = None) -> Any:
     async def main() -> Any:
         slots = Slots(Threads().start(workers), limit or Fixed(workers))
@@ -277,8 +309,9 @@ def test_threads_run_work_in_the_callers_context_and_raise_its_errors():
         assert threading.main_thread() not in {thread for _, thread in found}
         with pytest.raises(KeyError, match="mine"):
             await slots.run(breaks, (0,))
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await slots.run(lambda: next(iter(())), (0,))
+        for ending in (StopIteration, SystemExit, asyncio.CancelledError):
+            with pytest.raises(RuntimeError, match=ending.__name__):
+                await slots.run(partial(raising, ending), (0,))
 
     threaded(test)
 
@@ -396,3 +429,10 @@ def test_answer_that_does_not_parse_is_asked_for_once_more_and_then_failed(scrip
     assert second.usage[0].calls == 3
     assert failed.outcome.error.startswith("AdapterParseError")
     assert failed.usage[0].calls == lm.engine.attempts == 4
+
+
+def test_garbage_is_looked_for_less_often_for_a_while():
+    before = gc.get_threshold()
+    with rarely_collected():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
