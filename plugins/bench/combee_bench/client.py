@@ -221,16 +221,21 @@ def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
 
     from combee_dspy import Budget, Combee, Validation
 
+    lm = _lm(api_base, kind)
+    optimizer = Combee(
+        _metric,
+        budget=Budget(updates=1),
+        reflection_lm=lm,
+        num_threads=workers,
+        validation=Validation(probe=False),
+        tracker=(),
+    )
+
     def run(batch: Sequence[dspy.Example]) -> list[float]:
-        optimizer = Combee(
-            _metric, budget=Budget(updates=1), num_threads=workers, validation=Validation(probe=False), tracker=()
-        )
-        program: Any = optimizer.compile(
-            dspy.Predict("question -> answer"), trainset=list(batch[:3]), valset=list(batch)
-        )
+        student = dspy.Predict("question -> answer")
+        program: Any = optimizer.compile(student, trainset=list(batch[:3]), valset=list(batch))
         return [program.combee_report.best_score] * len(batch)
 
-    lm = _lm(api_base, kind)
     with dspy.context(lm=lm):
         yield run
 

@@ -157,7 +157,7 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
     console = Console()
     if not console.is_terminal:
         # Nobody's window bounds a file.
-        console = Console(width=240)
+        console = Console(width=500)
     console.print(module.table(options, rows))
     if hasattr(module, "passed") and not module.passed(options, rows):
         raise typer.Exit(1)

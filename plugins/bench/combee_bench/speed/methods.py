@@ -13,7 +13,7 @@ from typing import Any
 import dspy
 from gepa.strategies.proposal_sampling import PxNSampling
 
-from combee_dspy.stopping import Budget
+from combee_dspy import Budget, Combee, Search, Validation
 
 __all__ = ["METHODS", "Method", "OneEpoch", "Terms"]
 
@@ -128,12 +128,7 @@ def _map_reduce(terms: Terms) -> Any:
     return _gepa(terms, reflection_minibatch_size=terms.examples, instruction_proposer=propose)
 
 
-def _combee(terms: Terms, *, updates: int | None = None, search: dict[str, Any] | None = None, **chosen: Any) -> Any:
-    from combee_dspy import Combee
-    from combee_dspy.options import Search, Validation
-
-    if search is not None:
-        chosen["search"] = Search(**search)
+def _combee(terms: Terms, *, updates: int | None = None, **chosen: Any) -> Any:
     if updates is not None:
         chosen["reflection_minibatch_size"] = -(-terms.examples // updates)
     return Combee(
@@ -148,7 +143,7 @@ def _combee(terms: Terms, *, updates: int | None = None, search: dict[str, Any] 
 
 
 def _kept(keep: Any, staleness: int) -> Callable[[Terms], Any]:
-    return partial(_combee, updates=_UPDATES, search={"keep": keep, "staleness": staleness})
+    return partial(_combee, updates=_UPDATES, search=Search(keep=keep, staleness=staleness))
 
 
 METHODS: Mapping[str, Method] = {

@@ -1,0 +1,101 @@
+"""The baseline contract: program, splits, budget, seed and LMs in; a program out."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import dspy
+
+from combee_bench.surroundings import versions_of
+from combee_dspy.benchmarks import LoadedBenchmark
+from combee_dspy.strategies import Strategy
+
+__all__ = ["Baseline", "BaselineTask", "Counting", "Found", "compiled"]
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTask:
+    """What a method is asked to do. DSPy's settings name the task LM while it does.
+
+    Attributes:
+        student: The program to start from; not to be changed.
+        rows: The benchmark: its metric, and training and validation rows. Held-out is not for methods.
+        reflection_lm: Writes.
+        budget: Rollouts that may be bought.
+        threads: Rollouts at once.
+        seed: The seed.
+    """
+
+    student: dspy.Module
+    rows: LoadedBenchmark
+    reflection_lm: dspy.LM
+    budget: int
+    threads: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a method found.
+
+    Attributes:
+        program: The program that it chose.
+        rollouts: Rollouts that it bought.
+        validation: Mean validation score of the program; ``None`` where the method does not say.
+        note: What it did otherwise than a reader would expect, as a sentence.
+    """
+
+    program: dspy.Module
+    rollouts: int
+    validation: float | None = None
+    note: str = ""
+
+
+class Baseline(Strategy):
+    """A method that is compared.
+
+    Attributes:
+        distributions: Whose versions are the method's version.
+    """
+
+    kind: ClassVar[str] = "baseline"
+    distributions: ClassVar[tuple[str, ...]] = ("dspy",)
+
+    @abstractmethod
+    def search(self, task: BaselineTask) -> Found:
+        """Search with the task's budget."""
+
+    def prepare(self) -> None:
+        """Load what the method needs: imports are no part of what is timed. By default nothing.
+
+        Raises:
+            MissingDistributionError: Something is not installed.
+        """
+
+    def versions(self) -> Mapping[str, str]:
+        """Return distribution to version: which implementation of the method this is."""
+        return versions_of(self.distributions)
+
+
+def compiled(optimizer: Any, task: BaselineTask) -> Any:
+    """Return what an optimizer makes of the task's student."""
+    train, validation = list(task.rows.train.examples), list(task.rows.validation.examples)
+    return optimizer.compile(task.student.deepcopy(), trainset=train, valset=validation)
+
+
+class Counting:
+    """A metric as DSPy's own optimizers reckon with it, a plain number, that counts how often it is asked."""
+
+    def __init__(self, metric: Callable[..., Any]) -> None:
+        self._metric = metric
+        # next() of a counter is atomic, which adding is not.
+        self._asked = itertools.count()
+        self.rollouts = 0
+
+    def __call__(self, gold: dspy.Example, pred: Any, trace: Any = None) -> float:
+        self.rollouts = max(self.rollouts, next(self._asked) + 1)
+        return float(self._metric(gold, pred, trace).score)

@@ -1,0 +1,50 @@
+"""Combee, by the defaults of its constructor."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from combee_bench.baselines._base import Baseline, BaselineTask, Found, compiled
+from combee_dspy import Budget, Combee, Validation
+from combee_dspy.strategies import parameters
+
+__all__ = ["CombeeBaseline", "CombeePlaybook"]
+
+
+@parameters
+class CombeeBaseline(Baseline):
+    """``Combee`` with the defaults of its constructor and a budget in rollouts."""
+
+    name: ClassVar[str] = "combee"
+    distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy", "gepa")
+
+    def search(self, task: BaselineTask) -> Found:
+        """Run ``Combee``."""
+        return _searched(task)
+
+
+@parameters
+class CombeePlaybook(Baseline):
+    """``Combee`` with ``artifact="playbook"``, a parallel scan and defaults otherwise."""
+
+    name: ClassVar[str] = "combee-playbook"
+    distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy")
+
+    def search(self, task: BaselineTask) -> Found:
+        """Run ``Combee`` over a playbook."""
+        return _searched(task, artifact="playbook", aggregator="parallel-scan")
+
+
+def _searched(task: BaselineTask, **chosen: Any) -> Found:
+    optimizer = Combee(
+        task.rows.metric,
+        budget=Budget(rollouts=task.budget),
+        reflection_lm=task.reflection_lm,
+        num_threads=task.threads,
+        seed=task.seed,
+        validation=Validation(probe=False),
+        **chosen,
+    )
+    program = compiled(optimizer, task)
+    report = program.combee_report
+    return Found(program, report.rollouts, report.best_score)
