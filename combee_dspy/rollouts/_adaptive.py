@@ -55,7 +55,7 @@ class Adaptive(Limit):
     """
 
     def __init__(self, start: int = START, ceiling: int = CEILING) -> None:
-        self.current = start
+        super().__init__(start)
         self._ceiling = ceiling
         self._flying = 0
         self._era = 0

@@ -7,14 +7,14 @@ import heapq
 import logging
 import math
 from collections import deque
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, flush_rule
 from combee_dspy.strategies import parameters
 
-__all__ = ["Batches", "Batching", "Plain", "Priority", "Queue", "Turn"]
+__all__ = ["Batches", "Batching", "Priority", "Queue", "Turn"]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -75,41 +75,18 @@ class Turn(NamedTuple):
     future: asyncio.Future[None]
 
 
-class Queue(Protocol):
-    """Waiting turns, in the order in which they are to go."""
-
-    def __len__(self) -> int:
-        """Return how many wait, perhaps with some that are no longer wanted."""
-        ...
-
-    def waiting(self) -> tuple[Turn, ...]:
-        """Return those that wait, in no stated order."""
-        ...
-
-    def push(self, turn: Turn) -> None:
-        """Add a turn."""
-        ...
-
-    def pop(self, free: int, target: int, now: float) -> Turn | float:
-        """Return the next turn; or the time at which to ask again, infinite for when something happens."""
-        ...
-
-    def heard(self, score: float) -> None:
-        """Hear of a rollout's score."""
-        ...
-
-
-class Plain:
-    """The most urgent goes as soon as there is a slot; implements :class:`Queue`."""
+class Queue:
+    """Waiting turns: the most urgent goes as soon as there is a slot."""
 
     def __init__(self) -> None:
         self._heap: list[Turn] = []
 
     def __len__(self) -> int:
+        """Return how many wait, perhaps with some that are no longer wanted."""
         return len(self._heap)
 
     def waiting(self) -> tuple[Turn, ...]:
-        """Return those that wait."""
+        """Return those that wait, in no stated order."""
         return tuple(self._heap)
 
     def push(self, turn: Turn) -> None:
@@ -117,15 +94,15 @@ class Plain:
         heapq.heappush(self._heap, turn)
 
     def pop(self, free: int, target: int, now: float) -> Turn | float:
-        """Return the next turn."""
+        """Return the next turn; or the time at which to ask again, infinite for when something happens."""
         return heapq.heappop(self._heap) if self._heap else math.inf
 
     def heard(self, score: float) -> None:
-        """Do nothing."""
+        """Hear of a rollout's score."""
 
 
-class Batches:
-    """Turns are released by a rule, and go from then on by their urgency; implements :class:`Queue`."""
+class Batches(Queue):
+    """Waiting turns that a rule releases; from then on they go by their urgency."""
 
     def __init__(self, options: Batching) -> None:
         self._options = options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -28,8 +27,8 @@ class Dispatch(NamedTuple):
     era: int = 0
 
 
-class Limit(ABC):
-    """Says how many effects may be in flight. Holds the state of one run; lives on one event loop.
+class Limit:
+    """Says how many effects may be in flight: as it stands, the same number at all times. Lives on one event loop.
 
     Times are of one monotonic clock. Whatever it says changes when effects run, never what they return.
 
@@ -39,19 +38,18 @@ class Limit(ABC):
         on_change: Called with the new limit and the reason after each change.
     """
 
-    current: int
-    held_until: float = 0.0
-    on_change: Callable[[int, str], None] | None = None
+    def __init__(self, current: int) -> None:
+        self.current = current
+        self.held_until = 0.0
+        self.on_change: Callable[[int, str], None] | None = None
 
-    @abstractmethod
     def started(self, lane: str, now: float) -> Dispatch:
         """Hear that an effect goes to the service; return what :meth:`ended` is to be given."""
+        return Dispatch(lane, now, self.current)
 
-    @abstractmethod
     def ended(self, dispatch: Dispatch, outcome: Outcome, now: float) -> None:
         """Hear that an effect ended."""
 
-    @abstractmethod
     def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
         """Hear that the service answered "too many requests" to an effect in flight.
 
@@ -63,23 +61,11 @@ class Limit(ABC):
 
 
 class Fixed(Limit):
-    """The same number at all times: what a user states who knows the service.
-
-    A refusal with ``Retry-After`` is the business of whoever repeats the call.
+    """What a user states who knows the service. A refusal is the business of whoever repeats the call.
 
     Args:
         slots: Effects in flight at once, at least 1.
     """
 
     def __init__(self, slots: int) -> None:
-        self.current = slots
-
-    def started(self, lane: str, now: float) -> Dispatch:
-        """Note nothing."""
-        return Dispatch(lane, now, self.current)
-
-    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float) -> None:
-        """Do nothing."""
-
-    def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
-        """Do nothing."""
+        super().__init__(slots)

@@ -16,7 +16,7 @@ from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts._base import ExecutorSession
-from combee_dspy.rollouts._batching import Batches, Batching, Plain, Priority, Queue, Turn
+from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
 from combee_dspy.rollouts._limits import Limit, Outcome
 from combee_dspy.rollouts._patient import REJECTED
@@ -56,7 +56,7 @@ class Slots:
         self._limit = limit
         limit.on_change = on_change
         self._attempts = attempts
-        self._queue: Queue = Plain() if batching is None else Batches(batching)
+        self._queue: Queue = Queue() if batching is None else Batches(batching)
         self._direct = batching is None
         self._numbers = itertools.count()
         self._flying = 0

@@ -243,9 +243,6 @@ def test_rejections_are_no_attempts_and_lower_an_adaptive_limit():
 
 
 def test_nothing_goes_while_the_service_asks_to_wait():
-    class Held(Fixed):
-        held_until = float("inf")
-
     async def test(slots: Slots, session: Steps) -> None:
         task = asyncio.ensure_future(slots.run(lambda: "a", (0,)))
         await settle()
@@ -256,7 +253,8 @@ def test_nothing_goes_while_the_service_asks_to_wait():
         session.ends["a"].set_result(None)
         assert await task == "a"
 
-    limit = Held(4)
+    limit = Fixed(4)
+    limit.held_until = float("inf")
     slotted(test, limit=limit)
 
 
