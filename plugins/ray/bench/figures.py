@@ -9,18 +9,17 @@ measured: DSPy's in the first load, DSPy's and 20 ms of Python a rollout in the 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import statistics
-import threading
 import time
-from contextlib import closing
 
 import dspy
 import ray
-from combee_dspy.costs import Ledger, LedgerRecorder
+from combee_dspy.costs import Tariff, totals
 from combee_dspy.hashing import row_hash
-from combee_dspy.rollouts import Threads, run_rollout
+from combee_dspy.rollouts import RolloutJob, Threads
 from dspy.lm15 import Message, Response, TextPart, Usage
 
 from combee_ray import Ray
@@ -55,35 +54,37 @@ def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
     return float(pred.answer == gold.answer)
 
 
-def measure(executor, program, examples, workers, kill_at=None):
-    """Return seconds, this process's CPU seconds, calls in the ledger, and how many rollouts were begun again."""
-    ledger = Ledger()
-    with LedgerRecorder(ledger).installed(), closing(executor.start(workers)) as session:
-        run = getattr(session, "run_rollout", run_rollout)
-        done = threading.Semaphore(0)
+async def measured(executor, program, examples, workers, kill_at):
+    session = executor.start(workers)
+    slots = asyncio.Semaphore(workers)
+    tariff, begun = Tariff(), 0
 
-        def one(example, counted=True):
-            rollout = run(program, example, row_hash(example), metric, 0.0)
-            if counted:
-                done.release()
-            return rollout
+    async def one(example):
+        nonlocal begun
+        async with slots:
+            begun += 1
+            if begun == kill_at:
+                os.kill(session.actors.pids()[0], signal.SIGKILL)
+            return await session.rollout(RolloutJob(program, example, row_hash(example), metric, tariff=tariff))
 
+    try:
         # Workers are up and hold the program before the clock starts.
-        warm = [session.submit(one, example, False) for example in examples[: 4 * workers]]
-        for future in warm:
-            future.result()
-        before = ledger.snapshot().total.calls
+        kill_at, wanted = None, kill_at
+        await asyncio.gather(*map(one, examples[: 4 * workers]))
+        kill_at = None if wanted is None else begun + wanted
         started, spent = time.perf_counter(), time.process_time()
-        futures = [session.submit(one, example) for example in examples]
-        if kill_at is not None:
-            for _ in range(kill_at):
-                done.acquire()
-            os.kill(session.actors.pids()[0], signal.SIGKILL)
-        rollouts = [future.result() for future in futures]
+        rollouts = await asyncio.gather(*map(one, examples))
         seconds, cpu = time.perf_counter() - started, time.process_time() - spent
-        calls = ledger.snapshot().total.calls - before
-        assert all(rollout.score == 1.0 for rollout in rollouts)
-        return seconds, cpu, calls, getattr(session, "repeated", 0)
+    finally:
+        await session.close()
+    assert all(rollout.score == 1.0 for rollout in rollouts)
+    calls = totals(usage for rollout in rollouts for usage in rollout.usage).total.calls
+    return seconds, cpu, calls, getattr(session, "repeated", 0)
+
+
+def measure(executor, program, examples, workers, kill_at=None):
+    """Return seconds, this process's CPU seconds, calls in the books, and how many rollouts were begun again."""
+    return asyncio.run(measured(executor, program, examples, workers, kill_at))
 
 
 def main():
@@ -127,7 +128,7 @@ def main():
             Ray(actors=given.actors), Thinking(0.02), examples, given.workers, kill_at=len(examples) // 3
         )
         print(f"20 ms of Python, one worker killed after a third: {len(examples) / taken:.0f} rollouts/s")
-        print(f"{again} begun again; {calls} calls in the ledger for {len(examples)} rollouts")
+        print(f"{again} begun again; {calls} calls in the books for {len(examples)} rollouts")
     ray.shutdown()
 
 

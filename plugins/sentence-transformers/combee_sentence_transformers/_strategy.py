@@ -6,10 +6,12 @@ import importlib.util
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from combee_dspy.diversity import Embedder, Vectors, unit_rows
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.strategies import parameters
+from pydantic import Field
 
 __all__ = ["SentenceTransformers"]
 
@@ -21,6 +23,7 @@ _lock = threading.Lock()
 _loaded: dict[tuple[str, str | None], Any] = {}
 
 
+@parameters
 class SentenceTransformers(Embedder):
     """Embeds with a sentence-transformers model, which knows that two words mean the same.
 
@@ -37,29 +40,11 @@ class SentenceTransformers(Embedder):
 
     name: ClassVar[str] = "sentence-transformers"
     MEASURED_THRESHOLDS: ClassVar[Mapping[str, float]] = {"all-MiniLM-L6-v2": 0.868}
-    """By the model's last name, as ``python -m combee_dspy.diversity.calibrate`` measured it."""
+    """By the model's last name, as :func:`combee_dspy.diversity.calibrate_threshold` measured it."""
 
-    def __init__(self, model: str = _DEFAULT, device: str | None = None, batch_size: int = 32) -> None:
-        self.model = model
-        self.device = device
-        self.batch_size = batch_size
-
-    def validate(self) -> None:
-        """Check the parameters, without loading the model.
-
-        Raises:
-            ArgumentTypeError: A parameter has another type.
-            ArgumentValueError: ``batch_size`` is below 1, or the package named in ``model`` is not there.
-        """
-        if not isinstance(self.model, str) or not self.model:
-            raise ArgumentTypeError("model", self.model, "is no name", f"Give {_DEFAULT!r}.")
-        if self.device is not None and not isinstance(self.device, str):
-            raise ArgumentTypeError("device", self.device, "is no name", 'Give "cpu", or leave it out.')
-        if type(self.batch_size) is not int:
-            raise ArgumentTypeError("batch_size", self.batch_size, "is no whole number", "Give 32.")
-        if self.batch_size < 1:
-            raise ArgumentValueError("batch_size", self.batch_size, "is below 1", "Give 32.")
-        _located(self.model)
+    model: Annotated[str, Field(min_length=1)] = _DEFAULT
+    device: str | None = None
+    batch_size: Annotated[int, Field(ge=1, strict=True)] = 32
 
     def threshold(self) -> float | None:
         """Return the measured threshold of a model that is known by its name; ``None`` for others."""
@@ -69,10 +54,8 @@ class SentenceTransformers(Embedder):
         """Return the model's sentence embeddings, scaled to length 1.
 
         Raises:
-            ArgumentTypeError: A parameter of this strategy has another type.
-            ArgumentValueError: A parameter of this strategy cannot be used, or the model cannot be loaded.
+            ArgumentValueError: The package named in ``model`` is not there, or the model cannot be loaded.
         """
-        self.validate()
         if not texts:
             return unit_rows([], 0)
         model = _model(self.model, self.device)

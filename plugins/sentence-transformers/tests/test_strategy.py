@@ -3,8 +3,9 @@ import pickle
 import numpy as np
 import pytest
 from combee_dspy import registry
-from combee_dspy.diversity import Diversity, calibrate_threshold
+from combee_dspy.diversity import Archive, Diversity, calibrate_threshold
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
+from lessons import LESSONS
 
 from combee_sentence_transformers import SentenceTransformers
 
@@ -40,16 +41,19 @@ def test_the_written_threshold_is_the_measured_one():
     name = "all-MiniLM-L6-v2"
     assert SentenceTransformers().threshold() == SentenceTransformers.MEASURED_THRESHOLDS[name]
     assert embedder().threshold() is None
-    found = calibrate_threshold(embedder())
-    assert found.threshold == pytest.approx(SentenceTransformers.MEASURED_THRESHOLDS[name], abs=0.01)
-    assert found.separation > 0.97
+    found = calibrate_threshold(embedder(), LESSONS)
+    assert found == pytest.approx(SentenceTransformers.MEASURED_THRESHOLDS[name], abs=0.03)
 
 
-def test_the_guard_runs_on_it():
-    guard = Diversity(embedder=embedder(), threshold=0.868).guard()
-    parent = "Answer the question.\n- Round the result to two decimals."
-    assert guard.judge(f"{parent}\n- Be sure to round the result to two decimals.", [parent])
-    assert guard.judge(f"{parent}\n- Look for the answer in tables first.", [parent]) is None
+def test_the_archive_runs_on_it():
+    archive = Archive(Diversity(embedder=embedder(), threshold=0.868))
+    parent = {"self": "Answer the question.\n- Round the result to two decimals."}
+
+    def refused(line):
+        return archive.refuses({"self": f"{parent['self']}\n- {line}"}, parent)
+
+    assert refused("Be sure to round the result to two decimals.")
+    assert refused("Look for the answer in tables first.") is None
 
 
 def test_a_loaded_model_is_not_a_part_of_the_strategy():
@@ -73,8 +77,8 @@ def test_a_loaded_model_is_not_a_part_of_the_strategy():
 )
 def test_wrong_parameters_are_refused_by_name(params, argument):
     with pytest.raises(ArgumentError) as caught:
-        SentenceTransformers(**params).validate()
-    assert caught.value.argument == argument
+        SentenceTransformers(**params).embed(["a"])
+    assert caught.value.argument.rpartition(".")[2] == argument
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):

@@ -132,15 +132,17 @@ class Graph:
 
     def _loss(self, rollout: Rollout, parameters: Mapping[str, Any]) -> Any:
         responses: dict[str, Any] = {}
-        for number, (name, (_, inputs, outputs)) in enumerate(zip(rollout.callers, rollout.trace, strict=False)):
-            if name not in parameters:
+        for number, call in enumerate(rollout.calls):
+            if call.predictor not in parameters:
                 continue
-            given, told = self._fields[name]
+            given, told = self._fields[call.predictor]
             question = textgrad.Variable(
-                _lines(inputs, given) or "(nothing)", requires_grad=False, role_description="input of the step"
+                _lines(call.inputs, given) or "(nothing)", requires_grad=False, role_description="input of the step"
             )
-            call = LLMCall(_Bought(_lines(outputs, told) or "(no answer)"), parameters[name])
-            responses[f"answer_{number}_of_{name}"] = call(question, response_role_description="answer of the step")
+            said = _lines(call.outputs or {}, told) or call.completion or "(no answer)"
+            answered = LLMCall(_Bought(said), parameters[call.predictor])
+            name = f"answer_{number}_of_{call.predictor}"
+            responses[name] = answered(question, response_role_description="answer of the step")
         if not responses:
             return None
         said = rollout.feedback or rollout.error or ""
@@ -151,7 +153,6 @@ class Graph:
         )
 
 
-def _lines(values: Any, names: Sequence[str]) -> str:
-    found = {name: values.get(name) for name in names} if hasattr(values, "get") else {}
-    kept = [f"{name}: {value}" for name, value in found.items() if value is not None]
-    return "\n".join(kept) or str(getattr(values, "completion_text", "") or "")
+def _lines(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    found = {name: values.get(name) for name in names}
+    return "\n".join(f"{name}: {value}" for name, value in found.items() if value is not None)

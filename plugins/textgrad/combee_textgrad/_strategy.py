@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Annotated, ClassVar
 
 import dspy
-from combee_dspy.baselines import Baseline, BaselineTask, Desk
-from combee_dspy.bounds import check_whole
-from combee_dspy.exceptions import ArgumentTypeError
+from combee_bench.baselines import Baseline, BaselineTask, Found
+from combee_dspy.hashing import row_hash
 from combee_dspy.records import Rollout
+from combee_dspy.rollouts import RolloutJob, run_rollout
+from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
+from pydantic import Field
 
 __all__ = ["TextGrad"]
 
 
+@parameters
 class TextGrad(Baseline):
     """Textual gradient descent with the ``textgrad`` package, as its prompt optimization does it.
 
@@ -35,56 +40,69 @@ class TextGrad(Baseline):
     name: ClassVar[str] = "textgrad"
     distributions: ClassVar[tuple[str, ...]] = ("dspy", "textgrad", "combee-dspy-textgrad")
 
-    def __init__(self, batch_size: int = 3, revert: bool = True, constraints: Sequence[str] = ()) -> None:
-        self.batch_size = batch_size
-        self.revert = revert
-        self.constraints = constraints
-
-    def validate(self) -> None:
-        """Check the parameters.
-
-        Raises:
-            ArgumentTypeError: ``constraints`` is no list of texts, or ``batch_size`` no whole number.
-            ArgumentValueError: ``batch_size`` is below 1.
-        """
-        check_whole("batch_size", self.batch_size, 1)
-        if isinstance(self.constraints, str) or not all(isinstance(one, str) for one in self.constraints):
-            raise ArgumentTypeError("constraints", self.constraints, "is no list of texts", 'Give ["Keep it short."].')
+    batch_size: Annotated[int, Field(ge=1)] = 3
+    revert: bool = True
+    constraints: tuple[str, ...] = ()
 
     def prepare(self) -> None:
         """Load textgrad, which takes seconds."""
         import combee_textgrad._graph  # noqa: F401
 
-    def search(self, task: BaselineTask, desk: Desk) -> dspy.Module | None:
+    def search(self, task: BaselineTask) -> Found:
         """Step until the budget is spent."""
         from combee_textgrad._graph import Engine, Graph
 
-        graph = Graph(task.program, Engine(task.reflection_lm), tuple(self.constraints))
-        program = task.program.deepcopy()
-        score = _mean(desk.evaluate(program, task.validation))
+        rows, desk = task.rows, _Desk(task)
+        graph = Graph(task.student, Engine(task.reflection_lm), self.constraints)
+        program = task.student.deepcopy()
+        score = desk.validated(program)
         order: list[int] = []
-        epoch = 0
-        while True:
+        epoch = unread = 0
+        # A step takes a minibatch and the validation of what it found.
+        while desk.bought + self.batch_size + len(rows.validation) <= task.budget:
             if not order:
-                order = list(range(len(task.train)))
+                order = list(range(len(rows.train)))
                 derive(task.seed, "textgrad", "epoch", epoch).shuffle(order)
                 epoch += 1
             batch, order = order[: self.batch_size], order[self.batch_size :]
-            rollouts = desk.evaluate(program, [task.train[number] for number in batch])
+            rollouts = desk.evaluated(program, [rows.train.examples[number] for number in batch])
             before = instructions_of(program)
             try:
                 after = graph.step(before, rollouts)
-            except IndexError as error:
+            except IndexError:
                 # textgrad's word for an optimizer that did not answer between its tags.
-                desk.trouble("textgrad", f"{type(error).__name__}: {error}"[:500])
+                unread += 1
                 continue
             if after == before:
                 continue
             child = with_instructions(program, after)
-            desk.proposed(program, child, "textual-gradient-descent")
-            found = _mean(desk.evaluate(child, task.validation))
+            found = desk.validated(child)
             if found >= score or not self.revert:
                 program, score = child, found
+        return Found(
+            program, desk.bought, score, f"{unread} answers of its optimizer could not be read" if unread else ""
+        )
+
+
+class _Desk:
+    """Buys rollouts, and counts them."""
+
+    def __init__(self, task: BaselineTask) -> None:
+        self._task = task
+        self.bought = 0
+
+    def evaluated(self, program: dspy.Module, examples: Sequence[dspy.Example]) -> list[Rollout]:
+        """Run a program on examples, in threads."""
+        jobs = [RolloutJob(program, example, row_hash(example), self._task.rows.metric) for example in examples]
+        self.bought += len(jobs)
+        with ThreadPoolExecutor(self._task.threads) as pool:
+            # DSPy keeps its settings in context variables.
+            return [future.result() for future in [pool.submit(copy_context().run, run_rollout, job) for job in jobs]]
+
+    def validated(self, program: dspy.Module) -> float:
+        """Return a program's mean score on the validation set."""
+        scores = [rollout.score for rollout in self.evaluated(program, self._task.rows.validation.examples)]
+        return sum(scores) / len(scores)
 
 
 def instructions_of(program: dspy.Module) -> dict[str, str]:
@@ -98,8 +116,3 @@ def with_instructions(program: dspy.Module, texts: Mapping[str, str]) -> dspy.Mo
     for name, predictor in copied.named_predictors():
         predictor.signature = predictor.signature.with_instructions(texts[name])
     return copied
-
-
-def _mean(rollouts: Sequence[Rollout]) -> float:
-    scores: list[Any] = [rollout.score for rollout in rollouts]
-    return sum(scores) / len(scores)

@@ -1,83 +1,46 @@
 import dspy
 import pytest
-from combee_dspy import registry
-from combee_dspy.baselines import BaselineTask
+from combee_bench.baselines import BaselineTask, baseline_names, build_baseline
+from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
+from combee_dspy.benchmarks import load_benchmark
 from combee_dspy.exceptions import ArgumentError
-from combee_dspy.lms import SimulatedConfig, SimulatedService, SimulatedTask
-from combee_dspy.records import Rollout
-from combee_dspy.testing._scripted_lm import ScriptedLM
+from combee_dspy.records import PredictorCall, Rollout
+from combee_dspy.testing import ScriptedLM
 
 from combee_textgrad import TextGrad
 
-
-def rows():
-    return [
-        dspy.Example(question=f"What is piece number {n} of kind {kind} worth today?", answer=f"{kind}{n}").with_inputs(
-            "question"
-        )
-        for n in range(9)
-        for kind in ("copper", "silver", "amber")
-    ]
-
-
-def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
-    right = str(getattr(pred, "answer", "")) == gold.answer
-    return dspy.Prediction(score=float(right), feedback=f"The answer to {gold.question} is {gold.answer}.")
+QUESTION = "What is piece number 0 of kind copper worth today?"
 
 
 def test_it_is_found_by_name():
-    assert registry.build("baseline", "textgrad") == TextGrad()
-
-
-def test_it_comes_from_this_distribution_and_loads():
-    found = [entry for entry in registry.installed() if entry.name == "textgrad"]
-    expected = [("baseline", "combee-dspy-textgrad", None)]
-    assert [(entry.kind, entry.distribution, entry.problem) for entry in found] == expected
+    assert "textgrad" in baseline_names()
+    assert build_baseline("textgrad") == TextGrad()
 
 
 def test_it_learns_what_a_service_can_learn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    examples = rows()
-    knowledge = SimulatedTask.from_examples(
-        examples, "question", "answer", key_of=lambda row: row["answer"].rstrip("0123456789"), base_rate=0.1
-    )
-    with SimulatedService(SimulatedConfig(time_scale=0.0), knowledge) as service:
-        result = TextGrad().run(
-            BaselineTask(
-                program=dspy.ChainOfThought("question -> answer"),
-                metric=metric,
-                train=tuple(examples[:12]),
-                validation=tuple(examples[12:18]),
-                heldout=tuple(examples[18:]),
-                task_lm=service.lm(),
-                reflection_lm=service.lm(),
-                budget=60,
-                threads=4,
-                probe=False,
-            )
-        )
-    assert result.heldout.low > 0
-    assert result.rollouts <= 60
-    assert set(result.versions) == {"dspy", "textgrad", "combee-dspy-textgrad", "combee-dspy"}
+    rows = load_benchmark("formula-mini", task="compute", train=24, validation=8, heldout=24)
+    with SimulatedService(SimulatedConfig(time_scale=0.0), benchmark_task(rows, base_rate=0.1)) as service:
+        with dspy.context(lm=service.lm()):
+            found = TextGrad().search(BaselineTask(rows.program(), rows, service.lm(), budget=80, threads=4, seed=0))
+            scores = []
+            for program in (rows.program(), found.program):
+                answers = [program(**example.inputs()) for example in rows.heldout.examples]
+                pairs = zip(rows.heldout.examples, answers, strict=True)
+                scores.append(sum(rows.metric(example, answer).score for example, answer in pairs))
+    assert scores[1] > scores[0]
+    assert 40 < found.rollouts <= 80
+    assert set(TextGrad().versions()) == {"dspy", "textgrad", "combee-dspy-textgrad"}
     assert not list(tmp_path.iterdir()), "textgrad's log of every prompt"
 
 
-def step(answer, instructions=None, rollout=None):
+def step(answer, rollout=None):
     from combee_textgrad._graph import Engine, Graph
 
-    program = dspy.Predict("question -> answer")
     lm = ScriptedLM(answer)
-    example = rows()[0]
-    done = rollout or Rollout(
-        "r",
-        example,
-        dspy.Prediction(answer="x"),
-        ((program, {"question": example.question}, dspy.Prediction(answer="x")),),
-        0.0,
-        "Use the shop's list.",
-        callers=("self",),
-    )
-    return Graph(program, Engine(lm)).step(instructions or {"self": "Say it."}, [done]), lm
+    call = PredictorCall("self", {"question": QUESTION}, {"answer": "x"})
+    done = rollout or Rollout("r", 0.0, "Use the shop's list.", calls=(call,))
+    return Graph(dspy.Predict("question -> answer"), Engine(lm)).step({"self": "Say it."}, [done]), lm
 
 
 def update_or_feedback(request):
@@ -90,7 +53,7 @@ def test_a_step_asks_for_a_gradient_per_edge_and_one_update():
     assert after == {"self": "Say it by the list."}
     loss_to_answer, answer_to_instruction, update = lm.requests
     assert "Use the shop's list." in loss_to_answer.last
-    assert rows()[0].question in answer_to_instruction.last
+    assert QUESTION in answer_to_instruction.last
     assert "Mention the list." in update.last
 
 
@@ -129,7 +92,7 @@ def test_an_empty_update_keeps_the_prompt():
 
 
 def test_a_rollout_without_a_call_teaches_nothing_and_costs_nothing():
-    after, lm = step(update_or_feedback, rollout=Rollout("r", rows()[0], None, (), 0.0, error="KeyError: x"))
+    after, lm = step(update_or_feedback, rollout=Rollout("r", 0.0, error="KeyError: x"))
     assert after == {"self": "Say it."}
     assert not lm.requests
 
@@ -144,5 +107,5 @@ def test_a_rollout_without_a_call_teaches_nothing_and_costs_nothing():
 )
 def test_wrong_parameters_are_refused_by_name(params, argument):
     with pytest.raises(ArgumentError) as caught:
-        TextGrad(**params).validate()
-    assert caught.value.argument == argument
+        TextGrad(**params)
+    assert caught.value.argument.startswith(f"TextGrad.{argument}")
