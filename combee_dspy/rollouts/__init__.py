@@ -16,7 +16,6 @@ from combee_dspy.rollouts._codec import (
 )
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
 from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, queue_at_least, variance_below, waited
-from combee_dspy.rollouts._garbage import rarely_collected
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
 from combee_dspy.rollouts._limits import Dispatch, Fixed, Limit, Outcome
 from combee_dspy.rollouts._lms import lms_of, predictors_of
@@ -64,7 +63,6 @@ __all__ = [
     "patient_program",
     "predictors_of",
     "queue_at_least",
-    "rarely_collected",
     "read_score",
     "run_call",
     "run_rollout",

@@ -48,29 +48,34 @@ class Purse:
     """Promises rollouts to updates before they begin, and costs to effects before they are sent.
 
     Rollouts are counted by what the search asks for, so an update knows before it
-    begins what is left, whatever was read from a journal or a cache. What an
-    effect will cost in calls, tokens or dollars is known afterwards only: it is
-    expected to cost what those of its kind have cost so far on average, and what
-    is in flight counts. Lives on the search's loop.
+    begins what is left, whatever was read from a journal or a cache. Of updates
+    that are under way the whole promise counts, however far they are: what is left
+    must not hang on how fast an update was. What an effect will cost in calls,
+    tokens or dollars is known afterwards only: it is expected to cost what those of
+    its kind have cost so far on average, and what is in flight counts. Lives on the
+    search's loop.
 
     Args:
         limits: The hard limits.
         earlier: What earlier parts of the run have cost.
         seconds: How long they took.
+        charged: Whether limits on cost and time are held; not where an earlier run's decisions are taken again.
 
     Attributes:
         spent: What effects have cost so far.
-        rollouts: Rollouts that were asked for so far.
-        by_step: The same by update; −1 for the seed's validation.
     """
 
-    def __init__(self, limits: Limits, earlier: Iterable[CallUsage] = (), seconds: float = 0.0) -> None:
+    def __init__(
+        self, limits: Limits, earlier: Iterable[CallUsage] = (), seconds: float = 0.0, *, charged: bool = True
+    ) -> None:
         self.limits = limits
         self.spent = Spent()
         self.spent.add(earlier)
-        self.rollouts = 0
-        self.by_step: defaultdict[int, int] = defaultdict(int)
-        self._promised: defaultdict[int, int] = defaultdict(int)
+        self._charged = charged
+        self._asked: dict[str, int] = {}
+        self._by_step: defaultdict[int, int] = defaultdict(int)
+        self._promised: dict[int, int] = {}
+        self._step = self._known = -1
         self._began = time.monotonic() - seconds
         self._kinds: dict[str, tuple[int, Spent]] = defaultdict(lambda: (0, Spent()))
         self._flying: dict[str, int] = defaultdict(int)
@@ -81,26 +86,44 @@ class Purse:
         return time.monotonic() - self._began
 
     @property
+    def rollouts(self) -> int:
+        """Rollouts that were asked for so far."""
+        return len(self._asked)
+
+    def look(self, step: int, known: int) -> None:
+        """Set whose view of the budget :attr:`room` is: update ``step``, which knows of those up to ``known``."""
+        self._step, self._known = step, known
+
+    @property
     def room(self) -> int | None:
         """Rollouts that are neither bought nor promised; ``None`` without a limit."""
         if self.limits.rollouts is None:
             return None
-        promised = sum(max(0, left) for left in self._promised.values())
-        return max(0, self.limits.rollouts - self.rollouts - promised)
+        under_way = sum(count for step, count in self._promised.items() if self._known < step < self._step)
+        return max(0, self.limits.rollouts - self.bought(self._known) - self._by_step[self._step] - under_way)
+
+    def bought(self, last: int, first: int = -1) -> int:
+        """Return the rollouts that some updates asked for and that no earlier one did; −1 is the student's validation.
+
+        Args:
+            last: The last of them.
+            first: The first of them.
+        """
+        return sum(count for step, count in self._by_step.items() if first <= step <= last)
 
     def promise(self, step: int, rollouts: int) -> None:
-        """Set rollouts aside for an update, at most as many as there is room for."""
-        self._promised[step] += rollouts
+        """Set rollouts aside for an update, beside those that it has asked for already."""
+        self._promised[step] = self._by_step[step] + rollouts
 
-    def settle(self, step: int) -> None:
-        """Give back what an update was promised and did not ask for."""
-        self._promised.pop(step, None)
-
-    def count(self, step: int) -> None:
-        """Note a rollout that an update asks for, and that nobody asked for before."""
-        self.rollouts += 1
-        self.by_step[step] += 1
-        self._promised[step] -= 1
+    def count(self, key: str, step: int) -> None:
+        """Note that an update asks for a rollout. It counts for the first update that does, whoever was faster."""
+        first = self._asked.get(key)
+        if first is not None and first <= step:
+            return
+        self._asked[key] = step
+        self._by_step[step] += 1
+        if first is not None:
+            self._by_step[first] -= 1
 
     def send(self, kind: str) -> None:
         """Grant one effect of a kind before it is sent.
@@ -123,6 +146,8 @@ class Purse:
         self.spent.add(usage)
 
     def _lacking(self, kind: str) -> str:
+        if not self._charged:
+            return ""
         if self.limits.seconds is not None and self.seconds >= self.limits.seconds:
             return f"{self.seconds:.0f} of {self.limits.seconds:g} seconds have passed"
         for name in ("calls", "tokens", "dollars", "gpu_seconds"):

@@ -15,7 +15,7 @@ import dspy
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
 from combee_dspy.journal import Cache, Journal
-from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints
+from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._checks import check_splits, check_student
 from combee_dspy.search._describe import describe, identity, result_of
@@ -77,7 +77,7 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="combee-search")
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True)
     thread.start()
     try:
         thread.join()
@@ -117,8 +117,14 @@ def open_shared(settings: Any, students: Sequence[dspy.Module], stack: ExitStack
     named = settings.num_threads
     most = named or (_ELASTIC if settings.executor.elastic else dspy.settings.num_threads or _START)
     limit = Fixed(most) if named else Adaptive(min(dspy.settings.num_threads or _START, most), most)
-    slots = Slots(settings.executor.start(most), limit, settings.executor.batching)
-    return Shared(journal, slots, Tariff(settings.costs), cache, most)
+    on_limit: list[Callable[[int, str], None]] = []
+
+    def changed(level: int, reason: str) -> None:
+        for hear in on_limit:
+            hear(level, reason)
+
+    slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
+    return Shared(journal, slots, Tariff(settings.costs), cache, most, on_limit)
 
 
 async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
@@ -139,7 +145,9 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     run = Run(task, shared, log, prints)
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     state, result = "failed", {}
-    with track(shared.journal.path, log.number, trackers):
+    shared.on_limit.append(lambda limit, reason: log.emit("limit", {"limit": limit, "reason": reason}))
+    patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
+    with track(shared.journal.path, log.number, trackers), dspy.context(lm=patient_lm):
         try:
             program, report = await run.compiled()
             state, result = "finished", result_of(report)

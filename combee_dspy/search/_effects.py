@@ -8,11 +8,13 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import dspy
 
 from combee_dspy.costs import Tariff, metered
+from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.journal import Cache, Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
@@ -110,9 +112,9 @@ class Effects:
         self._sees_trace = takes_trace(metric)
         self._decided = decided
         self._scrub = scrub
-        self._rollouts: dict[str, asyncio.Task[Rollout]] = {}
-        self._counted: set[str] = set()
-        self._flying: set[asyncio.Task[Any]] = set()
+        # What the journal cannot give back as it was; the rest of what has ended is read there.
+        self._kept: dict[str, Any] = {}
+        self._flying: dict[str, asyncio.Task[Any]] = {}
 
     def rollout(
         self, candidate: Candidate, row: Row, place: Place, *, lane: int = ROLLOUTS, replicate: int = 0
@@ -130,30 +132,19 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             InfrastructureError: The service kept failing.
         """
-        key = f"rollout/{candidate.id}/{row.split}/{row.hash[:16]}/{replicate}"
+        # A row is the same rollout in whichever split it stands; what counts against the budget is the search alone.
+        key = f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}"
         if not self._memoize:
             key = f"{key}/{place.purpose}/{place.step}"
-        task = self._rollouts.get(key)
-        if task is None:
-            if place.purpose != "heldout" and key not in self._counted:
-                # The held-out set is read after the search, beyond its budget.
-                self._counted.add(key)
-                self.purse.count(place.step)
-            task = self._rollouts[key] = self._keep_running(self._rolled(key, candidate, row, place, lane, replicate))
-        return asyncio.shield(task)
-
-    def forget(self, candidate: Candidate) -> None:
-        """Let go of the finished rollouts of a candidate; a later look finds their values in the journal."""
-        start = f"rollout/{candidate.id}/"
-        for key in [key for key, task in self._rollouts.items() if key.startswith(start) and task.done()]:
-            del self._rollouts[key]
+        if place.purpose != "heldout":
+            self.purse.count(key, place.step)
+        return self._once(key, lambda: self._rolled(key, candidate, row, place, lane, replicate))
 
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
     ) -> Rollout:
-        known = self.log.find(key)
-        if known is not None and (found := decode_rollout(known)) is not None:
-            return found
+        if (before := self._before(key, decode_rollout)) is not None:
+            return before
         program = self.programs.of(candidate, replicate)
         shared = None if self._cache is None else f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}"
         if shared is not None and self._cache is not None:
@@ -161,7 +152,8 @@ class Effects:
             if cached is not None and (found := decode_rollout(cached)) is not None:
                 await self.log.keep(self._effect(key, candidate, row, place, replicate, found, 0.0, usage=()))
                 return found
-        self.purse.send("rollout")
+        if place.purpose != "heldout":
+            self.purse.send("rollout")
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         job = RolloutJob(
@@ -171,11 +163,17 @@ class Effects:
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, (lane, max(place.step, 0), row.index, self._number))
             usage = rollout.usage
+        except InfrastructureError as error:
+            usage = error.usage
+            await self._lost(key, "rollout", place, "task", error)
+            raise
         finally:
-            self.purse.returned("rollout", usage)
+            if place.purpose != "heldout":
+                self.purse.returned("rollout", usage)
         effect = self._effect(key, candidate, row, place, replicate, rollout, started, usage=usage)
-        await self.log.keep(effect)
-        if shared is not None and self._cache is not None:
+        await self._keep(effect, rollout)
+        # What a service did says nothing of the rollout when another run asks for it.
+        if shared is not None and self._cache is not None and rollout.failed_in != "service":
             self._cache.keep(shared, effect.value)
         return rollout
 
@@ -231,11 +229,7 @@ class Effects:
         """
         where = "/".join(map(str, place))
         key = f"call/{step}/{where}/{role}/{_digest(signature, inputs, temperature)}"
-        known = self.log.find(key)
-        if known is not None and (found := decode_answer(known)) is not None:
-            return found.outcome
-        asked = self._asked(key, signature, inputs, place, role, step, temperature)
-        return await asyncio.shield(self._keep_running(asked))
+        return await self._once(key, lambda: self._asked(key, signature, inputs, place, role, step, temperature))
 
     async def _asked(
         self,
@@ -247,6 +241,8 @@ class Effects:
         step: int,
         temperature: float | None,
     ) -> dspy.Prediction | FailedCall:
+        if (before := self._before(key, decode_answer)) is not None:
+            return before.outcome
         self.purse.send("call")
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
@@ -254,6 +250,10 @@ class Effects:
         try:
             answer = await self.slots.call(job, (CALLS, max(step, 0), 0, self._number))
             usage = answer.usage
+        except InfrastructureError as error:
+            usage = error.usage
+            await self._lost(key, "call", Place(signature.__name__, step), role, error)
+            raise
         finally:
             self.purse.returned("call", usage)
         # Scrubbed once, here: whatever is made of an answer ends in files.
@@ -264,9 +264,27 @@ class Effects:
             error=error and self._scrub(error), started=started + answer.queue_seconds, ended=time.time(),
             queued=answer.queue_seconds, usage=usage,
         )  # fmt: skip
-        await self.log.keep(effect)
-        found = decode_answer(value)
-        return answer.outcome if found is None else found.outcome
+        found = decode_answer(value) or answer
+        await self._keep(effect, found)
+        return found.outcome
+
+    async def _paid_for_nothing(self, key: str, place: Place, error: InfrastructureError) -> None:
+        """Keep what attempts have cost that came to nothing; a resumed run tries again."""
+        now = time.time()
+        await self.log.keep(
+            Effect(
+                f"failed/{key}/{time.time_ns()}",
+                "failed",
+                None,
+                purpose=place.purpose,
+                step=place.step,
+                error=self._scrub(error.reason),
+                failed_in="service",
+                started=now,
+                ended=now,
+                usage=error.usage,
+            )  # fmt: skip
+        )
 
     async def work(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
         """Carry out a user's own function in a worker thread as one effect; it may call LMs.
@@ -278,12 +296,13 @@ class Effects:
             kind: The effect's kind.
             make: Returns JSON values.
         """
+        return await self._once(key, lambda: self._worked(key, place, role, kind, make))
+
+    async def _worked(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
         known = self.log.find(key)
         if known is not None:
             return known["value"]
-        return await asyncio.shield(self._keep_running(self._worked(key, place, role, kind, make)))
 
-    async def _worked(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
                 value = make()
@@ -325,26 +344,52 @@ class Effects:
         return self.log.usage()
 
     def known(self, place: str) -> Any | None:
-        """Return a decision of an earlier part of this run, or ``None`` where there is none."""
-        known = self.log.find(f"decision/{place}")
+        """Return a decision that was taken before, by this run or the one that it replays; ``None`` for none."""
+        key = f"decision/{place}"
+        known = self.log.find(key) or self._decided(key)
         return None if known is None else known["value"]
 
-    def _keep_running(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(work)
-        self._flying.add(task)
-        task.add_done_callback(self._landed)
-        return task
+    def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+        """Return an effect that is under way, or begin it; it goes on where whoever waits for it is cancelled."""
+        task = self._flying.get(key)
+        if task is None:
+            task = self._flying[key] = asyncio.ensure_future(make())
+            task.add_done_callback(partial(self._landed, key))
+        return asyncio.shield(task)
 
-    def _landed(self, task: asyncio.Task[Any]) -> None:
-        self._flying.discard(task)
+    def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
+        del self._flying[key]
         if not task.cancelled():
             task.exception()  # whoever awaits it hears of it; where nobody does any more, nobody needs to
+
+    def _before(self, key: str, decode: Callable[[Any], T | None]) -> T | None:
+        """Return what an effect returned before, as far as it can be had again."""
+        if key in self._kept:
+            kept: T = self._kept[key]
+            return kept
+        known = self.log.find(key)
+        return None if known is None else decode(known)
+
+    async def _keep(self, effect: Effect, result: Any) -> None:
+        await self.log.keep(effect)
+        if effect.value.get("partial"):
+            self._kept[effect.key] = result
+
+    async def _lost(self, key: str, kind: str, place: Place, role: Role, error: InfrastructureError) -> None:
+        """Enter into the books what attempts have cost that came to nothing; the effect itself is still to be had."""
+        now = time.time()
+        await self.log.keep(
+            Effect(
+                f"lost/{key}/{time.time_ns()}", kind, None, role, place.purpose, place.step, error=str(error),
+                failed_in="service", started=now, ended=now, usage=error.usage,
+            )
+        )  # fmt: skip
 
     async def drain(self) -> None:
         """Take back what waits for a slot, and commit what is in flight."""
         while self._flying:
             self.slots.withdraw(self._number)
-            await asyncio.wait(self._flying)
+            await asyncio.wait(self._flying.values())
 
 
 def _shown(example: dspy.Example) -> str:

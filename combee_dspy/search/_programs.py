@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.rollouts import fingerprint
+from combee_dspy.rollouts import fingerprint, patient_program
 from combee_dspy.search._candidates import Candidate
 
 __all__ = ["Programs", "another_draw", "repeats_itself"]
@@ -64,7 +64,7 @@ class Programs:
             program = self._build(candidate.texts)
             for predictor in program.predictors() if replicate else ():
                 predictor.lm = another_draw(predictor.lm, replicate)
-            self._programs[place] = program
+            self._programs[place] = patient_program(program)
             if len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(place)

@@ -22,7 +22,7 @@ from combee_dspy.lms import probe
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.operators import decode_fields, fields_key, visible
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import Slots
+from combee_dspy.rollouts import Slots, patient
 from combee_dspy.search._batches import Batches
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Candidate, Compilation, Row
@@ -57,6 +57,7 @@ class Shared:
         tariff: What LM calls are charged by.
         cache: Rollouts shared with other runs.
         workers: Effects in flight at most.
+        on_limit: Called with a new limit of the slots and the reason; each search adds its own.
     """
 
     journal: Journal
@@ -64,6 +65,7 @@ class Shared:
     tariff: Tariff
     cache: Cache | None
     workers: int
+    on_limit: list[Callable[[int, str], None]]
 
 
 class Run:
@@ -76,7 +78,7 @@ class Run:
         self.emit: Callable[..., None] = log.emit
         self.seed = Candidate(settings.artifact.seed(task.student))
         self.limits = _limits(task)
-        lms = lms_by_role(settings)
+        lms = {role: patient(lm) for role, lm in lms_by_role(settings).items()}
         require_countable(
             settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -31,7 +30,6 @@ from combee_dspy.rollouts import (
     _retries,
     patient,
     queue_at_least,
-    rarely_collected,
 )
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
@@ -427,10 +425,3 @@ def test_answer_that_does_not_parse_is_asked_for_once_more_and_then_failed(scrip
     assert second.usage[0].calls == 3
     assert failed.outcome.error.startswith("AdapterParseError")
     assert failed.usage[0].calls == lm.engine.attempts == 4
-
-
-def test_garbage_is_looked_for_less_often_for_a_while():
-    before = gc.get_threshold()
-    with rarely_collected():
-        assert gc.get_threshold()[0] > before[0]
-    assert gc.get_threshold() == before
