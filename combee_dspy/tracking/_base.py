@@ -25,7 +25,7 @@ class Follower(ABC):
         """Read what is new. Called about twice a second, and once more after the run's end."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of what it holds. Called once, after the last :meth:`follow` and where one has raised."""
+        """Let go of what it holds. Called once, after the last :meth:`follow` or where one has raised."""
 
 
 class Tracker(Strategy):

@@ -1,39 +1,40 @@
-"""Drives the followers of a run from one thread beside it."""
+"""Drives the followers of a run beside it, each on a thread of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from combee_dspy.journal import Reader
-from combee_dspy.lms.redact import scrub
-from combee_dspy.tracking._base import Follower, Tracker
+from combee_dspy.tracking._base import Tracker
+from combee_dspy.tracking._progress import Progress
+from combee_dspy.tracking._text import cleaner, one_line
 
 __all__ = ["default_trackers", "track"]
 
 _logger = logging.getLogger(__name__)
 
 _EVERY = 0.5
-_ENDING = 5.0  # seconds within which the last rows of a run are on disk: its writer commits what is waiting at once
+_ENDING = 5.0  # seconds within which the end of a run is on disk: its writer commits what is waiting at once
+_LONGEST = 30.0
 
 
 def default_trackers() -> tuple[Tracker, ...]:
     """Return who follows a run that names nobody: a display, where standard error is a terminal."""
-    from combee_dspy.tracking._progress import Progress
-
     return (Progress(),) if sys.stderr.isatty() else ()
 
 
-@contextmanager
-def track(path: Path, run: int, trackers: Sequence[Tracker]) -> Iterator[None]:
+class track:  # noqa: N801 - used as a statement: with track(…)
     """Let trackers follow a run while the body runs, and see its end after it.
 
-    They never slow the run and never break it: one that raises is reported once and left out from then on.
+    They never break the run: one that raises is reported once and left out from
+    then on. Leaving waits until they have read the run's end, 30 seconds at
+    most. ``with`` waits on the spot, ``async with`` leaves the event loop free meanwhile.
 
     Args:
         path: The journal's file.
@@ -43,66 +44,56 @@ def track(path: Path, run: int, trackers: Sequence[Tracker]) -> Iterator[None]:
     Raises:
         CombeeError: What a tracker needs is not installed; nothing has begun.
     """
-    for tracker in trackers:
-        tracker.check()
-    if not trackers:
-        yield
-        return
-    over = threading.Event()
-    thread = threading.Thread(target=_follow, args=(path, run, trackers, over), name="combee-tracking", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+
+    def __init__(self, path: Path, run: int, trackers: Sequence[Tracker]) -> None:
+        for tracker in trackers:
+            tracker.check()
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=_follow, args=(path, run, one, self._over), name=f"combee-{one.name}", daemon=True)
+            for one in trackers
+        ]
+
+    def __enter__(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        until = time.monotonic() + _LONGEST
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+            if thread.is_alive():
+                _logger.warning("%s is still busy with a run that is over, and is not waited for.", thread.name)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+        if self._threads:
+            await asyncio.to_thread(self.__exit__)
 
 
-def _follow(path: Path, run: int, trackers: Sequence[Tracker], over: threading.Event) -> None:
+def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> None:
     try:
         with Reader(path) as reader:
-            followers = [one for tracker in trackers if (one := _opened(tracker, reader, run)) is not None]
-            while followers and not over.wait(_EVERY):
-                followers = [one for one in followers if _followed(one)]
-            over.wait()
-            _wait_for_end(reader, run)
-            for follower in followers:
-                if _followed(follower):
-                    _closed(follower)
+            follower = tracker.open(reader, run)
+            try:
+                while not over.wait(_EVERY):
+                    follower.follow()
+                _wait_for_end(reader, run)
+                follower.follow()
+            finally:
+                follower.close()
+            if follower.where:
+                _logger.info("Tracker %r has recorded the run: %s", tracker.name, follower.where)
     except Exception as error:  # noqa: BLE001 - a fault of tracking must reach a person, and not the run
-        _report("Tracking", error)
-
-
-def _opened(tracker: Tracker, reader: Reader, run: int) -> Follower | None:
-    try:
-        return tracker.open(reader, run)
-    except Exception as error:  # noqa: BLE001 - see _follow
-        _report(f"Tracker {tracker.name!r}", error)
-        return None
-
-
-def _followed(follower: Follower) -> bool:
-    try:
-        follower.follow()
-    except Exception as error:  # noqa: BLE001 - see _follow
-        _report(type(follower).__name__, error)
-        _closed(follower)
-        return False
-    return True
-
-
-def _closed(follower: Follower) -> None:
-    try:
-        follower.close()
-    except Exception as error:  # noqa: BLE001 - see _follow
-        _report(type(follower).__name__, error)
+        said = one_line(cleaner()(f"{type(error).__name__}: {error}"), 300)
+        _logger.warning("Tracker %r has stopped following the run: %s", tracker.name, said)
 
 
 def _wait_for_end(reader: Reader, run: int) -> None:
     until = time.monotonic() + _ENDING
     while time.monotonic() < until and reader.rows("SELECT 1 FROM run WHERE id = ? AND state = 'running'", (run,)):
         time.sleep(0.01)
-
-
-def _report(who: str, error: Exception) -> None:
-    _logger.warning("%s has stopped following the run: %s", who, scrub(f"{type(error).__name__}: {error}")[:300])

@@ -1,0 +1,63 @@
+"""Texts that leave a run: without keys, on one line, not too long."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from combee_dspy.lms.redact import forms_of, mask, secret_variables
+
+__all__ = ["amount", "clean_values", "cleaner", "cut", "dollars", "one_line"]
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def cleaner() -> Callable[[str], str]:
+    """Return what takes out of a text the keys of this process and whatever is shaped as a key."""
+    return partial(mask, secrets=forms_of(secret_variables()))
+
+
+def clean_values(value: Any, clean: Callable[[str], str]) -> Any:
+    """Return JSON values with every text in them cleaned, and without control characters."""
+    if isinstance(value, str):
+        return _CONTROL.sub("\ufffd", clean(value))
+    if isinstance(value, Mapping):
+        return {clean_values(key, clean): clean_values(one, clean) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean_values(one, clean) for one in value]
+    return value
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most ``limit`` characters; one that was cut says so."""
+    return text if len(text) <= limit else f"{text[: limit - 2]} …"
+
+
+def one_line(text: str, limit: int) -> str:
+    """Return a text on one line, for a terminal: whatever a language model wrote, it moves no cursor."""
+    # Characters of format (Cf) turn the direction of what follows.
+    shown = "".join(
+        " " if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") else one for one in text[: limit * 4]
+    )
+    return cut(" ".join(shown.split()), limit)
+
+
+def amount(number: float) -> str:
+    """Return a count in at most five characters: ``950``, ``12.3k``, ``4.56M``."""
+    if number < 1000:
+        return f"{number:.0f}"
+    for unit in "kM":
+        number /= 1000
+        if number < 999.5:  # 999.7 would be rounded to 1e+03
+            return f"{number:.3g}{unit}"
+    return f"{number / 1000:.3g}G"
+
+
+def dollars(known: float | None, unpriced: int) -> str:
+    """Return dollars, and whether the price of some calls is not known."""
+    if not unpriced:
+        return f"${known or 0:.4f}"
+    return f"${known:.4f} and {amount(unpriced)} calls without a price" if known else "$ unknown"
