@@ -28,6 +28,7 @@ _EFFECT = (
     " score, error, failed_in, started, ended, queued, value, crc)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_VALUES = "SELECT key, value, crc FROM effect WHERE run = ?"
 _USAGE = "INSERT INTO usage SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM effect WHERE run = ? AND key = ?"
 _EVENT = "INSERT OR IGNORE INTO event(run, key, step, component, kind, at, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -95,6 +96,7 @@ class Journal:
 
         Raises:
             JournalMismatchError: The last run of this name has another identity.
+            JournalDamagedError: A value of an effect was changed on disk.
         """
         with Reader(self.path) as reader:
             found = reader.rows("SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,))
@@ -112,8 +114,9 @@ class Journal:
             ]
             if differs:
                 raise JournalMismatchError(str(self.path), differs)
+            # Before anything is written: what was changed on disk must stay as it is for whoever looks into it.
+            known = [_unchanged(self.path, *row) for row in reader.each(_VALUES, (number,))]
             self._write_now("UPDATE run SET state = 'running', finished = NULL WHERE id = ?", (number,))
-            known = [row["key"] for row in reader.rows("SELECT key FROM effect WHERE run = ?", (number,))]
         return RunLog(self, number, resumed=True, known=known)
 
     def _write_now(self, sql: str, parameters: tuple[Any, ...]) -> None:
@@ -149,11 +152,11 @@ class RunLog:
         self.journal = journal
         self.number = number
         self.resumed = resumed
-        self._known = frozenset(known)
+        self._known = set(known)
         self._reader = Reader(journal.path)
 
     def find(self, key: str) -> Any | None:
-        """Return the value of an effect of an earlier part of this run, or ``None``.
+        """Return the value of an effect that this run has committed, now or in an earlier part, or ``None``.
 
         Raises:
             JournalDamagedError: The value was changed on disk.
@@ -161,8 +164,7 @@ class RunLog:
         if key not in self._known:
             return None
         row = self._reader.rows("SELECT value, crc FROM effect WHERE run = ? AND key = ?", (self.number, key))[0]
-        if row["crc"] != checksum(key, row["value"]):
-            raise JournalDamagedError(str(self.journal.path), f"the value of effect {key!r} was changed")
+        _unchanged(self.journal.path, key, row["value"], row["crc"])
         return orjson.loads(row["value"])
 
     async def keep(self, effect: Effect) -> None:
@@ -172,6 +174,7 @@ class RunLog:
             JournalError: It could not be written.
         """
         await self.journal.writer.commit(self._statements(effect))
+        self._known.add(effect.key)
 
     def _statements(self, effect: Effect) -> list[Statement]:
         value = dump(effect.value)
@@ -219,6 +222,17 @@ class RunLog:
     def close(self) -> None:
         """Close the connection that looks effects up."""
         self._reader.close()
+
+
+def _unchanged(path: Path, key: str, value: str, crc: int) -> str:
+    """Return the key of an effect whose value is as it was written.
+
+    Raises:
+        JournalDamagedError: It is not.
+    """
+    if crc != checksum(key, value):
+        raise JournalDamagedError(str(path), f"the value of effect {key!r} was changed")
+    return key
 
 
 def _columns(usage: CallUsage) -> tuple[Any, ...]:

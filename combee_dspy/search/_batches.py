@@ -69,6 +69,11 @@ class Batches:
         left = len(self._train) - self.seen % len(self._train)
         return left if self._last is None else max(0, min(left, self._last - self.seen))
 
+    @property
+    def always(self) -> int:
+        """Rows that are in a minibatch beside those that are drawn, at most."""
+        return len(self._anchors)
+
     def decide(self, view: BatchView) -> BatchDecision:
         """Return the controller's decision, completed by what is known here."""
         call = self._capacity
@@ -91,7 +96,7 @@ class Batches:
         """Return the rows of the next minibatch.
 
         Args:
-            size: How many, anchors left out; at most :attr:`left`.
+            size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
             state: Returns gepa's state, for a sampler of the user's.
         """
         if self._sampler is not None:

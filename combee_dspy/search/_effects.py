@@ -15,6 +15,7 @@ import dspy
 
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Cache, Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
@@ -143,13 +144,13 @@ class Effects:
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
     ) -> Rollout:
-        if (before := self._before(key, decode_rollout)) is not None:
+        if (before := self._before(key, _rollout_of)) is not None:
             return before
         program = self.programs.of(candidate, replicate)
         shared = None if self._cache is None else f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}"
         if shared is not None and self._cache is not None:
             cached = self._cache.find(shared)
-            if cached is not None and (found := decode_rollout(cached)) is not None:
+            if cached is not None and (found := _rollout_of(cached)) is not None:
                 await self.log.keep(self._effect(key, candidate, row, place, replicate, found, 0.0, usage=()))
                 return found
         if place.purpose != "heldout":
@@ -165,7 +166,7 @@ class Effects:
             usage = rollout.usage
         except InfrastructureError as error:
             usage = error.usage
-            await self._lost(key, "rollout", place, "task", error)
+            await self._paid_for_nothing(key, place, error)
             raise
         finally:
             if place.purpose != "heldout":
@@ -252,7 +253,7 @@ class Effects:
             usage = answer.usage
         except InfrastructureError as error:
             usage = error.usage
-            await self._lost(key, "call", Place(signature.__name__, step), role, error)
+            await self._paid_for_nothing(key, Place(signature.__name__, step), error)
             raise
         finally:
             self.purse.returned("call", usage)
@@ -270,21 +271,12 @@ class Effects:
 
     async def _paid_for_nothing(self, key: str, place: Place, error: InfrastructureError) -> None:
         """Keep what attempts have cost that came to nothing; a resumed run tries again."""
-        now = time.time()
-        await self.log.keep(
-            Effect(
-                f"failed/{key}/{time.time_ns()}",
-                "failed",
-                None,
-                purpose=place.purpose,
-                step=place.step,
-                error=self._scrub(error.reason),
-                failed_in="service",
-                started=now,
-                ended=now,
-                usage=error.usage,
-            )  # fmt: skip
-        )
+        now, usage = time.time(), error.usage
+        effect = Effect(
+            f"failed/{key}/{time.time_ns()}", "failed", {}, purpose=place.purpose, step=place.step,
+            error=self._scrub(error.reason), failed_in="service", started=now, ended=now, usage=usage,
+        )  # fmt: skip
+        await self.log.keep(effect)
 
     async def work(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
         """Carry out a user's own function in a worker thread as one effect; it may call LMs.
@@ -375,21 +367,16 @@ class Effects:
         if effect.value.get("partial"):
             self._kept[effect.key] = result
 
-    async def _lost(self, key: str, kind: str, place: Place, role: Role, error: InfrastructureError) -> None:
-        """Enter into the books what attempts have cost that came to nothing; the effect itself is still to be had."""
-        now = time.time()
-        await self.log.keep(
-            Effect(
-                f"lost/{key}/{time.time_ns()}", kind, None, role, place.purpose, place.step, error=str(error),
-                failed_in="service", started=now, ended=now, usage=error.usage,
-            )
-        )  # fmt: skip
-
     async def drain(self) -> None:
         """Take back what waits for a slot, and commit what is in flight."""
         while self._flying:
             self.slots.withdraw(self._number)
             await asyncio.wait(self._flying.values())
+
+
+def _rollout_of(value: Mapping[str, Any]) -> Rollout | None:
+    """Return the rollout in an effect's value, which holds what people are shown beside it."""
+    return decode_rollout({name: part for name, part in value.items() if name != "inputs"})
 
 
 def _shown(example: dspy.Example) -> str:
@@ -399,10 +386,8 @@ def _shown(example: dspy.Example) -> str:
 
 
 def _digest(signature: type[dspy.Signature], inputs: Mapping[str, Any], temperature: float | None) -> str:
-    text = "\0".join(
-        (signature.instructions, repr(temperature), *(f"{name}\0{inputs[name]!r}" for name in sorted(inputs)))
-    )
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    text = canonical_json([signature.instructions, temperature, inputs])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _strings(value: Any, change: Callable[[str], str]) -> Any:

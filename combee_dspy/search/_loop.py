@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from combee_dspy.controllers import BatchView
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision, Reflection
 from combee_dspy.search._batches import Batches, decision_from, decision_to
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
@@ -34,7 +35,7 @@ class LoopSettings:
         staleness: Update i begins when update i − 1 − staleness is released.
         released_early: Whether an update is released when it has proposed, since the next parent does not hang on its
             validation; otherwise when it is committed.
-        verdict_lag: Updates after whose proposal a validation is surely known; what rules read is cut to that.
+        behind: Update i knows of the validations of updates up to i − behind, of those all and of no later one.
         rescue: Whether reflections that a scan does not cover are offered once more.
         workers: Effects that may be in flight at most.
         children: Children of an update.
@@ -43,7 +44,7 @@ class LoopSettings:
 
     staleness: int
     released_early: bool
-    verdict_lag: int
+    behind: int
     rescue: bool
     workers: int
     children: int
@@ -52,11 +53,23 @@ class LoopSettings:
 
 @dataclass(slots=True)
 class _Update:
-    """One update under way."""
+    """One update under way.
+
+    Attributes:
+        plan: What it runs.
+        parent: What it runs on.
+        proposed: Done when it has proposed.
+        gate: Done when it may commit: when every update that must not know of it has begun.
+        committed: Done when it is committed.
+        began: When it began, monotonic seconds.
+        started: The same, Unix time.
+        task: What carries it out.
+    """
 
     plan: Plan
     parent: Parent
     proposed: asyncio.Future[None]
+    gate: asyncio.Future[None]
     committed: asyncio.Future[None]
     began: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
@@ -67,7 +80,8 @@ class Loop:
     """Runs updates until a rule, a budget or an epoch ends it.
 
     Updates begin, propose and commit in the order of their numbers, whatever comes
-    first: given what effects return, the programs do not depend on the number of workers.
+    first, and what an update sees when it begins is a function of its number: given
+    what effects return, the programs do not depend on the number of workers.
 
     Args:
         effects: The way to the world.
@@ -79,7 +93,7 @@ class Loop:
         rule: When to stop; ``None`` where only limits do.
         settings: How updates follow each other.
         seed: The candidate that is the student itself.
-        after_commit: Called after each commit with what the update learned; may raise to end the run.
+        judge: Called with what each update learned, before it is committed; may raise to end the run.
     """
 
     def __init__(  # noqa: PLR0913 - one wiring point
@@ -94,7 +108,7 @@ class Loop:
         settings: LoopSettings,
         *,
         seed: Candidate,
-        after_commit: Callable[[Learned], Awaitable[None]],
+        judge: Callable[[Learned], Awaitable[None]],
     ) -> None:
         self._effects = effects
         self._learner = learner
@@ -105,12 +119,13 @@ class Loop:
         self._rule = rule
         self._settings = settings
         self._seed = seed
-        self._after_commit = after_commit
+        self._judge = judge
         self._seeding: asyncio.Task[Any] | None = None
         self._joining = asyncio.Lock()
-        self._updates: deque[_Update] = deque()
-        self._begun = 0
-        self._epoch_ends: list[tuple[int, int]] = []
+        self._updates: dict[int, _Update] = {}
+        self._epochs: list[int] = []
+        self._broken: asyncio.Future[None] | None = None
+        self._spent = False
         self._lost: dict[int, Learned] = {}
         limits = repr((effects.purse.limits, rule)).encode()
         self._limits = hashlib.blake2b(limits, digest_size=6).hexdigest()
@@ -119,61 +134,95 @@ class Loop:
         self.reason = ""
 
     async def run(self) -> None:
-        """Run updates until one of the reasons to stop holds; :attr:`reason` says which."""
+        """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
+
+        Raises:
+            ArgumentValueError: The budget does not even pay for the student's validation.
+        """
         rows = self._pool.rows_to_validate()
-        self._effects.purse.promise(-1, self._pool.size)
+        limits, cost = self._effects.purse.limits, len(rows) * self._pool.draws
+        if limits.rollouts is not None and limits.rollouts < cost:
+            self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
+        self._effects.purse.promise(-1, cost)
+        self._broken = asyncio.get_running_loop().create_future()
         self._seeding = asyncio.ensure_future(self._pool.validate(self._seed, rows, -1))
         try:
             if not self._parts.plain:
                 await self._join_seed()
-            await self._run_updates()
-            await self._join_seed()
-        except BudgetReached as reached:
-            self.reason = self.reason or str(reached)
+            await self._finished(await self._run_updates())
             await self._join_seed()
         finally:
-            for update in self._updates:
-                if update.task is not None:
-                    update.task.cancel()
-            tasks = [one.task for one in self._updates if one.task is not None]
+            tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
+            for task in tasks:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            _heard(self._broken)
         self._effects.log.emit("stopped", {"reason": self.reason}, single=True)
 
-    async def _run_updates(self) -> None:
-        waiting: deque[_Update] = deque()
-        while True:
-            while not self.reason and len(waiting) <= self._settings.staleness:
-                update = await self._begin(self._begun)
-                if update is None:
-                    break
-                self._begun += 1
-                waiting.append(update)
-            if not waiting:
-                break
-            oldest = waiting.popleft()
-            await self._ended(oldest.proposed if self._settings.released_early else oldest.committed)
-        for update in list(self._updates):
-            await self._ended(update.committed)
+    def _too_small(self, problem: str) -> NoReturn:
+        remedy = "Give a larger budget, or a smaller valset."
+        raise ArgumentValueError("budget", self._effects.purse.limits, problem, remedy)
 
-    async def _ended(self, released: asyncio.Future[None]) -> None:
-        """Wait for an update; a budget that ends it ends every later one."""
-        try:
-            await asyncio.shield(released)
-        except BudgetReached as reached:
-            if not self.reason:
-                step = next(
-                    one.plan.step for one in self._updates if one.proposed is released or one.committed is released
-                )
-                ended = {"step": step, "reason": str(reached)}
-                ended = await self._effects.decide(f"end/{self._limits}", lambda: ended, step=step)
-                self.reason = ended["reason"]
-            raise
+    async def _run_updates(self) -> tuple[int, str] | None:
+        """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
+        for step in itertools.count():
+            try:
+                await self._may_begin(step)
+                update = None if self._spent else await self._begin(step)
+            except BudgetReached as reached:
+                return step, str(reached)
+            if update is None:
+                return None
+            self._open(step + 1 - self._settings.behind)
+        return None
+
+    async def _may_begin(self, step: int) -> None:
+        """Wait for what update ``step`` knows of."""
+        how = self._settings
+        released, known = self._updates.get(step - 1 - how.staleness), self._updates.get(step - how.behind)
+        if released is not None:
+            await self._ended(released.proposed if how.released_early else released.committed)
+        if known is not None:
+            await self._ended(known.committed)
+            del self._updates[step - how.behind]
+        self._effects.purse.look(step, step - how.behind)
+
+    def _open(self, last: int) -> None:
+        """Let updates up to ``last`` commit."""
+        for step, update in self._updates.items():
+            if step <= last and not update.gate.done():
+                update.gate.set_result(None)
+
+    async def _ended(self, future: asyncio.Future[None]) -> None:
+        """Wait for an update; raise what it failed with, or what broke another one meanwhile."""
+        broken = self._broken
+        if broken is None:
+            raise RuntimeError("an update was waited for before the run began")
+        await asyncio.wait({future, broken}, return_when=asyncio.FIRST_COMPLETED)
+        await (broken if broken.done() else future)
+
+    async def _finished(self, end: tuple[int, str] | None) -> None:
+        """Let every update that began end, up to the first one that the budget ends: of that one nothing is kept."""
+        self._open(len(self._epochs))
+        for step, update in sorted(self._updates.items()):
+            try:
+                await self._ended(update.committed)
+            except BudgetReached as reached:
+                end = (step, str(reached))
+                break
+        if end is not None:
+            data = {"step": end[0], "reason": end[1]}
+            ended = await self._effects.decide(f"end/{self._limits}", lambda: data, step=end[0])
+            self.reason = ended["reason"]
 
     async def _join_seed(self) -> None:
         async with self._joining:
             if not self._pool.started and self._seeding is not None:
-                self._pool.join(self._seed, (), -1, await self._seeding)
-                self._effects.purse.settle(-1)
+                try:
+                    rollouts = await asyncio.shield(self._seeding)
+                except BudgetReached as reached:
+                    self._too_small(f"ends in the middle of the student's validation: {reached}")
+                self._pool.join(self._seed, (), -1, rollouts)
 
     async def _begin(self, step: int) -> _Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
@@ -181,41 +230,47 @@ class Loop:
         if self.reason:
             return None
         parent = await self._keeper.parent(step)
-        size = await self._size(step)
-        if size < 1:
+        self._epochs.append(int(self._batches.epochs))
+        rows = await self._rows(step)
+        if not rows:
             return None
-        rows = self._batches.draw(size, lambda: self._pool.state)
         self._effects.purse.promise(step, self._keeper.rollouts(len(rows)))
         self._keeper.sampled(parent, rows)
         plan = Plan(step, parent.candidate, parent.index, rows, parent.components, self._again(step))
         loop = asyncio.get_running_loop()
-        update = _Update(plan, parent, loop.create_future(), loop.create_future())
-        for future in (update.proposed, update.committed):
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        before = self._updates[-1] if self._updates else None
-        self._updates.append(update)
+        update = _Update(plan, parent, loop.create_future(), loop.create_future(), loop.create_future())
+        before = self._updates.get(step - 1)
+        self._updates[step] = update
         update.task = asyncio.ensure_future(self._update(update, before))
         return update
 
-    async def _size(self, step: int) -> int:
-        """Return how many rows the next minibatch has; 0, with a reason, where there is no room for one."""
+    async def _rows(self, step: int) -> Sequence[Row]:
+        """Return the next minibatch; none, with a reason, where there is no room for one."""
+        room = self._effects.purse.room
         if self._batches.samples_itself:
-            return 1
+            rows = self._batches.draw(0, lambda: self._pool.state)
+            fits = 0 if room is not None and self._keeper.rollouts(len(rows)) > room else len(rows)
+        else:
+            fits = await self._size(step, room)
+            rows = self._batches.draw(fits, lambda: self._pool.state) if fits else ()
+        if not fits:
+            self.reason = f"the budget leaves {room} rollouts, fewer than another update may take"
+        return rows if fits else ()
+
+    async def _size(self, step: int, room: int | None) -> int:
         view = BatchView(
             step, 0, workers=self._settings.workers, capacity=self._effects.slots.capacity,
-            remaining_rollouts=self._effects.purse.room, validation_size=self._pool.size,
-            children=self._settings.children, screen=self._settings.screen,
+            remaining_rollouts=room, validation_size=self._pool.size, children=self._settings.children,
+            screen=self._settings.screen,
         )  # fmt: skip
         made = await self._effects.decide(f"batch/{step}", lambda: decision_to(self._batches.decide(view)), step=step)
         decision = decision_from(made)
-        size, room = min(decision.size, self._batches.left), self._effects.purse.room
-        while room is not None and size and self._keeper.rollouts(size) > room:
+        size = min(decision.size, self._batches.left)
+        while room is not None and size and self._keeper.rollouts(size + self._batches.always) > room:
             size -= 1
-        if not size:
-            self.reason = f"the budget leaves {room} rollouts, fewer than another update may take"
-            return 0
-        self.decisions.append(decision)
-        self._effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
+        if size:
+            self.decisions.append(decision)
+            self._effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
         return size
 
     async def _reason_to_stop(self, step: int) -> str:
@@ -227,37 +282,33 @@ class Loop:
         limits = self._effects.purse.limits
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
-        if self._nothing_new():
+        if self._nothing_new(step - self._settings.behind):
             return "a whole epoch bought no new rollout: there is nothing more to learn here"
         if self._pool.started:
-            for stopper in self._parts.stoppers:
-                name = type(stopper).__name__
+            for place, stopper in enumerate(self._parts.stoppers):
                 stops = partial(_stops, stopper, self._pool.state)
-                if await self._effects.decide(f"stopper/{step}/{name}", stops, step=step):
-                    return f"stop callback {name}"
+                if await self._effects.decide(f"stopper/{step}/{place}", stops, step=step):
+                    return f"stop callback {type(stopper).__name__}"
         rule = self._rule
         if rule is None:
             return ""
         view = self._view(step)
         return await self._effects.decide(f"stop/{step}/{self._limits}", lambda: ask(rule, view) or "", step=step) or ""
 
-    def _nothing_new(self) -> bool:
-        """Return whether the last whole epoch, as far as it is committed, bought nothing."""
-        taken = sum(count for step, count in self._effects.purse.by_step.items() if step < self.committed)
-        epoch = int(self._batches.epochs)
-        if len(self._epoch_ends) <= epoch:
-            self._epoch_ends.append((self.committed, taken))
-        return len(self._epoch_ends) > 1 and self.committed > self._epoch_ends[-2][0] and (
-            self._epoch_ends[-1][1] == self._epoch_ends[-2][1]
-        )  # fmt: skip
+    def _nothing_new(self, known: int) -> bool:
+        """Return whether the last whole epoch that is committed bought nothing."""
+        now = int(self._batches.epochs)
+        past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
+        whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}
+        steps = [step for epoch, step in past if whole and epoch == max(whole)]
+        return bool(steps) and not self._effects.purse.bought(steps[-1], steps[0])
 
     def _view(self, step: int) -> RunView:
-        purse = self._effects.purse
-        known = (
-            step - 1 - self._settings.staleness - (self._settings.verdict_lag if self._settings.released_early else 0)
-        )
+        purse, known = self._effects.purse, step - self._settings.behind
+        # Before the first update is known, the student's validation may be there or not.
+        seen = known if known >= 0 or not self._parts.plain else -2
         return RunView(
-            rollouts=sum(count for made, count in purse.by_step.items() if made < self.committed),
+            rollouts=purse.bought(known),
             calls=purse.spent.calls,
             tokens=purse.spent.tokens,
             dollars=purse.spent.dollars,
@@ -265,7 +316,7 @@ class Loop:
             gpu_seconds=purse.spent.gpu_seconds,
             updates=step,
             epochs=self._batches.epochs,
-            validation_history=tuple(one for one in self._pool.history if one[0] <= known),
+            validation_history=tuple(one for one in self._pool.history if one[0] <= seen),
         )
 
     def _again(self, step: int) -> dict[str, tuple[Reflection, ...]]:
@@ -286,25 +337,35 @@ class Loop:
                 self._lost[plan.step] = learned
             update.proposed.set_result(None)
             checked = await self._keeper.check(learned, parent, proposed)
+            await self._judge(learned)
+            seconds = time.monotonic() - update.began
+            await update.gate
             if before is not None:
                 await asyncio.shield(before.committed)
             await self._keeper.commit(learned, parent, checked)
-            self._close(update, learned)
-            await self._after_commit(learned)
+            self._close(update, learned, seconds)
             update.committed.set_result(None)
         except BaseException as error:
-            for future in (update.proposed, update.committed):
-                if not future.done():
-                    if isinstance(error, asyncio.CancelledError):
-                        future.cancel()
-                    else:
-                        future.set_exception(error)
+            self._failed(update, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    def _close(self, update: _Update, learned: Learned) -> None:
-        plan, seconds = update.plan, time.monotonic() - update.began
-        self._effects.purse.settle(plan.step)
+    def _failed(self, update: _Update, error: BaseException) -> None:
+        """Tell whoever waits for an update what ended it."""
+        if isinstance(error, BudgetReached):
+            self._spent = True
+        elif not isinstance(error, asyncio.CancelledError) and self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
+        for future in (update.proposed, update.committed):
+            if not future.done():
+                if isinstance(error, asyncio.CancelledError):
+                    future.cancel()
+                else:
+                    future.set_exception(error)
+                    _heard(future)
+
+    def _close(self, update: _Update, learned: Learned, seconds: float) -> None:
+        plan = update.plan
         self.committed = plan.step + 1
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, [one.score for one in learned.rollouts])
@@ -313,8 +374,12 @@ class Loop:
             "started": update.started, "seconds": seconds, "skipped": learned.skipped,
         }  # fmt: skip
         self._effects.log.emit("update", data, step=plan.step, single=True)
-        while self._updates and self._updates[0].committed.done() and len(self._updates) > 1:
-            self._updates.popleft()
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """Note that a failure is known, whether or not somebody still waits for it."""
+    if future.done() and not future.cancelled():
+        future.exception()
 
 
 def _stops(stopper: Any, state: Any) -> bool:

@@ -15,6 +15,7 @@ from combee_dspy._private import AUTO_CANDIDATES, auto_budget, detailed_results,
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff, totals
 from combee_dspy.evaluation import Calibrator, check_roles_heard
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import CopyIndex, check_program, guard_notes
 from combee_dspy.hashing import row_hash
 from combee_dspy.journal import Cache, Journal, Reader, RunLog, journal_file
@@ -87,12 +88,13 @@ class Run:
         with Reader(shared.journal.path) as reader:
             receipts = earlier_receipts(reader)
             seconds = _earlier_seconds(reader, log.number)
-        self.purse = Purse(self.limits, log.usage() if log.resumed else (), seconds)
+        earlier = log.usage() if log.resumed else ()
+        self.purse = Purse(self.limits, earlier, seconds, charged=settings.search.replay is None)
         self.effects = Effects(
             log, shared.slots, programs, self.purse, metric=settings.metric_fn, failure_score=settings.failure_score,
             lms=lms, adapter=dspy.settings.adapter or dspy.JSONAdapter(), tariff=shared.tariff, cache=shared.cache,
-            memoize=settings.cache is not False, number=task.number, decided=_replayed(settings.search.replay),
-            scrub=lambda text: scrub(text, secrets),
+            memoize=settings.cache is not False, number=task.number,
+            decided=_replayed(settings.search.replay, task.name), scrub=lambda text: scrub(text, secrets),
         )  # fmt: skip
         rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
         self.parts = make_parts(settings, rng)
@@ -140,7 +142,7 @@ class Run:
         if schedule is None:
             return None
         # What is known for sure when the update begins, so that it never hangs on arrival.
-        known = [score for made, score in self.pool.history if made < step - self.task.settings.search.staleness]
+        known = [score for made, score in self.pool.history if made <= step - self.behind]
         best = max(range(len(known)), key=lambda place: known[place], default=0)
         return float(schedule.at(step, max(0, len(known) - 1 - best)))
 
@@ -182,6 +184,12 @@ class Run:
         )  # fmt: skip
 
     @property
+    def behind(self) -> int:
+        """How many updates the validations that an update knows of are behind it."""
+        settings = self.task.settings
+        return 1 + settings.search.staleness + (settings.search.lag if settings.keeps == "trunk" else 0)
+
+    @property
     def children(self) -> int:
         """Children of an update."""
         settings = self.task.settings
@@ -219,16 +227,16 @@ class Run:
             epochs=self.limits.epochs, capacity=settings.aggregator.capacity(),
         )  # fmt: skip
         how = LoopSettings(
-            staleness=settings.search.staleness, released_early=trunk, verdict_lag=settings.search.lag,
+            staleness=settings.search.staleness, released_early=trunk, behind=self.behind,
             rescue=settings.search.rescue, workers=self.shared.workers, children=0 if trunk else self.children,
             screen=None if trunk else settings.search.screen,
         )  # fmt: skip
         return Loop(
             self.effects, self.learner, self.keeper, self.pool, batches, self.parts, settings.budget, how,
-            seed=self.seed, after_commit=self._after_commit,
+            seed=self.seed, judge=self._judge,
         )  # fmt: skip
 
-    async def _after_commit(self, learned: Learned) -> None:
+    async def _judge(self, learned: Learned) -> None:
         """Hold the metric against its reference, or against the model that proposes."""
         settings = self.task.settings
         if self.calibrator is None:
@@ -340,11 +348,16 @@ def _earlier_seconds(reader: Reader, run: int) -> float:
     return seconds
 
 
-def _replayed(place: str | None) -> Callable[[str], Any | None]:
+def _replayed(place: str | None, name: str) -> Callable[[str], Any | None]:
     """Return what looks up the decisions of an earlier run."""
     if place is None:
         return lambda _: None
     with Reader(journal_file(place)) as reader:
-        rows = reader.rows("SELECT key, value FROM effect WHERE kind = 'decision'")
+        runs = [row["id"] for row in reader.rows("SELECT id FROM run WHERE name = ? ORDER BY id", (name,))]
+        if not runs:
+            remedy = "Give the log_dir of an earlier run of this task."
+            raise ArgumentValueError("search.replay", place, f"holds no run named {name!r}", remedy)
+        sql = "SELECT key, value FROM effect WHERE run = ? AND kind = 'decision'"
+        rows = reader.rows(sql, (runs[-1],))
     found = {row["key"]: orjson.loads(row["value"]) for row in rows}
     return found.get
