@@ -1,0 +1,169 @@
+"""What a run amounts to for MLflow: parameters before it, metrics by update, a description after it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from combee_dspy.journal import Reader
+from combee_dspy.tracking._queries import costs_of
+from combee_dspy.tracking._sql import RUNS
+from combee_dspy.tracking._text import cut, dollars
+
+__all__ = ["MAX_PARAM", "MAX_TAG", "description", "end_metrics", "params", "update_metrics"]
+
+MAX_PARAM = 6_000
+"""Characters of a parameter's value that MLflow keeps; it cuts the rest without a word."""
+
+MAX_TAG = 8_000
+"""Characters of a tag's value, and of a run's description."""
+
+_NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
+_LONGEST_NAME = 100
+
+
+def params(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what was decided before a run, in the groups ``run/``, ``strategy/``, ``model/`` and so on.
+
+    Args:
+        row: The run's row in the journal.
+    """
+    about = json.loads(row["description"])
+    groups = {"specs": "strategy", "models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
+    found = {"run/name": row["name"], "run/seed": str(row["seed"])}
+    for name, value in about.items():
+        group = groups.get(name)
+        inside = {name: value} if group is None else dict(value)
+        for key, one in inside.items():
+            text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            found[f"{group or 'run'}/{_named(key)}"] = text
+    return {name: cut(text, MAX_PARAM) for name, text in found.items()}
+
+
+def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: int) -> dict[str, float]:
+    """Return the metrics of one update that is over.
+
+    Sums are over all updates up to this one. The same bounds give the same
+    figures, however much the journal has grown since.
+
+    Args:
+        reader: Of the journal.
+        run: The run's id.
+        step: The update.
+        event: Events with a larger id are not read.
+        effect: Effects with a larger id are not read.
+    """
+    found: dict[str, float] = defaultdict(float)
+    scores: dict[str, list[float]] = defaultdict(list)
+    for row in reader.rows(
+        "SELECT * FROM event WHERE run = ? AND step <= ? AND id <= ? ORDER BY id", (run, step, event)
+    ):
+        data = json.loads(row["data"])
+        if row["kind"] == "validated" and data["score"] is not None:
+            _validated(found, data, of_step=row["step"] == step)
+        elif row["step"] == step:
+            _counted(found, scores, row["kind"], data)
+    sql = (
+        "SELECT purpose, count(*), avg(score), count(error), avg(ended - started), max(ended - started) FROM effect"
+        " WHERE run = ? AND kind = 'rollout' AND step = ? AND id <= ? AND purpose <> 'heldout' GROUP BY 1"
+    )
+    for purpose, count, score, errors, mean, longest in reader.rows(sql, (run, step, effect)):
+        found[f"rollouts/{purpose}"] = count
+        found[f"rollouts/{purpose}_errors"] = errors
+        found[f"latency/{purpose}_mean"], found[f"latency/{purpose}_max"] = mean, longest
+        if purpose in ("train", "screen") and score is not None:
+            found[f"train/{purpose}"] = score
+    sql = (
+        "SELECT u.role, sum(u.calls), sum(u.prompt_tokens + u.completion_tokens), total(u.dollars),"
+        " sum(CASE WHEN u.dollars IS NULL THEN u.calls ELSE 0 END)"
+        " FROM usage u JOIN effect e ON e.id = u.effect"
+        " WHERE e.run = ? AND e.step <= ? AND e.id <= ? AND e.purpose <> 'heldout' GROUP BY 1"
+    )
+    for role, calls, tokens, spent, unpriced in reader.rows(sql, (run, step, effect)):
+        found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = calls, tokens, spent
+        found["cost/dollars"] += spent
+        found["cost/unpriced_calls"] += unpriced
+    found.update({name: sum(values) / len(values) for name, values in scores.items()})
+    return {_named(name): float(value) for name, value in found.items() if math.isfinite(value)}
+
+
+def _validated(found: dict[str, float], data: Mapping[str, Any], *, of_step: bool) -> None:
+    if data["index"] == 0:
+        found["val/seed"] = data["score"]
+    if data["best"]:
+        found["val/best"] = data["score"]
+    if of_step and data["index"]:
+        # One value a step: the best of several children.
+        found["val/candidate"] = max(data["score"], found.get("val/candidate", -math.inf))
+
+
+def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str, data: Mapping[str, Any]) -> None:
+    match kind:
+        case "update":
+            found["time/update"] = data["seconds"]
+        case "batch":
+            found["batch/size"], found["batch/clamps"] = data["size"], len(data["clamps"])
+            if data["fit"] is not None:
+                found["batch/plateau"], found["batch/exponent"] = data["fit"]["plateau"], data["fit"]["exponent"]
+        case "scan":
+            found["scan/reflections"] += data["n"]
+            found["scan/nodes"] += len(data["nodes"])
+            found["scan/failed_nodes"] += sum(one["failed"] is not None for one in data["nodes"])
+            found["scan/lessons"] += len(data["lessons"])
+            if data["retained"]:
+                kept = sum(one["covered"] for one in data["retained"])
+                scores["scan/covered"].append(kept / len(data["retained"]))
+        case "screened":
+            found["candidates/screened"] += 1
+            found["candidates/screened_out"] += not data["accepted"]
+        case "candidate":
+            found["candidates/proposed"] += 1
+        case "refused" | "reverted":
+            found[f"candidates/{kind}"] += 1
+        case "warning" | "error":
+            found[f"{kind}s"] += 1
+
+
+def end_metrics(reader: Reader, run: int) -> dict[str, float]:
+    """Return the metrics of a run that is over: held-out figures, and the sums of everything."""
+    row = reader.rows(RUNS, (run,))[0]
+    found = {
+        f"heldout/{name}": row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")
+    }
+    total = costs_of(reader, run, ())[0]
+    found |= {"total/rollouts": row["rollouts"], "total/updates": row["updates"], "total/tokens": row["tokens"]}
+    found |= {f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")}
+    found |= {"total/unpriced_calls": total["unpriced"]}
+    if row["finished"]:
+        found["time/run"] = row["finished"] - row["created"]
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def description(reader: Reader, run: int) -> str:
+    """Return a run's description, the headline first: MLflow shows about three lines."""
+    row = reader.rows(RUNS, (run,))[0]
+    lines = []
+    if row["heldout_n"]:
+        interval = f"95 % interval of the gain {row['heldout_low']:+.3f} to {row['heldout_high']:+.3f}"
+        lines.append(
+            f"Held-out {row['heldout_before']:.3f} → {row['heldout_after']:.3f} ({interval}, n = {row['heldout_n']})."
+        )
+    if row["seed_score"] is not None and row["best_score"] is not None:
+        lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")
+    if row["simulated"]:
+        lines.append("The models are simulated: this run supports no claim about a model.")
+    lines.append(f"{row['state'].capitalize()}{': ' + row['reason'] if row['reason'] else ''}.")
+    total = costs_of(reader, run, ())[0]
+    spent = dollars(total["dollars"], total["unpriced"])
+    lines.append(f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}.")
+    texts = reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'warning' ORDER BY id LIMIT 10", (run,))
+    lines += [f"Warning: {json.loads(one['data'])['text']}" for one in texts]
+    return cut("\n\n".join(lines), MAX_TAG)
+
+
+def _named(name: str) -> str:
+    return _NAME.sub("_", name)[:_LONGEST_NAME]

@@ -1,0 +1,230 @@
+"""What a journal says, as plain rows: runs, candidates, rollouts, costs. Reading changes nothing and shows no key."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, READABLE, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
+from combee_dspy.tracking._text import clean_values, cleaner
+
+__all__ = [
+    "candidates",
+    "candidates_of",
+    "costs",
+    "costs_of",
+    "rollouts",
+    "run_number",
+    "runs",
+    "show",
+]
+
+_SHORTEST = 4
+
+
+def runs(place: Path | str) -> list[dict[str, Any]]:
+    """Return the runs of a journal, oldest first: scores, held-out figures, and what they have cost so far.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+
+    Raises:
+        ArgumentValueError: There is no journal.
+        JournalDamagedError: It cannot be read.
+    """
+    with Reader(journal_file(place)) as reader:
+        return _plain(reader.rows(RUNS, (None,)))
+
+
+def rollouts(
+    place: Path | str, run: int | str | None = None, where: str | None = None, limit: int | None = 100
+) -> list[dict[str, Any]]:
+    """Return rollouts, in the order in which they ended.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        run: Id or name of one run; all by default.
+        where: An SQL expression over the columns of a rollout, such as
+            ``"score < 0.5 AND purpose = 'validation' AND feedback LIKE '%percent%'"``. It can only read.
+        limit: At most so many; ``None`` for all.
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run, or the expression cannot be used.
+    """
+    path = journal_file(place)
+    with Reader(path) as reader:
+        number = None if run is None else run_number(reader, run)
+    one = "" if number is None else f" AND e.run = {number}"
+    condition = "" if where is None else f"WHERE (\n{where}\n)"
+    sql = f"WITH rollout AS ({ROLLOUT}{one}) SELECT * FROM rollout {condition} ORDER BY id LIMIT ?"  # noqa: S608 - the authorizer holds
+    connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=30)
+    connection.row_factory = sqlite3.Row
+    connection.set_authorizer(_may_read)
+    try:
+        return _plain(connection.execute(sql, (-1 if limit is None else limit,)))
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        if where is None:
+            raise
+        remedy = f"Write an SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
+        raise ArgumentValueError("where", where, f"cannot be used: {error}", remedy) from error
+    finally:
+        connection.close()
+
+
+def _may_read(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    allowed = (
+        action == sqlite3.SQLITE_SELECT
+        or (action == sqlite3.SQLITE_READ and first in READABLE)
+        or (action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS)
+    )
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+
+def costs(
+    place: Path | str, run: int | str | None = None, by: Sequence[str] = ("run", "role", "model")
+) -> list[dict[str, Any]]:
+    """Return what LM calls have cost, summed.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        run: Id or name of one run; all by default.
+        by: What one row is about: any of ``run``, ``step``, ``kind``, ``purpose``, ``role`` and ``model``; empty for
+            one row of everything.
+
+    Returns:
+        Rows with ``calls``, ``errors``, ``cached``, ``prompt_tokens``, ``completion_tokens``, ``dollars`` (``None``
+        where the price of one call is not known), ``gpu_seconds``, ``seconds``, and ``unpriced``, the calls
+        without a known price.
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run, or ``by`` names something else.
+    """
+    unknown = [one for one in by if one not in GROUPS]
+    if unknown:
+        raise ArgumentValueError(
+            "by", unknown[0], "is nothing that costs are kept by", f"Give any of {', '.join(GROUPS)}."
+        )
+    with Reader(journal_file(place)) as reader:
+        return costs_of(reader, None if run is None else run_number(reader, run), by)
+
+
+def costs_of(reader: Reader, run: int | None, by: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what :func:`costs` does, of a journal that is open."""
+    return _plain(reader.rows(costs_by(*by), (run,)))
+
+
+def candidates(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
+    """Return candidates in the order in which they were made, with their texts and what became of them.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        run: Id or name of one run; all by default.
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run.
+    """
+    with Reader(journal_file(place)) as reader:
+        numbers = [row["id"] for row in reader.rows("SELECT id FROM run ORDER BY id")]
+        wanted = numbers if run is None else [run_number(reader, run)]
+        return [one for number in wanted for one in candidates_of(reader, number)]
+
+
+def candidates_of(reader: Reader, run: int) -> list[dict[str, Any]]:
+    """Return the candidates of one run of a journal that is open; see :func:`candidates`."""
+    found: dict[str, dict[str, Any]] = {}
+    kinds = "('candidate', 'screened', 'validated', 'selected')"
+    for row in reader.rows(f"SELECT * FROM event WHERE run = ? AND kind IN {kinds} ORDER BY id", (run,)):  # noqa: S608
+        data = json.loads(row["data"])
+        one = found.setdefault(
+            data["candidate"],
+            {
+                "run": run, "candidate": data["candidate"], "index": None, "step": row["step"], "operator": "",
+                "parents": [], "components": [], "score": None, "rows": 0, "validated_at": None, "screened": None,
+                "selected": "", "texts": {},
+            },
+        )  # fmt: skip
+        match row["kind"]:
+            case "candidate" if not one["texts"]:
+                one.update({name: data[name] for name in ("operator", "parents", "components", "texts")})
+            case "screened":
+                one["screened"] = {name: data[name] for name in ("score", "parent_score", "accepted", "reason")}
+            case "validated":
+                # A finalist that is validated once more keeps its place; the later figure has more draws behind it.
+                one.update(index=data["index"], score=data["score"], rows=data["rows"])
+                one["validated_at"] = one["validated_at"] or row["at"]
+            case "selected":
+                one["selected"] = data["reason"]
+    cleaned: list[dict[str, Any]] = clean_values(list(found.values()), cleaner())
+    return cleaned
+
+
+def show(place: Path | str, what: str | int) -> dict[str, Any]:
+    """Return one candidate or one effect with everything that the journal knows of it.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        what: The number of an effect (a rollout's ``id``), or the first four characters or more of a candidate.
+
+    Returns:
+        Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as :func:`candidates` gives it
+        with ``diff``: by component, the lines of a comparison with its first parent.
+
+    Raises:
+        ArgumentValueError: There is no journal, or nothing of that name, or several.
+    """
+    name = str(what)
+    with Reader(journal_file(place)) as reader:
+        if name.isdigit() and (found := reader.rows("SELECT * FROM effect WHERE id = ?", (int(name),))):
+            return _effect(reader, found[0])
+    known = candidates(place)
+    matching = [one for one in known if len(name) >= _SHORTEST and one["candidate"].startswith(name)]
+    if len({one["candidate"] for one in matching}) != 1:
+        problem = "names several candidates" if matching else "is neither an effect's number nor a candidate"
+        remedy = "Give a rollout's id as `combee rollouts` shows it, or four characters or more of a candidate."
+        raise ArgumentValueError("id", what, problem, remedy)
+    one = matching[0]
+    parents = {other["candidate"]: other["texts"] for other in known}
+    before = parents.get(one["parents"][0], {}) if one["parents"] else {}
+    return {**one, "diff": {part: _diff(before.get(part, ""), text) for part, text in one["texts"].items()}}
+
+
+def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
+    value = json.loads(row["value"])
+    if row["split"] == "heldout":
+        value = {name: one for name, one in value.items() if name not in ("inputs", "prediction", "calls", "feedback")}
+    usage = reader.rows("SELECT * FROM usage WHERE effect = ? ORDER BY role, model", (row["id"],))
+    kept = {name: row[name] for name in row.keys() if name not in ("crc", "value")}  # noqa: SIM118 - rows are no mappings
+    shown: dict[str, Any] = clean_values({**kept, "value": value, "usage": [dict(one) for one in usage]}, cleaner())
+    return shown
+
+
+def _diff(before: str, after: str) -> list[str]:
+    return [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if not line.startswith("?")]
+
+
+def run_number(reader: Reader, run: int | str | None) -> int:
+    """Return a run's id, by id or name; the newest for ``None``.
+
+    Raises:
+        ArgumentValueError: The journal has no such run.
+    """
+    sql = "SELECT max(id) FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?2"
+    number = int(run) if isinstance(run, int) or (run is not None and run.isdigit()) else None
+    found = reader.rows(sql, (run if run is None else str(run), number))[0][0]
+    if found is None:
+        names = [f"{row['id']} ({row['name']})" for row in reader.rows("SELECT id, name FROM run ORDER BY id")]
+        known = f"Give one of {', '.join(names)}." if names else "The journal holds none."
+        raise ArgumentValueError("run", run, "is no run of this journal", known)
+    return int(found)
+
+
+def _plain(rows: Iterable[sqlite3.Row]) -> list[dict[str, Any]]:
+    clean = cleaner()
+    return [clean_values(dict(row), clean) for row in rows]

@@ -1,0 +1,80 @@
+"""The SELECTs that a journal is read with."""
+
+from __future__ import annotations
+
+__all__ = ["FUNCTIONS", "GROUPS", "READABLE", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "costs_by"]
+
+# Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
+_SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
+_OF_EFFECT = "(SELECT {} FROM usage u WHERE u.effect = e.id)"
+_OF_RUN = "(SELECT {} FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = r.id)"
+_TOKENS = "coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)"
+# A sum of which one part is not known is not known.
+_DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
+_COLUMNS = {
+    **{name: f"e.{name}" for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")},
+    **{name: f"e.{name}" for name in ("score", "error", "failed_in", "started", "ended", "queued")},
+    "seconds": "e.ended - e.started",
+    "calls": _OF_EFFECT.format("coalesce(sum(u.calls), 0)"),
+    "tokens": _OF_EFFECT.format(_TOKENS),
+    "dollars": _OF_EFFECT.format(_DOLLARS),
+    **{name: _SHOWN.format(name) for name in ("inputs", "prediction", "feedback")},
+}
+ROLLOUT_COLUMNS = tuple(_COLUMNS)
+"""Columns of a rollout, which a condition may name."""
+
+ROLLOUT = (
+    f"SELECT {', '.join(f'{sql} AS {name}' for name, sql in _COLUMNS.items())}"  # noqa: S608 - constants
+    " FROM effect e WHERE e.kind = 'rollout'"
+)
+"""All rollouts."""
+
+READABLE = frozenset({"effect", "usage", "rollout"})
+"""Tables that a condition may read."""
+
+_NAMES = """
+    abs avg coalesce count date datetime glob ifnull iif instr json json_array_length json_extract json_type -> ->>
+    julianday length like lower ltrim max min nullif replace round rtrim strftime substr substring sum total trim typeof
+    unixepoch upper"""
+FUNCTIONS = frozenset(_NAMES.split())
+"""Functions that a condition may call: they neither reach beyond the journal nor make texts of any length."""
+
+_EVENT = "(SELECT json_extract(data, '$.{}') FROM event WHERE run = r.id AND kind = '{}' {} LIMIT 1)"
+_HELDOUT = ", ".join(
+    f"{_EVENT.format(name, 'heldout', 'ORDER BY id')} AS heldout_{name}"
+    for name in ("before", "after", "difference", "low", "high", "n")
+)
+RUNS = f"""
+SELECT r.id, r.name, r.state, r.created, r.finished, r.seed, json_extract(r.description, '$.simulated') AS simulated,
+  (SELECT count(*) FROM event WHERE run = r.id AND kind = 'update') AS updates,
+  (SELECT count(*) FROM effect WHERE run = r.id AND kind = 'rollout' AND purpose <> 'heldout') AS rollouts,
+  {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")} AS seed_score,
+  coalesce(json_extract(r.result, '$.best_score'),
+    {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")}) AS best_score,
+  {_HELDOUT}, {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
+  {_OF_RUN.format(_DOLLARS)} AS dollars, {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason
+FROM run r WHERE ?1 IS NULL OR r.id = ?1 ORDER BY r.id"""  # noqa: S608 - constants
+"""Runs with their figures; the parameter is one run's id, or null."""
+
+GROUPS = {
+    **{name: f"e.{name}" for name in ("run", "step", "kind", "purpose")},
+    **{name: f"u.{name}" for name in ("role", "model")},
+}
+"""What costs are kept by."""
+
+_SUMS = ", ".join(
+    f"coalesce(sum(u.{name}), 0) AS {name}"
+    for name in ("calls", "errors", "cached", "prompt_tokens", "completion_tokens")
+)
+
+
+def costs_by(*names: str) -> str:
+    """Return the SELECT of costs by some of :data:`GROUPS`; the parameter is one run's id, or null."""
+    columns = [GROUPS[name] for name in names]
+    named = "".join(f"{column} AS {name}, " for column, name in zip(columns, names, strict=True))
+    order = f"GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if names else ""
+    return (
+        f"SELECT {named}{_SUMS}, {_DOLLARS} AS dollars, sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds,"  # noqa: S608 - constants
+        " coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0) AS unpriced"
+        f" FROM usage u JOIN effect e ON e.id = u.effect WHERE ?1 IS NULL OR e.run = ?1 {order}"
+    )
