@@ -214,10 +214,14 @@ class RunLog:
         )
         return tuple(CallUsage(*row) for row in rows)
 
-    def finish(self, state: str, result: Mapping[str, Any]) -> None:
-        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values."""
+    async def finish(self, state: str, result: Mapping[str, Any]) -> None:
+        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values; all of it is then on disk.
+
+        Raises:
+            JournalError: It could not be written.
+        """
         sql = "UPDATE run SET state = ?, finished = ?, result = ? WHERE id = ?"
-        self.journal.writer.put([(sql, (state, time.time(), dump(dict(result)), self.number))])
+        await self.journal.writer.commit([(sql, (state, time.time(), dump(dict(result)), self.number))])
 
     def close(self) -> None:
         """Close the connection that looks effects up."""

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ import dspy
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
 from combee_dspy.journal import Cache, Journal
+from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._checks import check_splits, check_student
@@ -62,28 +63,28 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """
     result: list[T] = []
     failed: list[BaseException] = []
-    loop = asyncio.new_event_loop()
-    tasks: list[asyncio.Task[T]] = []
+    tasks: list[asyncio.Task[Any]] = []
+    begun = threading.Event()
+
+    async def noted() -> T:
+        tasks.extend(filter(None, [asyncio.current_task()]))
+        begun.set()
+        return await work()
 
     def run() -> None:
-        asyncio.set_event_loop(loop)
         try:
-            tasks.append(loop.create_task(work()))
-            result.append(loop.run_until_complete(tasks[0]))
+            result.append(asyncio.run(noted()))
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             failed.append(error)
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True)
     thread.start()
     try:
         thread.join()
     except BaseException:
-        if tasks and not loop.is_closed():
-            loop.call_soon_threadsafe(tasks[0].cancel)
+        begun.wait()
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
         thread.join()
         raise
     if failed:
@@ -142,17 +143,29 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     )
     prints = fingerprints(task.student, settings.metric_fn)
     log = shared.journal.run(name, settings.seed, identity(task, prints), describe(task))
-    run = Run(task, shared, log, prints)
     trackers = default_trackers() if settings.trackers is None else settings.trackers
-    state, result = "failed", {}
-    shared.on_limit.append(lambda limit, reason: log.emit("limit", {"limit": limit, "reason": reason}))
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
-    with track(shared.journal.path, log.number, trackers), dspy.context(lm=patient_lm):
-        try:
-            program, report = await run.compiled()
-            state, result = "finished", result_of(report)
-        finally:
-            await run.effects.drain()
-            log.finish(state, result)
-            log.close()
+    state, result = "failed", {}
+
+    def limit_changed(limit: int, reason: str) -> None:
+        log.emit("limit", {"limit": limit, "reason": reason})
+
+    shared.on_limit.append(limit_changed)
+    try:
+        with track(shared.journal.path, log.number, trackers), dspy.context(lm=patient_lm):
+            try:
+                program, report = await _searched(Run(task, shared, log, prints))
+                state, result = "finished", result_of(report)
+            finally:
+                await log.finish(state, result)
+    finally:
+        shared.on_limit.remove(limit_changed)
+        log.close()
     return program
+
+
+async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:
+    try:
+        return await run.compiled()
+    finally:
+        await run.effects.drain()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
+from combee_dspy.aggregators import together
 from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
+from combee_dspy.records import Rollout
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool
 
 __all__ = ["Finals", "newest_not_worse"]
@@ -26,15 +29,13 @@ class Finals:
     Args:
         count: How many may be drawn again; 1 chooses at once.
         samples: Whether the task LM samples: other answers to the same question.
-        room: Rollouts that the budget leaves; ``None`` without a limit.
-        emit: Says what happened: kind, data.
+        effects: The way to the world.
     """
 
-    def __init__(self, count: int, *, samples: bool, room: Callable[[], int | None], emit: Callable[..., None]) -> None:
+    def __init__(self, count: int, *, samples: bool, effects: Effects) -> None:
         self._count = count
         self._samples = samples
-        self._room = room
-        self._emit = emit
+        self._effects = effects
 
     async def choose(self, pool: Pool) -> Member:
         """Return the chosen candidate, and say why.
@@ -52,16 +53,13 @@ class Finals:
             return self._chosen(best, "best by the validation policy")
         leader = order[0]
         within = [leader, *(one for one in order[1 : self._count] if _reaches(one, leader))]
-        most = self._room()
+        most = self._effects.purse.room
         affordable = len(within) if most is None else min(len(within), most // max(pool.size, 1))
-        if not self._samples or affordable < 2:
+        final = within[:affordable]
+        drawn = await self._drawn(pool, final, sorted(rows)) if self._samples and affordable > 1 else None
+        if drawn is None:
             said = f"best of {len(pool.members)} on validation, {leader.mean:.4g}" if rows else "nothing was validated"
             return self._chosen(leader, said)
-        final = within[:affordable]
-        validation = [pool.validation[index] for index in sorted(rows)]
-        drawn = await asyncio.gather(
-            *(pool.validate(one.candidate, validation, one.step, purpose="final", first=pool.draws) for one in final)
-        )
         means = {
             one.index: (one.mean + fmean(rollout.score for draws in again.values() for rollout in draws)) / 2
             for one, again in zip(final, drawn, strict=True)
@@ -69,8 +67,24 @@ class Finals:
         winner = min(final, key=lambda one: (-round(means[one.index], _DIGITS), -one.index))
         return self._chosen(winner, f"best of {len(final)} finalists over two draws, {means[winner.index]:.4g}")
 
+    async def _drawn(
+        self, pool: Pool, final: Sequence[Member], rows: Sequence[int]
+    ) -> list[dict[int, tuple[Rollout, ...]]] | None:
+        """Return another draw of each finalist; ``None`` where a limit on cost or time leaves no room for all."""
+        if self._effects.known("finals"):
+            return None
+        validation = [pool.validation[index] for index in rows]
+        try:
+            return await together(
+                pool.validate(one.candidate, validation, one.step, purpose="final", first=pool.draws) for one in final
+            )
+        except BudgetReached as reached:
+            reason = str(reached)
+            await self._effects.decide("finals", lambda: reason)
+            return None
+
     def _chosen(self, member: Member, reason: str) -> Member:
-        self._emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
+        self._effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
         return member
 
 

@@ -146,13 +146,12 @@ class GepaParts:
         if self.callbacks:
             notify_callbacks(list(self.callbacks), method, event)
 
-    def known_components(self, state: Any, index: int, visible: Sequence[str]) -> tuple[str, ...] | None:
-        """Return what will be selected for a parent, where that does not hang on its rollouts; changes nothing."""
+    def known_components(self, visible: Sequence[str], turn: int) -> tuple[str, ...] | None:
+        """Return what will be selected, where that does not hang on rollouts; ``turn`` is the candidate's."""
         if isinstance(self.components, AllReflectionComponentSelector):
             return tuple(visible)
         if isinstance(self.components, RoundRobinReflectionComponentSelector):
-            turn = 0 if state is None else state.named_predictor_id_to_update_next_for_program_candidate[index]
-            return (visible[turn],)
+            return (visible[turn % len(visible)],)
         return None
 
 

@@ -34,6 +34,12 @@ class Parent:
 class Keeper(ABC):
     """Keeps what updates learned. Every method is called in the order of updates; only :meth:`check` overlaps."""
 
+    def begun(self) -> None:  # noqa: B027 - most have nobody to tell
+        """Hear that the run begins, before anything is bought."""
+
+    def ended(self, error: Exception | None) -> None:  # noqa: B027 - as above
+        """Hear that no update is under way any more, and of what ended the run if it failed."""
+
     @abstractmethod
     async def parent(self, step: int) -> Parent:
         """Return what update ``step`` runs on: a function of the updates committed so far."""

@@ -145,12 +145,17 @@ class Loop:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self._effects.purse.promise(-1, cost)
         self._broken = asyncio.get_running_loop().create_future()
+        self._keeper.begun()
         self._seeding = asyncio.ensure_future(self._pool.validate(self._seed, rows, -1))
         try:
             if not self._parts.plain:
                 await self._join_seed()
             await self._finished(await self._run_updates())
             await self._join_seed()
+            self._keeper.ended(None)
+        except Exception as error:
+            self._keeper.ended(error)
+            raise
         finally:
             tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
             for task in tasks:
@@ -158,6 +163,7 @@ class Loop:
             await asyncio.gather(*tasks, return_exceptions=True)
             _heard(self._broken)
         self._effects.log.emit("stopped", {"reason": self.reason}, single=True)
+        self._effects.purse.look(len(self._epochs), len(self._epochs) - 1)
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
@@ -229,10 +235,14 @@ class Loop:
         self.reason = await self._reason_to_stop(step)
         if self.reason:
             return None
-        parent = await self._keeper.parent(step)
+        decided = None if self._batches.samples_itself else await self._size(step)
         self._epochs.append(int(self._batches.epochs))
-        rows = await self._rows(step)
+        rows: Sequence[Row] = ()
+        if decided != 0:
+            parent = await self._keeper.parent(step)
+            rows = self._rows(decided)
         if not rows:
+            self.reason = f"the budget leaves {self._effects.purse.room} rollouts, fewer than another update may take"
             return None
         self._effects.purse.promise(step, self._keeper.rollouts(len(rows)))
         self._keeper.sampled(parent, rows)
@@ -244,34 +254,35 @@ class Loop:
         update.task = asyncio.ensure_future(self._update(update, before))
         return update
 
-    async def _rows(self, step: int) -> Sequence[Row]:
-        """Return the next minibatch; none, with a reason, where there is no room for one."""
-        room = self._effects.purse.room
-        if self._batches.samples_itself:
-            rows = self._batches.draw(0, lambda: self._pool.state)
-            fits = 0 if room is not None and self._keeper.rollouts(len(rows)) > room else len(rows)
-        else:
-            fits = await self._size(step, room)
-            rows = self._batches.draw(fits, lambda: self._pool.state) if fits else ()
-        if not fits:
-            self.reason = f"the budget leaves {room} rollouts, fewer than another update may take"
-        return rows if fits else ()
-
-    async def _size(self, step: int, room: int | None) -> int:
+    async def _size(self, step: int) -> int:
+        """Return how many rows the next minibatch has, as far as there is room for them."""
         view = BatchView(
             step, 0, workers=self._settings.workers, capacity=self._effects.slots.capacity,
-            remaining_rollouts=room, validation_size=self._pool.size, children=self._settings.children,
-            screen=self._settings.screen,
+            remaining_rollouts=self._effects.purse.room, validation_size=self._pool.size,
+            children=self._settings.children, screen=self._settings.screen,
         )  # fmt: skip
         made = await self._effects.decide(f"batch/{step}", lambda: decision_to(self._batches.decide(view)), step=step)
         decision = decision_from(made)
-        size = min(decision.size, self._batches.left)
-        while room is not None and size and self._keeper.rollouts(size + self._batches.always) > room:
-            size -= 1
+        size = self._fitting(min(decision.size, self._batches.left))
         if size:
             self.decisions.append(decision)
             self._effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
         return size
+
+    def _fitting(self, size: int) -> int:
+        """Return how many of so many rows the budget has room for."""
+        room = self._effects.purse.room
+        while room is not None and size and self._keeper.rollouts(size + self._batches.always) > room:
+            size -= 1
+        return size
+
+    def _rows(self, decided: int | None) -> Sequence[Row]:
+        """Return the next minibatch; none where there is no room for one any more, as after a merge."""
+        if decided is not None:
+            size = self._fitting(decided)
+            return self._batches.draw(size, lambda: self._pool.state) if size else ()
+        rows = self._batches.draw(0, lambda: self._pool.state)
+        return () if self._fitting(len(rows)) < len(rows) else rows
 
     async def _reason_to_stop(self, step: int) -> str:
         ended = self._effects.known(f"end/{self._limits}")

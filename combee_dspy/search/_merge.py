@@ -50,8 +50,8 @@ class Merging:
         if self._proposer.total_merges_tested < self._proposer.max_merge_invocations:
             self._proposer.merges_due += 1
 
-    async def attempt(self, step: int) -> bool:
-        """Try a merge where one is due; return whether one was tried on validation rows.
+    async def attempt(self, step: int) -> bool | None:
+        """Try a merge where one is due; return whether it was accepted, ``None`` where none was tried.
 
         Args:
             step: The update that is about to begin.
@@ -59,15 +59,15 @@ class Merging:
         proposer, room = self._proposer, self._effects.purse.room
         if not (proposer.merges_due > 0 and proposer.last_iter_found_new_program):
             proposer.last_iter_found_new_program = False
-            return False
+            return None
         if room is not None and room < _SUBSAMPLE + self._pool.size:
-            return False
+            return None
         self._step, self._loop = step, asyncio.get_running_loop()
         # gepa asks for scores in the middle of its proposal, so it runs in a thread and the loop answers.
         proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
         proposer.last_iter_found_new_program = False
         if proposal is None:
-            return False
+            return None
         iteration, parents = self._pool.state.i + 1, list(proposal.parent_program_ids)
         attempted = MergeAttemptedEvent(iteration=iteration, parent_ids=parents, merged_candidate=proposal.candidate)
         self._parts.notify("on_merge_attempted", attempted)
@@ -81,7 +81,7 @@ class Merging:
             reason = f"Merged score {after} worse than both parents {before}"
             rejected = MergeRejectedEvent(iteration=iteration, parent_ids=parents, reason=reason)
             self._parts.notify("on_merge_rejected", rejected)
-            return True
+            return False
         rollouts = await self._pool.validate(candidate, self._pool.rows_to_validate(), step)
         member = self._pool.join(candidate, parents, step, rollouts)
         proposer.merges_due -= 1

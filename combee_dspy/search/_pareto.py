@@ -10,15 +10,19 @@ from gepa.core.callbacks import (
     CandidateAcceptedEvent,
     CandidateRejectedEvent,
     CandidateSelectedEvent,
+    ErrorEvent,
     EvaluationEndEvent,
     EvaluationSkippedEvent,
     EvaluationStartEvent,
     IterationEndEvent,
     IterationStartEvent,
     MinibatchSampledEvent,
+    OptimizationEndEvent,
+    OptimizationStartEvent,
     ProposalEndEvent,
     ProposalStartEvent,
     ReflectiveDatasetBuiltEvent,
+    StateSavedEvent,
 )
 from gepa.core.data_loader import ensure_loader
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
@@ -70,7 +74,7 @@ class Pareto(Keeper):
         screen: Rows of a screen.
         anchors: Row hashes of examples on which no child may score lower than its parent.
         run_seed: The run's seed.
-        early: The last update that begins before the seed's validation is known; −1 for none.
+        staleness: How many updates begin before an update is committed.
         restart: When the next children are made from the seed's text, or ``None`` for never.
     """
 
@@ -90,7 +94,7 @@ class Pareto(Keeper):
         screen: int,
         anchors: frozenset[str],
         run_seed: int,
-        early: int,
+        staleness: int,
         restart: Restart | None,
     ) -> None:
         self._effects = effects
@@ -106,13 +110,37 @@ class Pareto(Keeper):
         self._screen = screen
         self._anchors = anchors
         self._run_seed = run_seed
-        self._early = early
+        self._ahead = staleness > 0
+        # The last update that begins before the seed's validation is known.
+        self._early = staleness if parts.plain else -1
         self._restart = restart
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
         self._visible = visible(seed.texts)
         self._outcomes: list[OperatorOutcome] = []
         self._iterations: dict[int, int] = {}
+
+    def begun(self) -> None:
+        """Tell callbacks that the run begins."""
+        sizes = {"trainset_size": len(self._loader), "valset_size": len(self._pool.validation)}
+        event = OptimizationStartEvent(seed_candidate=dict(self._seed.texts), config={"seed": self._run_seed}, **sizes)
+        self._parts.notify("on_optimization_start", event)
+
+    def ended(self, error: Exception | None) -> None:
+        """Tell callbacks that the run has ended; an update that the end has cut off proposed nothing."""
+        if not self._pool.started:
+            return
+        state = self._pool.state
+        if error is not None:
+            self._parts.notify("on_error", ErrorEvent(iteration=state.i + 1, exception=error, will_continue=False))
+        for step in list(self._iterations):
+            self._end_iteration(step, accepted=False)
+        if error is None:
+            event = OptimizationEndEvent(
+                best_candidate_idx=self._pool.best.index, total_iterations=state.i,
+                total_metric_calls=state.total_num_evals, final_state=state,
+            )  # fmt: skip
+            self._parts.notify("on_optimization_end", event)
 
     def rollouts(self, size: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
@@ -124,11 +152,15 @@ class Pareto(Keeper):
         weights = operator_weights(self._outcomes, self._proposer.labels, step)
         if step <= self._early:
             # There is one candidate yet, which gepa's own parts would choose: its validation need not be waited for.
-            return Parent(self._seed, 0, self._parts.known_components(None, 0, self._visible), weights)
+            return Parent(self._seed, 0, self._parts.known_components(self._visible, step), weights)
         state = self._pool.state
+        if self._ahead and step == self._early + 1:
+            for _ in range(step):
+                self._turn(self._seed, 0)
         self._begin_iteration(step)
-        if self._merging is not None and await self._merging.attempt(step):
-            self._end_iteration(step, accepted=True)
+        merged = None if self._merging is None else await self._merging.attempt(step)
+        if merged is not None:
+            self._end_iteration(step, accepted=merged)
             self._begin_iteration(step)
         reason = self._restart.due(self._progress) if self._restart is not None else None
         index = 0 if reason else self._parts.selector.select_candidate_idx(state)
@@ -141,7 +173,15 @@ class Pareto(Keeper):
             score=state.program_full_scores_val_set[index],
         )  # fmt: skip
         self._parts.notify("on_candidate_selected", event)
-        return Parent(candidate, index, self._parts.known_components(state, index, self._visible), weights)
+        turn = state.named_predictor_id_to_update_next_for_program_candidate[index]
+        components = self._parts.known_components(self._visible, turn)
+        if self._ahead and components is not None:
+            self._turn(candidate, index)
+        return Parent(candidate, index, components, weights)
+
+    def _turn(self, candidate: Candidate, index: int) -> None:
+        """Let gepa's selector go on to the next component of a candidate."""
+        self._parts.components(self._pool.state, [], [], index, dict(candidate.texts))
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell callbacks of the minibatch and of the parent's run on it."""
@@ -175,9 +215,9 @@ class Pareto(Keeper):
         self._evaluated(learned, parent)
         if learned.skipped:
             return ()
-        if parent.components is not None:
+        if parent.components is not None and not self._ahead:
             # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
-            self._parts.components(self._pool.state, [], [], parent.index, dict(parent.candidate.texts))
+            self._turn(parent.candidate, parent.index)
         self._reflected(learned, parent)
         if self._custom is not None:
             children = await self._custom.children(learned, parent.candidate)
@@ -201,12 +241,18 @@ class Pareto(Keeper):
     async def check(self, learned: Learned, parent: Parent, proposed: object) -> list[_Checked]:
         """Run every child on its screen, and those that pass on the validation rows, all at once."""
         children: Sequence[Child] = proposed  # type: ignore[assignment]  # what propose() returned
+        rows = [learned.plan.rows[place] for place in self._screened(learned)]
+        for _ in children:
+            event = EvaluationStartEvent(
+                iteration=self._iterations[learned.plan.step], candidate_idx=None, batch_size=len(rows),
+                capture_traces=True, parent_ids=[parent.index], inputs=[row.example for row in rows],
+                is_seed_candidate=False,
+            )  # fmt: skip
+            self._parts.notify("on_evaluation_start", event)
         return list(await asyncio.gather(*(self._checked(learned, parent, child) for child in children)))
 
     async def _checked(self, learned: Learned, parent: Parent, child: Child) -> _Checked:
-        step, rows = learned.plan.step, learned.plan.rows
-        anchored = [place for place, row in enumerate(rows) if row.hash in self._anchors]
-        places = draw_screen(len(rows), self._screen, anchored, derive(self._run_seed, "screen", step))
+        step, rows, places = learned.plan.step, learned.plan.rows, self._screened(learned)
         wanted = [self._effects.rollout(child.candidate, rows[place], Place("screen", step)) for place in places]
         after = await asyncio.gather(*wanted)
         before = [learned.rollouts[place] for place in places]
@@ -229,21 +275,25 @@ class Pareto(Keeper):
             validation = await self._pool.validate(child.candidate, self._pool.rows_to_validate(), step)
         return _Checked(child, judged, validation, proposal)
 
+    def _screened(self, learned: Learned) -> tuple[int, ...]:
+        """Return which positions of the minibatch children run on."""
+        rows = learned.plan.rows
+        anchored = [place for place, row in enumerate(rows) if row.hash in self._anchors]
+        stream = derive(self._run_seed, "screen", learned.plan.step)
+        return draw_screen(len(rows), self._screen, anchored, stream)
+
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
         """Join the children that were validated, in order."""
         children: Sequence[_Checked] = checked  # type: ignore[assignment]  # what check() returned
-        step, accepted = learned.plan.step, False
-        iteration = self._iterations[step]
+        step, iteration = learned.plan.step, self._iterations[learned.plan.step]
+        if self._ahead:
+            # Rollouts are counted where everything else is, in the order of updates.
+            self._pool.state.increment_evals(len(learned.rollouts))
+        self._tell_screened(children, parent, iteration)
+        accepted = False
         for one in children:
-            self._pool.state.increment_evals(len(one.proposal.subsample_indices))
             lift = None
-            if one.validation is None:
-                event = CandidateRejectedEvent(
-                    iteration=iteration, old_score=sum(one.proposal.subsample_scores_before or ()),
-                    new_score=sum(one.proposal.subsample_scores_after or ()), reason=one.verdict.reason,
-                )  # fmt: skip
-                self._parts.notify("on_candidate_rejected", event)
-            else:
+            if one.validation is not None:
                 member = self._pool.join(one.child.candidate, (parent.index,), step, one.validation)
                 lift = member.mean - self._pool.members[parent.index].mean
                 accepted = True
@@ -260,6 +310,26 @@ class Pareto(Keeper):
             similarity = await self._proposer.similarity(front)
             self._progress.append(UpdateView(self._pool.best.mean, similarity, step in self._restarted))
         self._end_iteration(step, accepted=accepted)
+
+    def _tell_screened(self, children: Sequence[_Checked], parent: Parent, iteration: int) -> None:
+        """Tell gepa's state and callbacks of the children's screens, those that were refused first, as gepa does."""
+        for one in children:
+            after = one.proposal.eval_after
+            ended = EvaluationEndEvent(
+                iteration=iteration, candidate_idx=None, scores=list(after.scores), has_trajectories=False,
+                parent_ids=[parent.index], outputs=list(after.outputs or ()), trajectories=None,
+                objective_scores=after.objective_scores, is_seed_candidate=False,
+            )  # fmt: skip
+            self._parts.notify("on_evaluation_end", ended)
+        if children:
+            self._pool.state.increment_evals(sum(len(one.proposal.subsample_indices) for one in children))
+        for one in children:
+            if one.validation is None:
+                event = CandidateRejectedEvent(
+                    iteration=iteration, old_score=sum(one.proposal.subsample_scores_before or ()),
+                    new_score=sum(one.proposal.subsample_scores_after or ()), reason=one.verdict.reason,
+                )  # fmt: skip
+                self._parts.notify("on_candidate_rejected", event)
 
     async def result(self) -> Member:
         """Return the best candidate on validation, with a further draw of those within its reach where that helps."""
@@ -282,6 +352,8 @@ class Pareto(Keeper):
 
     def _begin_iteration(self, step: int) -> None:
         state = self._pool.state
+        saved = StateSavedEvent(iteration=state.i + 1, run_dir=self._pool.log_dir)
+        self._parts.notify("on_state_saved", saved)
         state.i += 1
         state.full_program_trace.append({"i": state.i})
         event = IterationStartEvent(iteration=state.i + 1, state=state, trainset_loader=self._loader)
@@ -298,14 +370,24 @@ class Pareto(Keeper):
         """Tell gepa's state and callbacks of the parent's run on the minibatch."""
         state, rollouts, iteration = self._pool.state, learned.rollouts, self._iterations[learned.plan.step]
         scores = [one.score for one in rollouts]
-        state.increment_evals(len(rollouts))
         if state.full_program_trace:
             state.full_program_trace[-1] |= {
                 "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
                 "subsample_scores": scores,
             }  # fmt: skip
-        if not self._parts.callbacks:
-            return
+        if self._parts.callbacks:
+            self._tell_evaluated(learned, parent, scores)
+        if not self._ahead:
+            state.increment_evals(len(rollouts))
+        if learned.skipped:
+            skipped = EvaluationSkippedEvent(
+                iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect", scores=scores,
+                is_seed_candidate=parent.index == 0,
+            )  # fmt: skip
+            self._parts.notify("on_evaluation_skipped", skipped)
+
+    def _tell_evaluated(self, learned: Learned, parent: Parent, scores: list[float]) -> None:
+        iteration, rollouts = self._iterations[learned.plan.step], learned.rollouts
         program = self._effects.programs.of(parent.candidate)
         found = trajectories(program, [row.example for row in learned.plan.rows], rollouts)
         parents = list(self._pool.members[parent.index].parents)
@@ -315,12 +397,6 @@ class Pareto(Keeper):
             is_seed_candidate=parent.index == 0,
         )  # fmt: skip
         self._parts.notify("on_evaluation_end", ended)
-        if learned.skipped:
-            skipped = EvaluationSkippedEvent(
-                iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect", scores=scores,
-                is_seed_candidate=parent.index == 0,
-            )  # fmt: skip
-            self._parts.notify("on_evaluation_skipped", skipped)
 
     def _reflected(self, learned: Learned, parent: Parent) -> None:
         """Tell callbacks of what proposers will read."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
-from gepa.core.callbacks import ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
+from gepa.core.callbacks import BudgetUpdatedEvent, ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
 from gepa.core.data_loader import ensure_loader
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
 
@@ -80,7 +80,7 @@ class Pool:
         self.loader = ensure_loader([row.example for row in validation])
         self.draws = draws
         self._track_best_outputs = track_best_outputs
-        self._log_dir = log_dir
+        self.log_dir = log_dir
         self._emit = emit
         self.members: list[Member] = []
         self._state: GEPAState | None = None
@@ -192,7 +192,7 @@ class Pool:
         before = _on_front(state)
         index = state.update_state_with_new_program(
             parent_program_idx=list(parents), new_program=dict(candidate.texts), valset_evaluation=evaluation,
-            run_dir=self._log_dir, num_metric_calls_by_discovery_of_new_program=discovered,
+            run_dir=self.log_dir, num_metric_calls_by_discovery_of_new_program=discovered,
         )  # fmt: skip
         after = _on_front(state)
         event = ParetoFrontUpdatedEvent(
@@ -216,6 +216,8 @@ class Pool:
             outputs_by_val_id=dict(evaluation.outputs_by_val_id) if member.parents else None,
         )  # fmt: skip
         self._parts.notify("on_valset_evaluated", event)
+        if not member.index:
+            state.add_budget_hook(self._budget_moved)
         if member.parents and self._parts.experiment is not None:
             log_detailed_metrics_after_discovering_new_program(
                 logger=_Silent(), gepa_state=state, new_program_idx=member.index, valset_evaluation=evaluation,
@@ -223,6 +225,14 @@ class Pool:
                 experiment_tracker=self._parts.experiment, linear_pareto_front_program_idx=self.best.index,
                 valset_size=len(self.validation), val_evaluation_policy=self._parts.policy,
             )  # fmt: skip
+
+    def _budget_moved(self, total: int, more: int) -> None:
+        most = self._effects.purse.limits.rollouts
+        event = BudgetUpdatedEvent(
+            iteration=self.state.i + 1, metric_calls_used=total, metric_calls_delta=more,
+            metric_calls_remaining=None if most is None else max(0, most - total),
+        )  # fmt: skip
+        self._parts.notify("on_budget_updated", event)
 
 
 class _Silent:

@@ -172,15 +172,13 @@ class Run:
         # A merge takes parts of two candidates: with one component there is nothing to take.
         if settings.use_merge and len(shown) > 1 and not settings.guards.anchors:
             merging = Merging(self.effects, self.pool, self.parts, settings.max_merge_invocations or 0, rng)
-        finals = Finals(
-            settings.validation.finalists, samples=not repeats_itself(student), room=lambda: self.purse.room,
-            emit=self.emit,
-        )  # fmt: skip
+        samples = not repeats_itself(student)
+        finals = Finals(settings.validation.finalists, samples=samples, effects=self.effects)
         return Pareto(
             self.effects, self.pool, self.parts, proposer, custom=custom, merging=merging, finals=finals,
             seed=self.seed, train=self.task.splits.train, children=self.children, screen=settings.search.screen,
             anchors=frozenset(row_hash(one) for one in settings.guards.anchors), run_seed=settings.seed,
-            early=settings.search.staleness if self.parts.plain else -1, restart=settings.diversity.restart,
+            staleness=settings.search.staleness, restart=settings.diversity.restart,
         )  # fmt: skip
 
     @property
@@ -264,7 +262,8 @@ class Run:
         self.emit("candidate", data)
         await self._probe()
         loop = self._loop()
-        await loop.run()
+        with self.parts.experiment:
+            await loop.run()
         if self.calibrator is not None:
             self.calibrator.decide(final=True)
         chosen = await self.keeper.result()

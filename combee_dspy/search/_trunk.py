@@ -68,6 +68,12 @@ class Trunk(Keeper):
         self._lag = lag
         self._commits: list[_Commit] = []
 
+    def ended(self, error: Exception | None) -> None:
+        """Let go of validations that nobody waits for any more."""
+        for commit in self._commits:
+            if commit.validation is not None:
+                commit.validation.cancel()
+
     def rollouts(self, size: int) -> int:
         """Return the rollouts of the minibatch and of the new text's validation."""
         return size + self._pool.size

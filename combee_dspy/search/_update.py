@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from combee_dspy.aggregators import Aggregator, kept
+from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.records import Lessons, PredictorCall, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Row
@@ -152,13 +152,10 @@ class Learner:
             if self._nothing(rollouts):
                 return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
             components = tuple(select(rollouts)) if select is not None else ()
-        tasks = [asyncio.ensure_future(self._component(plan, component, futures)) for component in components]
-        try:
-            rollouts = await _all(futures)
-            found = await _all(tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        worth: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        rollouts, *found = await together(
+            [self._all_run(futures, worth), *(self._component(plan, name, futures, worth) for name in components)]
+        )
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
         return Learned(
@@ -169,15 +166,29 @@ class Learner:
             lost={component: lost for component, (_, _, lost) in zip(components, found, strict=True)},
         )
 
+    async def _all_run(self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]) -> list[Rollout]:
+        """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
+
+        async def looked(future: Awaitable[Rollout]) -> Rollout:
+            rollout = await future
+            if not worth.done() and not self._nothing([rollout]):
+                worth.set_result(True)
+            return rollout
+
+        rollouts = await together(looked(future) for future in futures)
+        if not worth.done():
+            worth.set_result(False)
+        return rollouts
+
     def _nothing(self, rollouts: Sequence[Rollout]) -> bool:
         return self._settings.skip_perfect and all(one.score >= self._settings.perfect_score for one in rollouts)
 
     async def _component(
-        self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]]
+        self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
     ) -> tuple[Lessons, tuple[Reflection, ...], tuple[Reflection, ...]]:
         context = self.context(component, plan.parent, plan.step)
         reflections = [
-            asyncio.ensure_future(self._reflect(plan, position, future, component, context))
+            asyncio.ensure_future(self._reflect(plan, position, future, component, context, worth))
             for position, future in enumerate(futures)
         ]
         extra = [
@@ -193,6 +204,7 @@ class Learner:
         finally:
             for task in (*reflections, *extra):
                 task.cancel()
+            await asyncio.gather(*reflections, *extra, return_exceptions=True)
         lost = await self._told(lessons, read, context, len(futures)) if lessons.nodes else ()
         return lessons, read, lost
 
@@ -222,9 +234,18 @@ class Learner:
         return tuple(one for one in read if one.index in uncovered and one.index < size)
 
     async def _reflect(
-        self, plan: Plan, position: int, future: Awaitable[Rollout], component: str, context: StrategyContext
+        self,
+        plan: Plan,
+        position: int,
+        future: Awaitable[Rollout],
+        component: str,
+        context: StrategyContext,
+        worth: asyncio.Future[bool],
     ) -> Reflection | None:
         rollout, row = await future, plan.rows[position]
+        # A success alone teaches nothing, and to reflect on it may cost: a mistake must be among the rollouts.
+        if not await asyncio.shield(worth):
+            return None
         record = await self._record(plan, row, rollout, component)
         trajectory = Trajectory(position, row.example, rollout, record)
         reflection = await self._artifact.reflect(trajectory, component, context)
