@@ -203,7 +203,7 @@ def _verdict(held: PairedDifference | None) -> Panel:
         return Panel(nothing, title="held-out", title_align="left")
     figures = (
         f"before {held.before:.2f}   after {held.after:.2f}   difference {held.difference:+.2f} "
-        f"({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.size} questions)"
+        f"({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.n} questions)"
     )
     if held.low > 0:
         verdict, style = "The learned prompt is better on questions that nobody has looked at.", "green"

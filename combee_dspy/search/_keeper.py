@@ -68,5 +68,5 @@ class Keeper(ABC):
         """Return what the run returns, once the last update is committed."""
 
     @abstractmethod
-    def rollouts(self, size: int) -> int:
-        """Return the rollouts that an update of so many rows takes at most."""
+    def rollouts(self, size: int, children: int) -> int:
+        """Return the rollouts that an update of so many rows and children takes at most."""

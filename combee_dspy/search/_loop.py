@@ -244,9 +244,10 @@ class Loop:
         if not rows:
             self.reason = f"the budget leaves {self._effects.purse.room} rollouts, fewer than another update may take"
             return None
-        self._effects.purse.promise(step, self._keeper.rollouts(len(rows)))
+        children = self._affordable(len(rows))
+        self._effects.purse.promise(step, self._keeper.rollouts(len(rows), children))
         self._keeper.sampled(parent, rows)
-        plan = Plan(step, parent.candidate, parent.index, rows, parent.components, self._again(step))
+        plan = Plan(step, parent.candidate, parent.index, tuple(rows), parent.components, children, self._again(step))
         loop = asyncio.get_running_loop()
         update = _Update(plan, parent, loop.create_future(), loop.create_future(), loop.create_future())
         before = self._updates.get(step - 1)
@@ -272,9 +273,16 @@ class Loop:
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
         room = self._effects.purse.room
-        while room is not None and size and self._keeper.rollouts(size + self._batches.always) > room:
+        while room is not None and size and self._keeper.rollouts(size + self._batches.always, 1) > room:
             size -= 1
         return size
+
+    def _affordable(self, size: int) -> int:
+        """Return how many children the budget has room for beside a minibatch; one fits, or there would be none."""
+        room, children = self._effects.purse.room, max(1, self._settings.children)
+        while room is not None and children > 1 and self._keeper.rollouts(size, children) > room:
+            children -= 1
+        return children
 
     def _rows(self, decided: int | None) -> Sequence[Row]:
         """Return the next minibatch; none where there is no room for one any more, as after a merge."""

@@ -70,7 +70,6 @@ class Pareto(Keeper):
         finals: Chooses the result.
         seed: The candidate that is the student itself.
         train: All train rows, for callbacks.
-        children: Children of an update.
         screen: Rows of a screen.
         anchors: Row hashes of examples on which no child may score lower than its parent.
         run_seed: The run's seed.
@@ -90,7 +89,6 @@ class Pareto(Keeper):
         finals: Finals,
         seed: Candidate,
         train: Sequence[Row],
-        children: int,
         screen: int,
         anchors: frozenset[str],
         run_seed: int,
@@ -106,7 +104,6 @@ class Pareto(Keeper):
         self._finals = finals
         self._seed = seed
         self._loader = ensure_loader([row.example for row in train])
-        self._children = children
         self._screen = screen
         self._anchors = anchors
         self._run_seed = run_seed
@@ -142,10 +139,10 @@ class Pareto(Keeper):
             )  # fmt: skip
             self._parts.notify("on_optimization_end", event)
 
-    def rollouts(self, size: int) -> int:
+    def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
         screen = size if size <= self._screen else self._screen + len(self._anchors)
-        return size + self._children * (screen + self._pool.size)
+        return size + children * (screen + self._pool.size)
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws, after a merge where one is due."""
@@ -222,7 +219,7 @@ class Pareto(Keeper):
         if self._custom is not None:
             children = await self._custom.children(learned, parent.candidate)
         else:
-            children = await self._proposer.children(learned, parent.candidate, self._children, parent.weights)
+            children = await self._proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
         for child in children:
             texts = {name: child.candidate.texts[name] for name in child.components}
             self._emit_candidate(child, parent, learned.plan.step)

@@ -176,7 +176,7 @@ class Run:
         finals = Finals(settings.validation.finalists, samples=samples, effects=self.effects)
         return Pareto(
             self.effects, self.pool, self.parts, proposer, custom=custom, merging=merging, finals=finals,
-            seed=self.seed, train=self.task.splits.train, children=self.children, screen=settings.search.screen,
+            seed=self.seed, train=self.task.splits.train, screen=settings.search.screen,
             anchors=frozenset(row_hash(one) for one in settings.guards.anchors), run_seed=settings.seed,
             staleness=settings.search.staleness, restart=settings.diversity.restart,
         )  # fmt: skip

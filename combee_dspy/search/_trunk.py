@@ -74,7 +74,7 @@ class Trunk(Keeper):
             if commit.validation is not None:
                 commit.validation.cancel()
 
-    def rollouts(self, size: int) -> int:
+    def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch and of the new text's validation."""
         return size + self._pool.size
 

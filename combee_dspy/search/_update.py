@@ -30,6 +30,7 @@ class Plan:
         parent_index: Its index in the pool; −1 where it has none.
         rows: The minibatch.
         components: What will be edited; ``None`` where that hangs on the rollouts.
+        children: How many candidates it may make.
         extra: Reflections of earlier updates that are offered again, by component.
     """
 
@@ -38,6 +39,7 @@ class Plan:
     parent_index: int
     rows: tuple[Row, ...]
     components: tuple[str, ...] | None
+    children: int = 1
     extra: Mapping[str, tuple[Reflection, ...]] = field(default_factory=dict)
 
 
