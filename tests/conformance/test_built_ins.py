@@ -25,6 +25,7 @@ SETTINGS = {
     ("controller", "power-law"): [{}, {"tau": 2.5}],
     ("embedder", "char-ngrams"): [{}, {"sizes": (2, 3), "dimensions": 256}],
     ("embedder", "dspy"): [{"model": f"{MATERIAL.__name__}:ngrams"}],
+    ("tracker", "mlflow"): [{"experiment": "conformance"}],
     ("stopping", "budget"): [{"rollouts": 60, "dollars": 1.5}, {"epochs": 1, "seconds": 60}],
     ("stopping", "patience"): [{"updates": 3}],
     ("stopping", "target"): [{"score": 0.9}],
@@ -44,8 +45,20 @@ def cases():
                 yield pytest.param(strategy, check, id=f"{entry.kind}-{entry.name}{number or ''}-{check.__name__}")
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One MLflow store for all checks: setting one up takes seconds."""
+    mlflow = pytest.importorskip("mlflow")
+    folder = tmp_path_factory.mktemp("mlflow")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    mlflow.MlflowClient(tracking_uri=uri).create_experiment("conformance", (folder / "artifacts").as_uri())
+    return uri
+
+
 @pytest.mark.parametrize(("strategy", "check"), list(cases()))
-def test_conformance(strategy, check):
+def test_conformance(strategy, check, request, monkeypatch):
+    if strategy.name == "mlflow":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", request.getfixturevalue("store"))
     check(strategy)
 
 

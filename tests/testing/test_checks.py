@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import dspy
@@ -21,6 +22,8 @@ from combee_dspy.records import BatchDecision, Edit, FailedCall, Lesson, Lessons
 from combee_dspy.stopping import Limits, StoppingRule
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import ConformanceError, checks_for, parametrize_checks
+from combee_dspy.testing.checks.trackers import _KEY as KEY
+from combee_dspy.tracking import Follower, Tracker
 
 
 def failing(strategy: Any) -> set[str]:
@@ -303,6 +306,29 @@ class Edits(Instruction):
 
 def test_artifacts():
     assert {"the_seed_is_the_student", "a_candidate_is_always_shown_alike"} <= failing(Edits())
+
+
+class Notes(Follower):
+    def __init__(self, reader, run):
+        self.reader, self.run, self.where = reader, run, "notes\n.txt"
+
+    def follow(self):
+        rows = self.reader.rows("SELECT error FROM effect WHERE error IS NOT NULL")
+        Path("notes.txt").write_text(f"{rows[0]['error']} {KEY}", encoding="utf-8")
+
+
+@parameters
+class Notebook(Tracker):
+    """Writes down what it should not, and believes that there is something."""
+
+    name: ClassVar[str] = "notebook"
+
+    def open(self, reader, run):
+        return Notes(reader, run)
+
+
+def test_trackers():
+    assert failing(Notebook()) == {"follows_a_whole_run", "follows_a_run_from_its_beginning", "keeps_keys_to_itself"}
 
 
 class NeedsOne(Plain):
