@@ -1,0 +1,181 @@
+"""The laws of the simulated service: latency, capacity, failures."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from statistics import median, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_bench.simulated import CapacityModel, FailureRates, LatencyLaw, ReasoningLaw, SimulatedConfig, Status
+from combee_bench.simulated.laws import uniform
+from combee_bench.simulated.requests import text_tokens
+from combee_dspy.exceptions import ArgumentError
+
+
+@given(st.integers(0, 2**64), st.text())
+def test_a_draw_lies_strictly_between_0_and_1(seed: int, place: str) -> None:
+    assert 0.0 < uniform(seed, place) < 1.0
+
+
+def test_latency_without_spread_is_the_formula() -> None:
+    assert LatencyLaw(ttft=0.5, tokens_per_second=60, sigma=0).seconds(120, 7, "x") == 2.5
+
+
+def test_latency_is_lognormal_around_the_formula() -> None:
+    law = LatencyLaw()
+    logs = [math.log(law.seconds(60, 0, f"request {number}") / 1.5) for number in range(4000)]
+    assert median(logs) == pytest.approx(0.0, abs=0.02)
+    assert math.sqrt(sum(value**2 for value in logs) / len(logs)) == pytest.approx(0.35, abs=0.015)
+
+
+def test_latency_depends_on_content_occurrence_and_seed_alone() -> None:
+    law = LatencyLaw()
+    assert law.seconds(10, 0, "a", 0) == law.seconds(10, 0, "a", 0)
+    assert len({law.seconds(10, 0, "a", 0), law.seconds(10, 0, "a", 1), law.seconds(10, 1, "a", 0)}) == 3
+
+
+@given(st.integers(0, 60), st.integers(1, 30), st.integers(0, 99))
+def test_attention_keeps_the_order_and_never_more_than_its_limit(items: int, limit: int, seed: int) -> None:
+    kept = CapacityModel.attention(limit).attend(range(items), seed, "call")
+    assert len(kept) == min(items, limit)
+    assert list(kept) == sorted(set(kept))
+
+
+def test_attention_is_uniform_over_places() -> None:
+    counts: Counter[int] = Counter()
+    for call in range(3000):
+        counts.update(CapacityModel.attention(12).attend(range(48), 0, call))
+    # 3,000 draws at 1/4: five standard deviations are about 119.
+    assert all(abs(counts[item] - 750) < 119 for item in range(48))
+
+
+TOKENS = st.lists(st.integers(0, 900), max_size=40)
+
+
+@given(TOKENS, st.integers(1, 9_000), st.integers(0, 99))
+def test_reading_stops_with_the_item_that_crosses_its_limit(tokens: list[int], limit: int, seed: int) -> None:
+    law = CapacityModel.reading(limit)
+    kept = law.attend(range(len(tokens)), seed, "call", tokens=tokens)
+    assert list(kept) == sorted(set(kept))
+    assert len(kept) >= min(1, len(tokens))
+    taken = [tokens[item] for item in kept]
+    # Some item was the last one read, and before it there was room.
+    assert not taken or sum(taken) - max(taken) < limit
+    left_out = len(kept) < len(tokens)
+    assert not left_out or sum(taken) >= limit
+    assert law.crowded(len(tokens), seed, "call", tokens=tokens) == left_out
+
+
+@given(TOKENS, st.integers(1, 20), st.integers(1, 9_000), st.integers(0, 99))
+def test_both_limits_of_attention_hold_together(tokens: list[int], items: int, limit: int, seed: int) -> None:
+    both, places = CapacityModel(attended_items=items, attended_tokens=limit), range(len(tokens))
+    kept = both.attend(places, seed, "call", tokens=tokens)
+    assert kept == both.attend(places, seed, "call", tokens=tokens)
+    taken = [tokens[item] for item in kept]
+    assert min(1, len(tokens)) <= len(kept) <= items
+    assert not taken or sum(taken) - max(taken) < limit
+    if sum(taken) < limit:
+        # There was room for more tokens: nothing but the number of items cut.
+        assert len(kept) == min(items, len(tokens))
+    assert both.crowded(len(tokens), seed, "call", tokens=tokens) == (len(kept) < len(tokens))
+
+
+def test_many_short_lines_are_read_in_full_and_few_long_records_are_not() -> None:
+    law = CapacityModel.reading()
+    assert law.attend(range(150), 0, "call", tokens=[30] * 150) == tuple(range(150))
+    assert not law.crowded(150, 0, "call", tokens=[30] * 150)
+    assert len(law.attend(range(40), 0, "call", tokens=[400] * 40)) == 13
+    assert law.crowded(40, 0, "call", tokens=[400] * 40)
+
+
+def test_reading_is_uniform_over_places_and_differs_from_call_to_call() -> None:
+    counts: Counter[int] = Counter()
+    for call in range(3000):
+        counts.update(CapacityModel.reading(1_200).attend(range(12), 0, call, tokens=[400] * 12))
+    # 3,000 draws at 1/4: five standard deviations are about 119.
+    assert all(abs(counts[item] - 750) < 119 for item in range(12))
+
+
+def test_reading_without_the_tokens_of_each_item_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="tokens"):
+        CapacityModel.reading().attend(range(3), 0, "call", tokens=[1, 2])
+    with pytest.raises(ArgumentError, match="tokens"):
+        CapacityModel.reading().crowded(3)
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 20), st.integers(0, 99))
+def test_writing_counts_the_old_lessons_first(old: int, new: int, limit: int, seed: int) -> None:
+    olds, news = range(old), range(100, 100 + new)
+    written = CapacityModel.writing(limit).write(olds, news, seed, "call")
+    assert len(written) == min(limit, old + new)
+    assert sum(item < 100 for item in written) == min(limit, old)
+
+
+def test_without_limits_everything_is_read_and_written() -> None:
+    law = CapacityModel.unlimited()
+    assert law.attend(range(500), 0, "call") == tuple(range(500))
+    assert law.write((), range(500), 0, "call") == tuple(range(500))
+    assert not law.crowded(10**6)
+
+
+def test_a_miss_rate_loses_its_share() -> None:
+    law = CapacityModel(attended_items=None, lesson_miss_rate=0.25)
+    assert len(law.attend(range(4000), 0, "call")) == pytest.approx(3000, abs=140)
+
+
+def test_failures_come_at_their_rates_and_a_retry_draws_again() -> None:
+    rates = FailureRates(server_error=0.1, rate_limited=0.1, slow=0.1, malformed=0.1, truncated=0.1)
+    drawn = Counter(rates.draw(0, f"request {number}", 0) for number in range(5000))
+    assert drawn[Status.OK] == pytest.approx(2500, abs=180)
+    for status in (Status.SERVER_ERROR, Status.RATE_LIMITED, Status.SLOW, Status.MALFORMED, Status.TRUNCATED):
+        assert drawn[status] == pytest.approx(500, abs=110)
+    failed = [number for number in range(200) if rates.draw(0, f"request {number}", 0) is not Status.OK]
+    assert any(rates.draw(0, f"request {number}", 1) is Status.OK for number in failed)
+
+
+def test_no_rates_no_failures() -> None:
+    assert {FailureRates().draw(0, str(number), 0) for number in range(100)} == {Status.OK}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LatencyLaw(ttft=-1),
+        lambda: LatencyLaw(tokens_per_second=0),
+        lambda: LatencyLaw(sigma=math.nan),
+        lambda: CapacityModel(attended_items=0),
+        lambda: CapacityModel(attended_tokens=0),
+        lambda: CapacityModel(lesson_miss_rate=1.5),
+        lambda: FailureRates(slow=-0.1),
+        lambda: FailureRates(slow=0.6, malformed=0.6),
+        lambda: FailureRates(retry_after=math.inf),
+        lambda: SimulatedConfig(slots=0),
+        lambda: SimulatedConfig(time_scale=-1),
+        lambda: SimulatedConfig(port=70_000),
+        lambda: SimulatedConfig(context_window=0),
+        lambda: ReasoningLaw(tokens=7),
+        lambda: ReasoningLaw(sigma=-1),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(make: object) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.argument and caught.value.remedy
+
+
+def test_lengths_follow_the_law_and_its_median() -> None:
+    law = ReasoningLaw(tokens=300, sigma=0.35)
+    lengths = [text_tokens(law.text(0, number)) for number in range(400)]
+    assert median(lengths) == pytest.approx(300, rel=0.1)
+    assert stdev(lengths) > 50
+    assert {text_tokens(ReasoningLaw(300, 0).text(0, number)) for number in range(9)} <= set(range(295, 302))
+
+
+def test_the_same_place_gives_the_same_text_and_another_seed_another_length() -> None:
+    law = ReasoningLaw()
+    assert law.text(0, "a", 1) == law.text(0, "a", 1)
+    assert len({len(law.text(seed, "a")) for seed in range(9)}) > 1

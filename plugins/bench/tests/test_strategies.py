@@ -1,0 +1,226 @@
+"""What strategies ask of the simulated service, through DSPy's adapters, under its capacity laws."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_bench.asking import asker, there
+from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
+from combee_bench.simulated.curating import PLATITUDE
+from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
+from combee_dspy.artifacts import Book, Delta, Playbook, apply_deltas, read_deltas, write_text
+from combee_dspy.artifacts._prompts import CurateInsights, ReflectOnTrajectoryWithTruth
+from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
+from combee_dspy.records import Edit, Lessons, PredictorRun, Reflection, Refusal
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.strategies import StrategyContext
+
+QUESTIONS = tuple(
+    SimulatedQuestion(
+        text=f"Firm number {number} holds {number + 3} crates at {number * 7 + 5} each; what is it worth?",
+        target=f"{number * 10 + 1}.5",
+        wrong=f"-{number + 1}",
+        key=f"F{number:02d}",
+        lesson=f"multiply before you round, case F{number:02d}.",
+    )
+    for number in range(60)
+)
+TASK = SimulatedTask(QUESTIONS, base_rate=0.0)
+LINES = list(TASK.lessons.values())
+BOTH = CapacityModel(attended_items=12, written_lessons=12)
+ADAPTERS = {"chat": dspy.ChatAdapter(), "json": dspy.JSONAdapter()}
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def adapter(request: pytest.FixtureRequest) -> dspy.Adapter:
+    return ADAPTERS[request.param]
+
+
+def reflections(count: int) -> list[Reflection]:
+    return [
+        Reflection(
+            index,
+            {
+                "Inputs": {"question": item.text},
+                "Generated Outputs": {"answer": item.wrong},
+                "Feedback": f"Wrong: {item.target} was expected.",
+            },
+        )
+        for index, item in enumerate(QUESTIONS[:count])
+    ]
+
+
+def learn(
+    aggregator: Aggregator, count: int, capacity: CapacityModel, adapter: dspy.Adapter = ADAPTERS["chat"]
+) -> tuple[Lessons, int]:
+    async def run(lm: dspy.LM) -> Lessons:
+        async with asker(lm, 8, adapter) as ask:
+            context = StrategyContext("answer", "Answer the question.", ask, lambda kind, **data: None)
+            return await aggregator.aggregate(there(reflections(count)), context)
+
+    with SimulatedService(SimulatedConfig(time_scale=0.0, capacity=capacity), TASK) as service:
+        return asyncio.run(run(service.lm())), service.stats().by_kind["reflect"].calls
+
+
+def keys(lessons: Lessons) -> set[str]:
+    texts = [lessons.rewrite or "", *(lesson.text for lesson in lessons.lessons)]
+    return {item.key for item in QUESTIONS if any(f"[{item.key}]" in text for text in texts)}
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "calls"),
+    [(ParallelScan(), 5), (Union(), 4), (TopK(k=16), 1), (Summarize(), 5)],
+    ids=["parallel-scan", "union", "top-k", "summarize"],
+)
+def test_without_laws_every_lesson_comes_through(aggregator: Aggregator, calls: int, adapter: dspy.Adapter) -> None:
+    lessons, asked = learn(aggregator, 16, CapacityModel.unlimited(), adapter)
+    assert asked == calls
+    assert not [node.failed for node in lessons.nodes if node.failed]
+    assert keys(lessons) == {item.key for item in QUESTIONS[:16]}
+
+
+def test_a_join_by_code_escapes_the_laws_and_a_last_call_does_not() -> None:
+    kept = {
+        aggregator.name: len(keys(learn(aggregator, 60, BOTH)[0]))
+        for aggregator in (SingleCall(), TopK(), Summarize(), Union(fan_in=12))
+    }
+    assert kept == {"single-call": 12, "top-k": 10, "summarize": 12, "union": 60}
+
+
+def test_a_call_that_counts_tokens_reads_more_lessons_than_records() -> None:
+    config = SimulatedConfig(time_scale=0.0, capacity=CapacityModel.reading(500))
+    records = [f"{item.text} {'It was answered at length. ' * 10}" for item in QUESTIONS[:24]]
+    asked = dspy.Predict("notes: list[str] -> lessons: list[str]")
+    with SimulatedService(config, TASK) as service, dspy.context(lm=service.lm()):
+        assert asked(notes=LINES[:24]).lessons == LINES[:24]
+        # A record is about 85 tokens: the sixth crosses the limit.
+        *read, last = asked(notes=records).lessons
+    assert (len(read), last) == (6, PLATITUDE)
+
+
+def test_a_list_past_its_budget_is_shortened_to_fit(adapter: dspy.Adapter) -> None:
+    lessons, calls = learn(Union(max_tokens=150), 16, CapacityModel.unlimited(), adapter)
+    assert calls == 5
+    # The simulated model cannot word anything shorter: it leaves out what does not fit.
+    assert 0 < sum(estimate_tokens(lesson.text) for lesson in lessons.lessons) <= 150
+
+
+def test_stated_limits_on_a_list_are_kept() -> None:
+    config = SimulatedConfig(time_scale=0.0, capacity=CapacityModel.unlimited())
+    by_words = dspy.Predict("notes: list[str], most_words: int -> lessons: list[str]")
+    by_items = dspy.Predict("notes: list[str], most_lessons: int -> lessons: list[str]")
+    with SimulatedService(config, TASK) as service, dspy.context(lm=service.lm()):
+        assert by_items(notes=LINES[:20], most_lessons=7).lessons == LINES[:7]
+        assert by_words(notes=LINES[:20], most_words=30).lessons == LINES[: 30 // len(LINES[0].split())]
+
+
+PARENT = "Answer.\n\nLessons learned:\n- " + "\n- ".join([LINES[0], "Take care.", *LINES[1:3]])
+
+
+def edited(operator: Operator, adapter: dspy.Adapter, parent: str = PARENT) -> Edit | Refusal:
+    runs = tuple(
+        PredictorRun(f"{number:064x}", {"question": QUESTIONS[number].text}, {"formula": "roi"}, number % 2)
+        for number in range(4)
+    )
+    signature = dspy.Signature("question -> formula", parent)
+
+    async def run(lm: dspy.LM) -> Edit | Refusal:
+        async with asker(lm, 4, adapter) as ask:
+            context = StrategyContext("formula", parent, ask, lambda kind, **data: None)
+            return await operator.apply(OperatorInput(parent, (), signature, Lessons("formula"), runs), context)
+
+    with SimulatedService(SimulatedConfig(time_scale=0.0, capacity=CapacityModel.writing(12)), TASK) as service:
+        return asyncio.run(run(service.lm()))
+
+
+def test_the_line_that_teaches_nothing_goes_or_stands_last(adapter: dspy.Adapter) -> None:
+    assert edited(Delete(), adapter) == Edit(instruction=PARENT.replace("- Take care.\n", ""))
+    ordered = edited(Reorder(), adapter)
+    assert isinstance(ordered, Edit)
+    assert (ordered.instruction or "").endswith(f"{LINES[2]}\n- Take care.")
+
+
+def test_rewording_keeps_what_lessons_say_and_more_than_a_call_can_write_is_refused(adapter: dspy.Adapter) -> None:
+    reworded = edited(Rephrase(), adapter)
+    assert isinstance(reworded, Edit)
+    assert reworded.instruction != PARENT
+    assert all(line in (reworded.instruction or "") for line in LINES[:3])
+    many = "Answer.\n\nLessons learned:\n- " + "\n- ".join(LINES[:20])
+    assert isinstance(edited(Rephrase(), adapter, many), Refusal)
+
+
+def test_a_lesson_about_a_field_moves_to_it(adapter: dspy.Adapter) -> None:
+    result = edited(InstructionChannel(), adapter, PARENT.replace("Take care.", "Write formula in lower case."))
+    assert isinstance(result, Edit)
+    assert result.instruction == PARENT.replace("- Take care.\n", "")
+    assert (result.field_descriptions or {})["formula"] == "- Write formula in lower case."
+
+
+EMPTY = Book((), Playbook().sections)
+KEY = re.compile(r"\[(F\d\d)\]")
+
+
+@pytest.fixture
+def service() -> Iterator[SimulatedService]:
+    with SimulatedService(SimulatedConfig(time_scale=0, capacity=CapacityModel.attention(12)), TASK) as made:
+        yield made
+
+
+def book_of(*contents: str) -> Book:
+    return apply_deltas(EMPTY, [Delta("ADD", section="OTHER", content=content) for content in contents]).book
+
+
+def curated(service: Any, adapter: Any, insights: list[str], book: Book = EMPTY) -> Any:
+    with dspy.context(lm=service.lm(), adapter=adapter):
+        return dspy.Predict(CurateInsights)(
+            current_instruction="Answer.",
+            current_playbook=write_text(book),
+            sections=list(book.sections),
+            insights=insights,
+            most_operations=64,
+        ).operations
+
+
+def test_a_curator_adds_what_the_playbook_lacks(service: Any, adapter: Any) -> None:
+    book = apply_deltas(EMPTY, read_deltas(curated(service, adapter, LINES[:3]), 9)[0]).book
+    found = [KEY.search(bullet.content) for bullet in book.bullets]
+    assert sorted(one[1] for one in found if one) == ["F00", "F01", "F02"]
+    (added,) = curated(service, adapter, LINES[:4], book_of(*LINES[:3]))
+    assert (added["op"], "[F03]" in added["content"]) == ("ADD", True)
+
+
+def test_a_lesson_that_is_read_again_completes_and_merges(service: Any, adapter: Any) -> None:
+    brief = [" ".join(line.split()[:2]) for line in LINES]
+    book = book_of(brief[1], LINES[2], brief[2], PLATITUDE)
+    operations = curated(service, adapter, LINES[1:3], book)
+    assert [row["op"] for row in operations] == ["UPDATE", "MERGE", "DELETE"]
+    after = apply_deltas(book, read_deltas(operations, 9)[0]).book
+    assert sorted(bullet.content for bullet in after.bullets) == sorted(LINES[1:3])
+
+
+def test_a_crowded_curator_takes_in_twelve_and_a_platitude(service: Any) -> None:
+    contents = [row["content"] for row in curated(service, ADAPTERS["json"], LINES)]
+    assert (len(contents), contents[-1]) == (13, PLATITUDE)
+    # One addition in eight breaks off, and keeps the key all the same.
+    assert all(KEY.search(content) for content in contents[:-1])
+
+
+def test_a_reflector_states_the_lesson_and_tags_bullets(service: Any, adapter: Any) -> None:
+    with dspy.context(lm=service.lm(), adapter=adapter):
+        answer = dspy.Predict(ReflectOnTrajectoryWithTruth)(
+            current_instruction="Answer.",
+            trajectory={"Inputs": {"question": QUESTIONS[7].text}},
+            feedback="Wrong.",
+            bullets_used=[f"[a-{n}] helpful=0 harmful=0 :: {LINES[n]}" for n in (6, 7)],
+            earlier_reflection="",
+            ground_truth={"answer": "7"},
+        )
+    assert LINES[7] in answer.key_insight
+    assert LINES[6] not in answer.key_insight
+    assert answer.bullet_tags == {"a-6": "neutral", "a-7": "helpful"}
