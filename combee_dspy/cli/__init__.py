@@ -1,0 +1,81 @@
+"""The command line: ``combee``, one file a command.
+
+Nothing here imports DSPy before a command needs it, so that help is there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from combee_dspy.cli import benchmarks, candidates, demo, report, rollouts, run, runs, show
+from combee_dspy.cli._group import CombeeGroup, say
+from combee_dspy.cli.plugins import plugins_app
+from combee_dspy.cli.track import track_app
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="combee",
+    cls=CombeeGroup,
+    help="""Learn a DSPy program's prompts from many rollouts at once.
+
+\b
+    combee demo                watch a small model's prompt get better, in five minutes
+    combee run CONFIG.yaml     your program, data and models; see combee run --help
+    combee runs FOLDER         the runs whose journals lie there
+    combee report RUN          one page about a run, to open in a browser
+    combee rollouts RUN        a run's rollouts, chosen by --where
+
+RUN is a run's log_dir. Exit codes: 0 done, 1 a fault in a program, a plugin or
+combee, 2 something cannot be used or went wrong, with one line that says what.""",
+    no_args_is_help=True,
+    add_completion=False,
+    # Its tracebacks show local variables, and keys are among them.
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for _module in (demo, run, runs, show, report, rollouts, candidates, benchmarks):
+    _name = _module.__name__.rpartition(".")[2]
+    app.command(_name)(getattr(_module, _name))
+app.add_typer(plugins_app, name="plugins")
+app.add_typer(track_app, name="track")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from combee_dspy import __version__
+
+        typer.echo(f"combee_dspy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, without keys.")] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``combee``.
+
+    Args:
+        arguments: What follows ``combee``; the process's own arguments by default.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+    """
+    # DSPy would otherwise fetch a price list from the network with the first call; ours is in the package.
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="combee")
+    except Exception as error:  # noqa: BLE001 - the last line of defence: said without keys, then an exit code
+        sys.exit(say(error, debug=True))

@@ -1,0 +1,222 @@
+"""What the file of ``combee run`` may hold. Options are those of Python, under the same names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+
+from combee_dspy.combee import Combee
+from combee_dspy.diversity import Diversity
+from combee_dspy.evaluation import Heldout
+from combee_dspy.lms.redact import SECRET_NAME
+from combee_dspy.stopping import Budget
+
+__all__ = ["FILE", "LMConfig", "RunConfig", "StrategyConfig", "TaskConfig"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class StrategyConfig(_Section):
+    """A strategy or a benchmark: its name, and its constructor's parameters."""
+
+    name: str
+    params: dict[str, Any] = {}
+
+
+class LMConfig(_Section):
+    """One LM.
+
+    Attributes:
+        model: DSPy's name of the model (``openai/gpt-5-mini``), or ``embedded``, or ``simulated``.
+        api_base: Address of an OpenAI-compatible service.
+        api_key_env: Environment variable that holds the key. Keys themselves have no place in a file.
+        temperature: Sampling temperature.
+        max_tokens: Longest answer, in tokens.
+        num_retries: How often DSPy tries a failed call again.
+        cache: Whether DSPy's cache may answer.
+        options: Further arguments of ``dspy.LM``, such as ``reasoning_effort``.
+        slots: Calls at once, for ``embedded`` and ``simulated``.
+        time_scale: Wall seconds for one simulated second, for ``simulated``.
+    """
+
+    model: str
+    api_base: str | None = None
+    api_key_env: str | None = None
+    temperature: float | None = None
+    max_tokens: Annotated[int | None, Field(gt=0)] = None
+    num_retries: Annotated[int | None, Field(ge=0)] = None
+    cache: bool | None = None
+    options: dict[str, Any] = {}
+    slots: Annotated[int | None, Field(gt=0)] = None
+    time_scale: Annotated[float | None, Field(ge=0)] = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> LMConfig:
+        local = self.model in ("embedded", "simulated")
+        for name in ("api_base", "api_key_env") if local else ("slots", "time_scale"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{self.model!r} takes no {name}")
+        if any(map(SECRET_NAME.search, self.options)):
+            raise ValueError("options holds a key: put it into an environment variable and name that in api_key_env")
+        return self
+
+
+def _or_name(key: str, of: type[_Section]) -> BeforeValidator:
+    """Let a plain name stand for the mapping that holds nothing else."""
+    return BeforeValidator(lambda one: {key: one} if isinstance(one, str) else one, json_schema_input_type=str | of)
+
+
+_OneStrategy = Annotated[StrategyConfig, _or_name("name", StrategyConfig)]
+_LM = Annotated[LMConfig, _or_name("model", LMConfig)]
+_Several = Annotated[
+    list[_OneStrategy],
+    BeforeValidator(
+        lambda given: given if isinstance(given, list) else [given],
+        json_schema_input_type=list[_OneStrategy] | _OneStrategy,
+    ),
+]
+_Diversity = Annotated[
+    Diversity,
+    BeforeValidator(
+        lambda given: (Diversity() if given else Diversity.off()) if isinstance(given, bool) else given,
+        json_schema_input_type=bool | Diversity,
+    ),
+]
+
+
+class DataConfig(_Section):
+    """Where the examples come from: a benchmark, or ``.jsonl``, ``.json`` or ``.csv`` files.
+
+    Attributes:
+        benchmark: A benchmark, which brings its own splits.
+        train: A file of examples to learn from.
+        validation: … to compare candidates on.
+        heldout: … for the final figure.
+        inputs: Fields that the program is given; the others are labels.
+    """
+
+    benchmark: _OneStrategy | None = None
+    train: str | None = None
+    validation: str | None = None
+    heldout: str | None = None
+    inputs: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        files = self.model_fields_set - {"benchmark"}
+        if (self.benchmark is not None) == bool(files) or not (self.benchmark or (self.train and self.inputs)):
+            raise ValueError("needs either a benchmark, or train (a file) and inputs (fields the program is given)")
+        return self
+
+
+class TaskLMsConfig(_Section):
+    """The LM of one of several tasks."""
+
+    task: _LM
+
+
+class LMsConfig(TaskLMsConfig):
+    """LMs by role. The proposer is the task LM where none is given."""
+
+    proposer: _LM | None = None
+
+
+class StrategiesConfig(_Section):
+    """Strategies by kind; ``stopping`` are rules beside the budget. What is left out is ``Combee``'s default."""
+
+    artifact: _OneStrategy | None = None
+    aggregator: _OneStrategy | None = None
+    operators: _Several | None = None
+    controller: _OneStrategy | None = None
+    executor: _OneStrategy | None = None
+    stopping: _Several = []
+
+
+def _arguments(of: Any, without: tuple[str, ...]) -> dict[str, Any]:
+    """Return pydantic fields for the parameters of a class, described as its docstring does."""
+    hints = get_type_hints(of.__init__ if of is Combee else of, include_extras=True)
+    told = dict(re.findall(r"^        (\w+): (.+(?:\n {12}.+)*)", of.__doc__ or "", re.MULTILINE))
+    return {
+        name: (hints[name], Field(default=one.default, description=" ".join(told.get(name, "").split())))
+        for name, one in inspect.signature(of).parameters.items()
+        if name not in without
+    }
+
+
+_HeldoutTerms = create_model("Heldout", __base__=_Section, **_arguments(Heldout, ("rows",)))
+
+
+class TaskConfig(_Section):
+    """What each of several tasks may say for itself, in place of what the file says.
+
+    Attributes:
+        data: The examples.
+        lms: The LMs.
+        program: ``module:object``: a DSPy program, its class, or a function that returns one. The benchmark's own
+            by default.
+        metric: ``module:function``. The benchmark's own by default.
+        adapter: DSPy's adapter for all calls.
+        heldout: What is to be claimed from the held-out examples.
+        seed: Seed of everything random.
+        output: File for the compiled program's state (JSON); ``{name}`` stands for the task's name.
+    """
+
+    data: DataConfig | None = None
+    lms: TaskLMsConfig | None = None
+    program: str | None = None
+    metric: str | None = None
+    adapter: Literal["chat", "json", "xml", "choice", "constrained-json"] | None = None
+    heldout: _HeldoutTerms = _HeldoutTerms()  # type: ignore[valid-type]  # made from Heldout itself
+    seed: Annotated[int, Field(ge=0)] | None = 0
+    output: str | None = None
+
+
+class RunConfig(TaskConfig):
+    """A run, or several: what a task may say, the arguments of ``Combee``, and the tasks where there are several.
+
+    Attributes:
+        strategies: How to search.
+        budget: When to stop.
+        diversity: What is done against collapse; ``false`` for nothing.
+        instruction_proposer: ``module:object``: a proposer of GEPA's kind.
+        code_proposer: ``module:object``: a proposer for the code of ``dspy.Flex`` parts.
+        tracker: Who reads the journal meanwhile.
+        tasks: What each of several tasks says for itself, by name. They share a journal and a service.
+        at_once: Tasks under way at a time.
+    """
+
+    lms: LMsConfig | None = None
+    strategies: StrategiesConfig = StrategiesConfig()
+    budget: Budget | None = None
+    diversity: _Diversity | None = None
+    instruction_proposer: str | None = None
+    code_proposer: str | None = None
+    tracker: _Several | None = None
+    tasks: dict[str, TaskConfig | None] = {}
+    at_once: Annotated[int, Field(ge=1)] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what goes to ``Combee`` as it stands: no more than the file says."""
+        return {name: getattr(self, name) for name in self.model_fields_set & {*_PLAIN, "diversity", "seed"}}
+
+    def of_task(self, name: str) -> RunConfig:
+        """Return what holds for one task: the file's, and in its place what the task says for itself."""
+        own = self.tasks[name] or TaskConfig()
+        changes = {key: getattr(own, key) for key in own.model_fields_set}
+        if own.lms is not None and self.lms is not None:
+            changes["lms"] = self.lms.model_copy(update={"task": own.lms.task})
+        return self.model_copy(update=changes)
+
+
+# Those that a file gives in another form, and a key, which has no place in a file.
+_PLAIN = _arguments(
+    Combee,
+    ("metric", "reflection_lm", "wandb_api_key", "moved", *StrategiesConfig.model_fields, *RunConfig.model_fields),
+)
+FILE = create_model("RunConfig", __base__=RunConfig, **_PLAIN)
+"""A :class:`RunConfig` with every further argument of ``Combee``."""

@@ -1,0 +1,206 @@
+"""From a file's mapping to the objects of a run. Nothing is bought here."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from combee_dspy import registry
+from combee_dspy.benchmarks import load_benchmark
+from combee_dspy.cli._config import LMConfig, RunConfig, StrategyConfig
+from combee_dspy.cli._lms import Known, check_lm
+from combee_dspy.cli._reading import checked, load_object, nearest, read_examples
+from combee_dspy.combee import Combee
+from combee_dspy.evaluation import Heldout
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.many import Task
+
+__all__ = ["Plan", "TaskPlan", "plan_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One program to compile.
+
+    Attributes:
+        task: What is compiled, without the settings of DSPy that need LMs.
+        lm: Its task LM.
+        adapter: Name of its adapter, or ``None``.
+        known: The benchmark that its examples come from, if they do, with its parameters.
+        output: File for the program's state, if it is to be saved.
+    """
+
+    task: Task
+    lm: LMConfig
+    adapter: str | None
+    known: Known
+    output: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is ready to start.
+
+    Attributes:
+        config: What the user wrote.
+        folder: The folder that relative paths start from.
+        tasks: What is compiled, one or several.
+        proposer: The proposer's LM.
+    """
+
+    config: RunConfig
+    folder: Path
+    tasks: tuple[TaskPlan, ...]
+    proposer: LMConfig
+
+    @property
+    def known(self) -> Known:
+        """What a simulated model knows: the benchmarks of all tasks."""
+        return [one for plan in self.tasks for one in plan.known]
+
+    def combee(self, proposer: dspy.BaseLM) -> Combee:
+        """Return the optimizer.
+
+        Raises:
+            ArgumentError: A strategy, an option or a limit cannot be used.
+        """
+        config, chosen, given = self.config, self.config.strategies, self.config.arguments()
+        for name in ("log_dir", "cache"):
+            if given.get(name):
+                given[name] = self.folder / given[name]
+        if (search := given.get("search")) is not None and search.replay is not None:
+            given["search"] = replace(search, replay=str(self.folder / search.replay))
+        for name in ("instruction_proposer", "code_proposer"):
+            if (target := getattr(config, name)) is not None:
+                given[name] = load_object(name, target)
+        for kind in ("artifact", "aggregator", "controller", "executor"):
+            if (one := getattr(chosen, kind)) is not None:
+                given[kind] = _built(kind, f"strategies.{kind}", one)
+        if chosen.operators is not None:
+            given["operators"] = _several("operator", "strategies.operators", chosen.operators)
+        if config.tracker is not None:
+            given["tracker"] = _several("tracker", "tracker", config.tracker)
+        rules: list[Any] = [config.budget] if config.budget is not None else []
+        rules += _several("stopping", "strategies.stopping", chosen.stopping)
+        budget = reduce(operator.or_, rules) if rules else None
+        return Combee(self.tasks[0].task.metric, reflection_lm=proposer, budget=budget, **given)
+
+
+def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
+    """Load, read and check everything that a run needs.
+
+    Args:
+        data: The file's mapping.
+        folder: The file's folder: relative paths start there, and modules are looked for there after the working
+            directory.
+
+    Raises:
+        ArgumentError: Something in it cannot be used.
+        PluginError: A strategy's distribution cannot be loaded.
+        DataSourceError: Examples cannot be read.
+    """
+    sys.path[:0] = [str(Path.cwd()), str(folder)]
+    config = checked(data, folder)
+    named = {name: config.of_task(name) for name in config.tasks} or {"main": config}
+    tasks = tuple(_task(name, one, folder, several=bool(config.tasks)) for name, one in named.items())
+    outputs = [task.output for task in tasks if task.output is not None]
+    if len(set(outputs)) < len(outputs):
+        raise ArgumentValueError("output", str(outputs[0]), "is written by two tasks", "Put {name} into it.")
+    plan = Plan(config, folder, tasks, (config.lms and config.lms.proposer) or tasks[0].lm)
+    for task in tasks:
+        check_lm("lms.task", task.lm, plan.known)
+    check_lm("lms.proposer", plan.proposer, plan.known)
+    return plan
+
+
+def _task(name: str, config: RunConfig, folder: Path, *, several: bool) -> TaskPlan:
+    try:
+        return _planned(name, config, folder)
+    except ArgumentError as error:
+        if not several:
+            raise
+        place = f"tasks.{name}: {error.argument}"
+        raise ArgumentValueError(place, error.value, error.problem, error.remedy) from error
+
+
+def _planned(name: str, config: RunConfig, folder: Path) -> TaskPlan:
+    if config.data is None or config.lms is None:
+        raise ArgumentValueError("lms" if config.data else "data", None, "is missing", "See combee run --help.")
+    known: Known = []
+    own: dict[str, Any] = {}
+    if config.data.benchmark is None:
+        files = [(f"data.{one}", getattr(config.data, one)) for one in ("train", "validation", "heldout")]
+        splits = [None if file is None else read_examples(at, folder / file, config.data.inputs) for at, file in files]
+    else:
+        chosen = config.data.benchmark
+        _check_params("benchmark", "data.benchmark", chosen)
+        params = dict(chosen.params)
+        # An address or a hub id stays as it is, and so does a path that is not there: the benchmark refuses it.
+        if isinstance(path := params.get("path"), str) and (folder / path).exists():
+            params["path"] = str((folder / path).resolve())
+        loaded = load_benchmark(chosen.name, **params)
+        known, splits = [(loaded, params)], [list(split.examples) for split in loaded.splits]
+        own = {"program": loaded.program, "metric": loaded.metric}
+    for key in ("program", "metric"):
+        if (target := getattr(config, key)) is not None:
+            own[key] = load_object(key, target)
+        if key not in own:
+            remedy = f"Add {key}: module:object, since only a benchmark brings its own."
+            raise ArgumentValueError(key, None, "is missing", remedy)
+    train, validation, rows = splits
+    terms = {key: value for key, value in config.heldout if value is not None}
+    heldout = Heldout(rows, **terms) if rows else None
+    program = _program(own["program"], config.program)
+    task = Task(name, program, train or [], validation, heldout, metric=own["metric"], seed=config.seed)
+    return TaskPlan(task, config.lms.task, config.adapter, known, _output(config.output, name, folder))
+
+
+def _program(found: Any, target: str | None) -> dspy.Module:
+    """Return the program: the object itself, or what its class or function returns without arguments."""
+    if not isinstance(found, dspy.Module):
+        try:
+            found = found()
+        except Exception as error:
+            problem = f"cannot be made without arguments: {type(error).__name__}: {error}"
+            remedy = "Name an object, or a class or function that needs no arguments."
+            raise ArgumentValueError("program", target, problem, remedy) from error
+    if not isinstance(found, dspy.Module):
+        remedy = "Name a dspy.Module, its class, or a function that makes one."
+        raise ArgumentTypeError("program", target, f"is no DSPy program but {type(found).__name__}", remedy)
+    return found
+
+
+def _several(kind: str, place: str, chosen: list[StrategyConfig]) -> list[Any]:
+    return [_built(kind, f"{place}.{number}", one) for number, one in enumerate(chosen)]
+
+
+def _built(kind: str, place: str, chosen: StrategyConfig) -> Any:
+    _check_params(kind, place, chosen)
+    return registry.build(kind, chosen.name, chosen.params)
+
+
+def _check_params(kind: str, place: str, chosen: StrategyConfig) -> None:
+    known = inspect.signature(registry.find(kind, chosen.name)).parameters
+    for key, value in chosen.params.items():
+        if key not in known:
+            problem = f"is no parameter of {kind} {chosen.name!r}"
+            raise ArgumentValueError(f"{place}.params.{key}", value, problem, nearest(key, known))
+
+
+def _output(path: str | None, name: str, folder: Path) -> Path | None:
+    if path is None:
+        return None
+    # A task's name may hold what no file's name can.
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+    target = folder / path.replace("{name}", plain)
+    if target.suffix != ".json" or target.is_dir():
+        raise ArgumentValueError("output", path, "is no file that ends in .json", "The state is saved as JSON.")
+    return target

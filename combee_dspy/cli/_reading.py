@@ -1,0 +1,196 @@
+"""Reads what ``combee run`` is given: its file, and the examples and objects that the file names."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import difflib
+import importlib
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dspy
+import yaml
+from pydantic import ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+
+from combee_dspy.cli._config import FILE, RunConfig
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, DataSourceError
+from combee_dspy.lms.redact import MASK, SECRET_NAME
+
+__all__ = ["checked", "load_object", "nearest", "read_examples", "read_mapping", "schema"]
+
+_SHORT: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("threads",): ("num_threads",),
+    ("prices",): ("costs", "prices"),
+    ("probe",): ("validation", "probe"),
+    ("strategies", "embedder"): ("diversity", "embedder"),
+}
+"""Short forms of keys, and the places that they stand for."""
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_HELP = "See combee run --help, and --schema."
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        ArgumentValueError: It cannot be read, or is no YAML mapping.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ArgumentValueError("CONFIG", str(path), f"cannot be read as YAML: {error}", _HELP) from error
+    if not isinstance(data, dict):
+        raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", _HELP)
+    return data
+
+
+def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
+    """Return the configuration that a file's mapping holds, files and objects that options name included.
+
+    Raises:
+        ArgumentError: A key or a value cannot be used. Of several problems the first is told, and how many there are.
+        DataSourceError: Anchors cannot be read.
+    """
+    long = _long(data)
+    match long.get("validation"):
+        case {"calibration": {"reference": str(target)} as calibration}:
+            calibration["reference"] = load_object("validation.calibration.reference", target)
+    match long:
+        case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": inputs}}:
+            guards["anchors"] = tuple(read_examples("guards.anchors", folder / file, inputs))
+    try:
+        return FILE.model_validate(long)
+    except ValidationError as error:
+        raise _told(error) from error
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a file, short forms included."""
+    found = FILE.model_json_schema(schema_generator=_FileSchema)
+    for short, place in _SHORT.items():
+        holder, where = (_at(found, path[:-1], found) for path in (short, place))
+        holder["properties"][short[-1]] = where["properties"][place[-1]]
+    _at(found, ("guards",), found)["properties"]["anchors"] = {"type": "string", "description": "A file of examples."}
+    return found
+
+
+class _FileSchema(GenerateJsonSchema):
+    def is_instance_schema(self, schema: Any) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+def _long(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the mapping with short forms put in their places."""
+    found = copy.deepcopy(dict(data))
+    for place, target in _SHORT.items():
+        holder = found if len(place) == 1 else found.get(place[0])
+        if not isinstance(holder, dict) or place[-1] not in holder:
+            continue
+        goal = found if len(target) == 1 else found.setdefault(target[0], {})
+        if not isinstance(goal, dict) or target[-1] in goal:
+            problem, remedy = f"stands for {'.'.join(target)}, which is given as well", "Give one of the two."
+            raise ArgumentValueError(".".join(place), holder[place[-1]], problem, remedy)
+        goal[target[-1]] = holder.pop(place[-1])
+    return found
+
+
+def _told(error: ValidationError) -> ArgumentError:
+    # An unknown key comes first: it is often why another seems to be missing.
+    first, *more = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN)
+    # A part with a bracket is pydantic's name of one of several types.
+    parts = [str(part) for part in first["loc"] if "[" not in str(part)]
+    place = ".".join(parts) or "CONFIG"
+    tail = f" ({len(more)} more to correct.)" if more else ""
+    cause = (first.get("ctx") or {}).get("error")
+    if isinstance(cause, ArgumentError):
+        return cause
+    value = _without_keys(first["input"], place)
+    if first["type"] in _UNKNOWN:
+        whole = schema()
+        known = _at(whole, parts[:-1], whole).get("properties", {})
+        return ArgumentValueError(place, value, "is no known key", nearest(parts[-1], known) + tail)
+    problem = "is missing" if first["type"] == "missing" else first["msg"].removeprefix("Value error, ")
+    return ArgumentValueError(place, value, f"cannot be used: {problem}", f"{_HELP}{tail}")
+
+
+def _without_keys(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_keys(one, str(key)) for key, one in value.items()}
+    return MASK if SECRET_NAME.search(name.rpartition(".")[2]) else value
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """Return a remedy that lists the names that are known, the nearest one first."""
+    listed = sorted(known)
+    if SECRET_NAME.search(wrong) and "api_key_env" in listed:
+        return "Put the key into an environment variable and name that variable in api_key_env."
+    close = difflib.get_close_matches(wrong, listed, n=1, cutoff=0.5)
+    guess = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{guess}Known keys: {', '.join(listed)}."
+
+
+def _at(node: Any, place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a JSON schema that holds for one place of a file; empty where there is none."""
+    if "$ref" in node:
+        return _at(whole["$defs"][node["$ref"].rpartition("/")[2]], place, whole)
+    if "anyOf" in node:
+        options = [_at(one, place, whole) for one in node["anyOf"]]
+        return next((one for one in options if "properties" in one), options[0])
+    if not place:
+        return node  # type: ignore[no-any-return]  # JSON
+    inner = node.get("properties", {}).get(place[0]) or node.get("items") or node.get("additionalProperties")
+    return _at(inner, place[1:], whole) if isinstance(inner, dict) else {}
+
+
+def load_object(argument: str, target: str) -> Any:
+    """Import ``module:object``, which can be called or is a program; dots lead into the object.
+
+    Raises:
+        ArgumentError: It cannot be imported, or is something else.
+    """
+    module, colon, path = target.partition(":")
+    if not (colon and module and path):
+        raise ArgumentValueError(argument, target, "is not of the form module:object", "Such as my_package.qa:Program.")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        remedy = "Modules are looked for in the working directory, beside the configuration file, and among installed."
+        raise ArgumentValueError(argument, target, problem, remedy) from error
+    if not callable(found):
+        raise ArgumentTypeError(argument, target, f"is {type(found).__name__} and cannot be called", "Name another.")
+    return found
+
+
+def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Example]:
+    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8.
+
+    Raises:
+        DataSourceError: The file cannot be read, or a row is no object or lacks an input.
+    """
+    try:
+        rows = _READERS[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
+        for number, row in enumerate(rows, start=1):
+            lacking = [name for name in inputs if name not in row]
+            if lacking or not all(isinstance(name, str) for name in row):
+                raise ValueError(f"row {number} has fields {list(row)}, not {', '.join(lacking) or 'named ones alone'}")
+        return [dspy.Example(dict(row)).with_inputs(*inputs) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
+        remedy = f"Give a UTF-8 file of rows with named fields, one of {', '.join(_READERS)}."
+        raise DataSourceError(place, str(path), f"{type(error).__name__}: {error}", remedy) from error
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    # Not splitlines(): JSON strings may hold characters that it takes for line ends.
+    ".jsonl": lambda text: [json.loads(line) for line in text.split("\n") if line.strip()],
+    ".json": json.loads,
+    ".csv": lambda text: list(csv.DictReader(io.StringIO(text, newline=""), strict=True)),
+}

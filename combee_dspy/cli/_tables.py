@@ -1,0 +1,63 @@
+"""Tables, names and values, and JSON lines; what a run or a plugin wrote never steers the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["plain", "show_facts", "show_table", "write_json"]
+
+_CELL = 60
+_SHORT = 20
+_WIDE = 200
+_VALUE = 1_000
+
+
+def plain(text: object, limit: int = _VALUE) -> str:
+    """Return a text on one line, cut to a length, without what a terminal would obey."""
+    line = "".join(letter if letter.isprintable() else " " for letter in str(text)[: 2 * limit])
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def show_facts(facts: Mapping[str, Any]) -> None:
+    """Print names and values, one a line, not wrapped, so that a path or a command can be copied."""
+    console = Console()
+    width = max(map(len, facts), default=0) + 2
+    for name, value in facts.items():
+        console.print(Text.assemble((f"{name:<{width}}", "bold"), plain(value)), soft_wrap=True)
+
+
+def show_table(rows: Sequence[Mapping[str, Any]], limit: int | None = None) -> None:
+    """Print the first rows as a table; where they are wider than the screen, long texts give way first."""
+    table = Table(box=None, pad_edge=False)
+    lines = [[plain(_cell(value), _CELL) for value in row.values()] for row in rows[: limit or None]]
+    for number, name in enumerate(rows[0] if rows else ()):
+        table.add_column(name, no_wrap=max(len(line[number]) for line in lines) <= _SHORT)
+    for line in lines:
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
+    console = Console()
+    # Nobody's window bounds a file.
+    console.print(table, width=None if console.is_terminal else max(console.width, _WIDE), crop=False)
+    if limit and len(rows) > limit:
+        console.print(f"These are the first {limit}; --limit 0 shows all of them.")
+
+
+def _cell(value: object) -> object:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+
+
+def write_json(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line: ASCII, so that nothing in it steers a terminal, and without NaN."""
+    for row in rows:
+        typer.echo(json.dumps({name: _finite(value) for name, value in row.items()}))
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

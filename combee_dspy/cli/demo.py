@@ -1,0 +1,58 @@
+"""``combee demo``: watch a prompt get better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from combee_dspy.exceptions import ArgumentValueError
+
+__all__ = ["demo"]
+
+
+def _said(text: str) -> Any:
+    return typer.Option(help=text, show_default=False)
+
+
+def demo(  # noqa: PLR0913 - one parameter an option
+    lm: Annotated[str | None, _said("Model, by DSPy's name; the embedded one by default.")] = None,
+    api_base: Annotated[str | None, _said("Address of an OpenAI-compatible service.")] = None,
+    api_key_env: Annotated[str | None, _said("Environment variable that holds the key.")] = None,
+    benchmark: Annotated[str, typer.Option(help="A benchmark's name; see combee benchmarks.")] = "formula-mini",
+    path: Annotated[Path | None, _said("Where the benchmark's rows are, if not bundled.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 2,
+    rollouts: Annotated[int | None, _said("Budget: at most so many rollouts.")] = None,
+    calls: Annotated[int | None, _said("Budget: at most so many LM calls.")] = None,
+    tokens: Annotated[int | None, _said("Budget: at most so many tokens.")] = None,
+    dollars: Annotated[float | None, _said("Budget: at most so many dollars.")] = None,
+    seconds: Annotated[float | None, _said("Budget: at most so many seconds.")] = None,
+    log_dir: Annotated[Path | None, _said("Folder to keep the run's journal in.")] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Record the run in MLflow.")] = False,
+) -> None:
+    """Watch Combee teach a language model, on examples it has not seen.
+
+    Without options: which of some finance formulas does a question call for, with a
+    tiny model that runs inside this process, in at most five minutes on two cores.
+
+    \b
+        combee demo
+        combee demo --seed 3 --seconds 120 --log-dir runs/demo
+        combee demo --lm openai/gpt-5-nano
+        combee demo --lm openai/my-model --api-base http://gpu:8000/v1 --api-key-env MY_KEY
+        combee demo --lm openai/gpt-5-nano --benchmark formula --path data/formula
+
+    It prints held-out scores before and after with an interval, tokens and seconds
+    by role, the learned prompt, and where to look at the run. If the prompt did not
+    get better, it says so.
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
+    asked = dict(locals())
+    if lm is None and (api_base or api_key_env):
+        option = "--api-base" if api_base else "--api-key-env"
+        problem = "says where a model is, but no model is named"
+        raise ArgumentValueError(option, api_base or api_key_env, problem, "Add --lm, such as --lm openai/my-model.")
+    # dspy takes seconds to import, and --help needs none of it.
+    from combee_dspy.demo import DemoOptions, run_demo
+
+    run_demo(DemoOptions(**asked))

@@ -1,0 +1,177 @@
+"""``combee run``: one run, or several, from a YAML file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from combee_dspy.cli._group import say
+from combee_dspy.cli._tables import show_facts
+from combee_dspy.exceptions import ArgumentValueError
+
+if TYPE_CHECKING:
+    from combee_dspy.cli._plan import Plan, TaskPlan
+    from combee_dspy.many import TaskResult
+    from combee_dspy.report import CombeeReport
+
+__all__ = ["run"]
+
+
+def run(
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.yaml", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Load and check everything, buy nothing.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print what the file may hold, as a JSON schema.")] = False,
+) -> None:
+    """Learn a program's prompts as a YAML file says.
+
+    A benchmark with the embedded model, nothing else to install or pay:
+
+    \b
+        data: {benchmark: {name: formula-mini, params: {task: route}}}
+        lms: {task: embedded}
+        budget: {seconds: 240}
+        output: learned.json
+
+    Your own program, files and models:
+
+    \b
+        program: my_package.qa:Program     # an object, a class, or a function
+        metric: my_package.qa:metric       # (gold, pred, trace, pred_name, pred_trace)
+        data:
+          train: data/train.jsonl          # or .json, .csv
+          validation: data/validation.jsonl
+          heldout: data/heldout.jsonl      # read once, at the end
+          inputs: [question]
+        lms:
+          task: {model: openai/gpt-5-nano, temperature: 1.0, max_tokens: 16000}
+          proposer: {model: openai/my-model, api_base: "http://gpu:8000/v1", api_key_env: MY_KEY}
+        strategies:
+          aggregator: {name: parallel-scan, params: {copies: 3}}
+          operators: [insert, few-shot-swap]
+          stopping: [{name: patience, params: {updates: 5}}]   # beside the budget
+        search: {staleness: 1}             # options, by their names in Python
+        guards: {max_tokens: 1500, anchors: data/anchors.jsonl}
+        heldout: {target: 0.05}
+        budget: {rollouts: 2000, dollars: 5}
+        prices: {openai/my-model: {prompt: 0.1, completion: 0.4}}
+        threads: 64
+        tracker: [progress, mlflow]
+        log_dir: runs/today                # run again to go on
+
+    Several tasks over one service, each with a search, a budget and a held-out study of its own:
+
+    \b
+        tasks:
+          shares: {data: {train: a.jsonl, heldout: b.jsonl, inputs: [question]}, seed: 1}
+          bonds: {data: {train: c.jsonl, heldout: d.jsonl, inputs: [question]}}
+        at_once: 4
+        output: learned/{name}.json        # further keys as above, for all tasks
+
+    Every argument of combee_dspy.Combee is a key of its own name. Keys of services
+    never stand in the file: name the environment variable in api_key_env. Paths
+    start at the file's folder; modules are looked for in the working directory,
+    then there.
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
+    from combee_dspy.cli import _plan, _reading
+
+    if schema:
+        typer.echo(json.dumps(_reading.schema(), indent=2))
+        return
+    if config is None:
+        raise ArgumentValueError("CONFIG.yaml", None, "is missing", "Name a file; see combee run --help.")
+    plan = _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
+    if dry_run:
+        _show_plan(plan)
+        return
+    results = _compiled(plan)
+    for task, result in zip(plan.tasks, results, strict=True):
+        _tell(plan, task, result)
+    errors = [result.error for result in results if result.error is not None]
+    if len(results) == len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise typer.Exit(max(say(error) for error in errors))
+
+
+def _compiled(plan: Plan) -> list[TaskResult]:
+    import dspy
+
+    from combee_dspy import compile_many
+    from combee_dspy.cli._lms import adapter_of, opened_lms
+
+    with opened_lms(plan.known, plan.config.seed or 0) as lm_of:
+        combee = plan.combee(lm_of(plan.proposer))
+        settings = [{"lm": lm_of(one.lm), **adapter_of(one.adapter, one.lm)} for one in plan.tasks]
+        tasks = [replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)]
+        with dspy.context(**settings[0]):
+            return compile_many(tasks, combee=combee, at_once=plan.config.at_once)
+
+
+def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
+    """Save and show what a task has come to."""
+    facts: dict[str, Any] = {"task": result.name} if plan.config.tasks else {}
+    if result.report is not None:
+        facts |= _facts(result.report)
+        if "simulated" in (planned.lm.model, plan.proposer.model):
+            facts["note"] = "simulated service: these figures measure no language model"
+        if planned.output is not None:
+            _save(result.program, planned.output)
+            facts["program"] = planned.output
+        if result.report.journal:
+            facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
+    elif facts:
+        facts["failed"] = type(result.error).__name__
+    show_facts(facts)
+
+
+def _facts(report: CombeeReport) -> dict[str, str]:
+    facts = {"stopped": report.reason}
+    if math.isfinite(report.best_score):
+        facts["validation"] = f"{report.seed_score:.3f} → {report.best_score:.3f}"
+    held = report.heldout
+    if held is not None:
+        facts["held-out"] = (
+            f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {held.confidence:.0%} interval "
+            f"{held.low:+.3f} to {held.high:+.3f}, n = {held.n})"
+        )
+    facts["spent"] = f"{report.rollouts} rollouts in {report.updates} updates, {report.seconds:.1f} s"
+    for role, sums in report.costs.by_role.items():
+        dollars = "dollars unknown" if sums.dollars is None else f"${sums.dollars:.4f}"
+        tokens = f"{sums.prompt_tokens} tokens in, {sums.completion_tokens} out"
+        facts[f"  {role}"] = f"{sums.calls} calls, {tokens}, {dollars}"
+    return facts | {f"warning {number}": text for number, text in enumerate(report.warnings, start=1)}
+
+
+def _show_plan(plan: Plan) -> None:
+    from dspy.utils import DummyLM
+
+    from combee_dspy.search import make_compilation
+
+    combee = plan.combee(DummyLM([]))
+    for one in plan.tasks:
+        task = one.task
+        splits = make_compilation(combee, task.student, task.trainset, task.valset, task.heldout).splits
+        facts: dict[str, Any] = {"task": task.name} if plan.config.tasks else {}
+        for loaded, _ in one.known:
+            facts["data"] = f"{loaded.name} from {loaded.source}; licence {loaded.licence}"
+            facts |= {f"note {number}": note for number, note in enumerate(loaded.notes, start=1)}
+        facts["rows"] = f"train {len(splits.train)}, validation {len(splits.validation)}, heldout {len(splits.heldout)}"
+        facts["predictors"] = ", ".join(name for name, _ in task.student.named_predictors())
+        facts["models"] = f"task {one.lm.model}, proposer {plan.proposer.model}"
+        show_facts(facts | ({"output": one.output} if one.output else {}))
+    options = ("artifact", "aggregator", "operators", "controller", "executor", "search", "validation", "guards")
+    show_facts({name: getattr(combee, name) for name in (*options, "diversity", "budget", "costs", "trackers")})
+    typer.echo("Everything could be loaded. Nothing was bought: leave out --dry-run to run it.")
+
+
+def _save(program: Any, output: Path) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    # A reader sees the old file or the whole new one.
+    part = output.with_name(f".{output.stem}.part.json")
+    program.save(str(part), save_program=False)
+    part.replace(output)
