@@ -2,10 +2,16 @@
 
 from combee_dspy.reflections._fit import MAX_PARTS, fit_reflections
 from combee_dspy.reflections._ngrams import ngram_counts
-from combee_dspy.reflections._render import render_records
+from combee_dspy.reflections._records import (
+    MEDIA_TOKENS,
+    estimate_record_tokens,
+    estimate_tokens,
+    feedback_text,
+    is_media,
+    render_records,
+    texts_in,
+)
 from combee_dspy.reflections._similar import NearDuplicates, join_texts, normalised
-from combee_dspy.reflections._texts import feedback_text, texts_in
-from combee_dspy.reflections._tokens import MEDIA_TOKENS, estimate_record_tokens, estimate_tokens, is_media
 
 __all__ = [
     "MAX_PARTS",

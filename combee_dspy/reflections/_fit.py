@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from combee_dspy.records import Reflection
-from combee_dspy.reflections._tokens import as_text, estimate_record_tokens, estimate_tokens, is_media, opened
-
-__all__ = ["MAX_PARTS", "fit_reflections"]
+from combee_dspy.reflections._records import as_text, estimate_record_tokens, estimate_tokens, is_media, opened
 
 MAX_PARTS = 4
 """Parts that one reflection may become. What is longer is trimmed to these first, head and tail kept."""
 
 _MIN_TOKENS = 64
+# A mapping of more fields is one long text rather than a field each.
 _FIELDS = 32
 _PART = "Part"
 _PART_TOKENS = estimate_record_tokens({_PART: "4 of 4"})
-
 _MARK_TOKENS = estimate_tokens(" [… 1,000,000,000 characters left out …] ")
-
-_Path = tuple[str | int, ...]
 
 
 def fit_reflections(
@@ -72,86 +69,64 @@ def fit_reflections(
 
 def _divide(record: Mapping[str, Any], limit: int, max_parts: int) -> tuple[list[dict[str, Any]], bool]:
     """Return the parts of a record, and whether text was left out."""
-    tree = _text_tree(record)
-    texts = dict(_texts(tree))
-    fixed = estimate_record_tokens(tree) - sum(estimate_tokens(text) for text in texts.values()) + _PART_TOKENS
+    tree = {
+        str(key): {str(name): _textual(item) for name, item in value.items()}
+        if isinstance(value, Mapping) and len(value) <= _FIELDS
+        else _textual(value)
+        for key, value in record.items()
+    }
+    sizes = [estimate_tokens(text) for text in _texts(tree)]
+    fixed = estimate_record_tokens(tree) - sum(sizes) + _PART_TOKENS
     # Where media fill the budget, what was said about them still needs room.
-    cap = _level([estimate_tokens(text) for text in texts.values()], max(limit - fixed, limit // 4))
-    pieces: dict[_Path, list[str]] = {}
+    cap = _level(sizes, max(limit - fixed, limit // 4))
+    pieces: dict[str, list[str]] = {}
     cut = False
-    for path, text in texts.items():
-        found = list(_pieces(text, cap, max_parts))
-        if len(found) > max_parts:
+    for text in _texts(tree):
+        pieces[text] = list(islice(_pieces(text, cap), max_parts + 1))
+        if len(pieces[text]) > max_parts:
             cut = True
             # Each piece may leave one token unused.
-            found = list(_pieces(_without_middle(text, (cap - 1) * max_parts), cap, max_parts))[:max_parts]
-        pieces[path] = found
-    count = max((len(found) for found in pieces.values()), default=1)
-    if count == 1 and not cut:
-        return [tree], False
-    parts: list[dict[str, Any]] = []
-    for number in range(count):
-        chosen = {path: _piece(found, number) for path, found in pieces.items()}
-        part = _with_texts(tree, chosen)
-        parts.append({_PART: f"{number + 1} of {count}", **part} if count > 1 else part)
-    return parts, cut
+            pieces[text] = list(islice(_pieces(_without_middle(text, (cap - 1) * max_parts), cap), max_parts))
+    count = max(map(len, pieces.values()), default=1)
 
+    def part(number: int) -> Any:
+        # A short text stands in every part, a long one may have ended before.
+        chosen = {
+            text: found[0] if len(found) == 1 else "".join(found[number : number + 1]) for text, found in pieces.items()
+        }
+        return _replaced(tree, chosen)
 
-def _piece(pieces: Sequence[str], number: int) -> str:
-    """Return what one part says of a text: a short one stands in every part, a long one may have ended before."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return pieces[number] if number < len(pieces) else ""
-
-
-def _text_tree(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record in which every value that holds no media is text, so that it can be cut."""
-    tree: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, Mapping) and len(value) <= _FIELDS:
-            tree[str(key)] = {str(name): _textual(item) for name, item in value.items()}
-        else:
-            tree[str(key)] = _textual(value)
-    return tree
+    if count == 1:
+        return [part(0)], cut
+    return [{_PART: f"{number + 1} of {count}", **part(number)} for number in range(count)], cut
 
 
 def _textual(value: Any) -> Any:
+    """Return a value in which everything is text that holds no media, so that it can be cut."""
     if is_media(value):
         return value
-    if not _holds_media(value):
-        return as_text(value)
     inside = opened(value)
     if isinstance(inside, Mapping):
-        return {str(key): _textual(item) for key, item in inside.items()}
-    return [_textual(item) for item in inside or ()]
+        named = {str(key): _textual(item) for key, item in inside.items()}
+        return as_text(value) if all(isinstance(item, str) for item in named.values()) else named
+    items = [_textual(item) for item in inside or ()]
+    return as_text(value) if all(isinstance(item, str) for item in items) else items
 
 
-def _holds_media(value: Any) -> bool:
-    inside = opened(value)
-    if isinstance(inside, Mapping):
-        inside = list(inside.values())
-    return is_media(value) if inside is None else any(_holds_media(item) for item in inside)
-
-
-def _texts(tree: Any, path: _Path = ()) -> Iterator[tuple[_Path, str]]:
+def _texts(tree: Any) -> Iterator[str]:
     if isinstance(tree, str):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for key, item in tree.items():
-            yield from _texts(item, (*path, key))
-    elif isinstance(tree, list):
-        for position, item in enumerate(tree):
-            yield from _texts(item, (*path, position))
+        yield tree
+    elif isinstance(tree, (dict, list)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _texts(item)
 
 
-def _with_texts(tree: Any, texts: Mapping[_Path, str], path: _Path = ()) -> Any:
+def _replaced(tree: Any, texts: Mapping[str, str]) -> Any:
     if isinstance(tree, str):
-        return texts[path]
+        return texts[tree]
     if isinstance(tree, dict):
-        return {key: _with_texts(item, texts, (*path, key)) for key, item in tree.items()}
-    if isinstance(tree, list):
-        return [_with_texts(item, texts, (*path, position)) for position, item in enumerate(tree)]
-    return tree
+        return {key: _replaced(item, texts) for key, item in tree.items()}
+    return [_replaced(item, texts) for item in tree] if isinstance(tree, list) else tree
 
 
 def _level(sizes: Sequence[int], room: int) -> int:
@@ -166,15 +141,13 @@ def _level(sizes: Sequence[int], room: int) -> int:
     return max(ordered[-1], 1) if ordered else 1
 
 
-def _pieces(text: str, cap: int, most: int) -> Iterator[str]:
-    """Yield consecutive pieces of at most ``cap`` estimated tokens each, and no more than ``most`` + 1 of them."""
-    start = 0
-    for _ in range(most + 1):
+def _pieces(text: str, cap: int) -> Iterator[str]:
+    """Yield consecutive pieces of at most ``cap`` estimated tokens each; one of nothing for the empty text."""
+    start, length = 0, _fitting(text, 0, cap)
+    yield text[:length]
+    while (start := start + length) < len(text):
         length = _fitting(text, start, cap)
         yield text[start : start + length]
-        start += length
-        if start >= len(text):
-            return
 
 
 def _fitting(text: str, start: int, cap: int) -> int:
@@ -190,6 +163,5 @@ def _without_middle(text: str, tokens: int) -> str:
     """Return head and tail of a text, at most ``tokens`` estimated tokens where there is room for the mark between."""
     each = max((tokens - _MARK_TOKENS) // 2, 1)
     head = _fitting(text, 0, each)
-    backwards = text[::-1]
-    tail = min(_fitting(backwards, 0, each), len(text) - head)
+    tail = min(_fitting(text[::-1], 0, each), len(text) - head)
     return f"{text[:head]} [… {len(text) - head - tail:,} characters left out …] {text[len(text) - tail :]}"

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ngram_counts"]
-
 # Characters at a time: what is held while they are hashed takes about 50 bytes each.
 _CHUNK = 1_000_000
 _SEPARATOR = 0xFFFFFFFF

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-__all__ = ["NearDuplicates", "join_texts", "normalised"]
-
 # Decimal marks stay inside numbers, and what a formula is written with counts as a word.
 _TOKEN = re.compile(r"\d+(?:[.,]\d+)*|\w+|!=|[^\w\s.,;:!?\"`]")
 _FORMULA = re.compile(r"[=+*/^<>≤≥×÷−]|\s-\s")

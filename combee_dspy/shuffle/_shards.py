@@ -6,8 +6,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-__all__ = ["Placement", "effective_copies", "largest_shard", "plan_shards"]
-
 Placement = Literal["distinct", "plain"]
 """``"distinct"``: no two copies of a reflection in one shard. ``"plain"``: shuffle and cut, as in the paper."""
 
@@ -44,7 +42,7 @@ def plan_shards(
     """Deal the copies of n reflections into shards of near-equal size.
 
     Every index appears exactly :func:`effective_copies` times. Shard sizes
-    differ by at most 1; with a window, by at most 1 within a block and 2 in all.
+    differ by at most 1; with a window, by at most 1 within a block and 3 in all.
     Takes O(n · copies + shards) time.
 
     Under ``"plain"`` placement with two copies and shards of s entries, a copy
