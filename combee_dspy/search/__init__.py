@@ -21,6 +21,7 @@
 Everything here lives on one event loop. Nothing of it is public but what stands below.
 """
 
+from combee_dspy.search import _ahead as _ahead  # first of all: see there
 from combee_dspy.search._checks import check_metric
 from combee_dspy.search._compile import (
     compile_program,

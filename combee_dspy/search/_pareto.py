@@ -141,8 +141,9 @@ class Pareto(Keeper):
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
-        screen = size if size <= self._screen else self._screen + len(self._anchors)
-        return size + children * (screen + self._pool.size)
+        rows = self._pool.beside_validation(size)
+        screen = rows if size <= self._screen else min(rows, self._screen + len(self._anchors))
+        return rows + children * (screen + self._pool.size)
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws, after a merge where one is due."""

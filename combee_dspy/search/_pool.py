@@ -61,9 +61,10 @@ class Pool:
         track_best_outputs: Whether gepa's state keeps the best outputs.
         log_dir: Where gepa writes those.
         emit: Says what happened: kind, data, update.
+        unseen: Train rows that are not in every validation.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one wiring point
         self,
         effects: Effects,
         parts: GepaParts,
@@ -73,9 +74,11 @@ class Pool:
         track_best_outputs: bool,
         log_dir: str | None,
         emit: Callable[..., None],
+        unseen: int,
     ) -> None:
         self._effects = effects
         self._parts = parts
+        self._unseen = unseen
         self.validation = tuple(validation)
         self.loader = ensure_loader([row.example for row in validation])
         self.draws = draws
@@ -101,6 +104,10 @@ class Pool:
     def size(self) -> int:
         """Rollouts that one validation takes at most."""
         return len(self.validation) * self.draws
+
+    def beside_validation(self, size: int) -> int:
+        """Return the rollouts that a candidate takes at most on so many train rows, beside those of its validation."""
+        return min(size, self._unseen)
 
     @property
     def best(self) -> Member:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import dspy
 import orjson
+from gepa.strategies.eval_policy import FullEvaluationPolicy
 
-from combee_dspy._private import AUTO_CANDIDATES, auto_budget, detailed_results, flex_sources, make_adapter
+from combee_dspy._private import (
+    AUTO_CANDIDATES,
+    InstructionProposer,
+    auto_budget,
+    detailed_results,
+    flex_sources,
+    make_adapter,
+)
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff, totals
 from combee_dspy.evaluation import Calibrator, check_roles_heard
@@ -101,6 +110,7 @@ class Run:
         self.pool = Pool(
             self.effects, self.parts, splits.validation, draws=settings.validation.draws,
             track_best_outputs=settings.track_best_outputs, log_dir=settings.log_dir, emit=self.emit,
+            unseen=self._unseen(),
         )  # fmt: skip
         self.learner = self._learner()
         self.keeper = self._keeper(rng)
@@ -112,6 +122,14 @@ class Run:
             note_unheld(splits, self.metric_print, log)
         else:
             self.reading = HeldoutReading(task.heldout, splits, self.metric_print, self.effects, receipts)
+
+    def _unseen(self) -> int:
+        """Return how many train rows are not in every candidate's validation, whose rollouts are not bought again."""
+        settings, splits = self.task.settings, self.task.splits
+        if settings.cache is False or not isinstance(self.parts.policy, FullEvaluationPolicy):
+            return sys.maxsize
+        rows = {row.hash for row in splits.train} | {row_hash(one) for one in settings.guards.anchors}
+        return len(rows - {row.hash for row in splits.validation})
 
     def _learner(self) -> Learner:
         settings, student, code = self.task.settings, self.task.student, frozenset(flex_sources(self.task.student))
@@ -129,7 +147,7 @@ class Run:
         how = LearnerSettings(
             seed=settings.seed, perfect_score=settings.perfect_score, skip_perfect=settings.skip_perfect_score,
             format_failures=settings.add_format_failure_as_feedback,
-            as_objects=settings.custom_instruction_proposer is None,
+            as_objects=isinstance(settings.custom_instruction_proposer, (InstructionProposer, type(None))),
             warn_on_mismatch=settings.warn_on_score_mismatch,
         )  # fmt: skip
         return Learner(

@@ -76,7 +76,7 @@ class Trunk(Keeper):
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch and of the new text's validation."""
-        return size + self._pool.size
+        return self._pool.beside_validation(size) + self._pool.size
 
     @property
     def text(self) -> Candidate:
