@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from combee_dspy.exceptions import JournalDamagedError, JournalHeldError, JournalMismatchError
 from combee_dspy.journal._reader import JOURNAL, Reader
-from combee_dspy.journal._rows import SCHEMA, VERSION, Effect, Identity, checksum, dump
+from combee_dspy.journal._rows import SCHEMA, VERSION, Effect, Identity, checksum, dump, sound
 from combee_dspy.journal._writer import Statement, Writer, connect
 from combee_dspy.records import CallUsage
 
@@ -28,7 +28,7 @@ _EFFECT = (
     " score, error, failed_in, started, ended, queued, value, crc)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_VALUES = "SELECT key, value, crc FROM effect WHERE run = ?"
+_VALUES = "SELECT id, key, value, crc FROM effect WHERE run = ? AND id > ? ORDER BY id LIMIT 512"
 _USAGE = "INSERT INTO usage SELECT id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM effect WHERE run = ? AND key = ?"
 _EVENT = "INSERT OR IGNORE INTO event(run, key, step, component, kind, at, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -70,7 +70,7 @@ class Journal:
 
     def _prepare(self) -> None:
         try:
-            connection = connect(self.path)
+            connection = sqlite3.connect(self.path, timeout=30, isolation_level=None)
             try:
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -106,7 +106,11 @@ class Journal:
                 sql = "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES (?,?,?,?,?,?,?)"
                 self._write_now(sql, row)
                 return RunLog(self, number, resumed=False, known=())
-            number, before = found[0]["id"], orjson.loads(found[0]["identity"])
+            number = found[0]["id"]
+            try:
+                before = orjson.loads(found[0]["identity"])
+            except orjson.JSONDecodeError as error:
+                raise JournalDamagedError(str(self.path), f"the identity of run {name!r} was changed") from error
             differs = [
                 f"{what} was {before.get(what, 'not given')} and is {identity.get(what, 'not given')}"
                 for what in sorted({*before, *identity})
@@ -115,7 +119,7 @@ class Journal:
             if differs:
                 raise JournalMismatchError(str(self.path), differs)
             # Before anything is written: what was changed on disk must stay as it is for whoever looks into it.
-            known = [_unchanged(self.path, *row) for row in reader.each(_VALUES, (number,))]
+            known = list(_checked(reader, number))
             self._write_now("UPDATE run SET state = 'running', finished = NULL WHERE id = ?", (number,))
         return RunLog(self, number, resumed=True, known=known)
 
@@ -180,8 +184,9 @@ class RunLog:
         value = dump(effect.value)
         row = (
             self.number, effect.key, effect.kind, effect.role, effect.purpose, effect.step, effect.component,
-            effect.candidate, effect.example, effect.split, effect.replicate, effect.score, effect.error,
-            effect.failed_in, effect.started, effect.ended, effect.queued, value, checksum(effect.key, value),
+            effect.candidate, effect.example, effect.split, effect.replicate, effect.score,
+            None if effect.error is None else sound(effect.error), effect.failed_in, effect.started, effect.ended,
+            effect.queued, value, checksum(effect.key, value),
         )  # fmt: skip
         return [(_EFFECT, row), *((_USAGE, (*_columns(one), self.number, effect.key)) for one in effect.usage)]
 
@@ -215,7 +220,7 @@ class RunLog:
         return tuple(CallUsage(*row) for row in rows)
 
     async def finish(self, state: str, result: Mapping[str, Any]) -> None:
-        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values; all of it is then on disk.
+        """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values. All is then on disk.
 
         Raises:
             JournalError: It could not be written.
@@ -226,6 +231,18 @@ class RunLog:
     def close(self) -> None:
         """Close the connection that looks effects up."""
         self._reader.close()
+
+
+def _checked(reader: Reader, run: int) -> Iterator[str]:
+    """Yield the keys of a run's effects, whose values are as they were written; few are in memory at a time.
+
+    Raises:
+        JournalDamagedError: One is not.
+    """
+    last = 0
+    while found := reader.rows(_VALUES, (run, last)):
+        yield from (_unchanged(reader.path, key, value, crc) for _, key, value, crc in found)
+        last = found[-1]["id"]
 
 
 def _unchanged(path: Path, key: str, value: str, crc: int) -> str:

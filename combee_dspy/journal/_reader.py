@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -54,17 +54,8 @@ class Reader:
             JournalDamagedError: The file cannot be read as a journal.
             sqlite3.OperationalError: The SELECT is wrong.
         """
-        return list(self.each(sql, parameters))
-
-    def each(self, sql: str, parameters: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
-        """Yield the rows of a SELECT, one in memory at a time.
-
-        Raises:
-            JournalDamagedError: The file cannot be read as a journal.
-            sqlite3.OperationalError: The SELECT is wrong.
-        """
         try:
-            yield from self._connection.execute(sql, parameters)
+            return self._connection.execute(sql, parameters).fetchall()
         except sqlite3.OperationalError as error:
             if "no such table: run" in str(error):
                 raise JournalDamagedError(str(self.path), "it has no table of runs") from error

@@ -11,7 +11,7 @@ import orjson
 
 from combee_dspy.records import CallUsage, Role
 
-__all__ = ["SCHEMA", "VERSION", "Effect", "Identity", "checksum", "dump"]
+__all__ = ["SCHEMA", "VERSION", "Effect", "Identity", "checksum", "dump", "sound"]
 
 VERSION = 1
 """Kept as SQLite's ``user_version``; another number is another format."""
@@ -84,12 +84,29 @@ class Effect:
 
 
 def dump(value: object) -> str:
-    """Return JSON. Numbers that JSON lacks become null.
+    """Return JSON. Numbers that JSON lacks become null, halves of characters a sign for what cannot be read.
 
     Raises:
         TypeError: A value is none of JSON's.
     """
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY).decode()
+    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(value, option=option).decode()
+    except TypeError:
+        return orjson.dumps(_sound(value), option=option).decode()
+
+
+def sound(text: str) -> str:
+    """Return a text that UTF-8 can write: an answer that was cut off may end with half a character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, str):
+        return sound(value)
+    if isinstance(value, Mapping):
+        return {_sound(key): _sound(one) for key, one in value.items()}
+    return [_sound(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def checksum(key: str, value: str) -> int:

@@ -98,7 +98,7 @@ class Writer:
             for sql, parameters in statements:
                 connection.execute(sql, parameters)
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and of nothing that comes after
             self._failure = error
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

@@ -1,0 +1,40 @@
+"""What the tests of whole runs share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from combee_bench.simulated import SimulatedService
+    from tests.worlds import World
+
+# No test may reach a model host.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+
+@pytest.fixture(scope="session")
+def running_service() -> Iterator[SimulatedService]:
+    from combee_bench.simulated import SimulatedConfig, SimulatedService
+    from tests.worlds import GATES
+
+    with SimulatedService(SimulatedConfig(time_scale=0.0), GATES) as service:
+        yield service
+
+
+@pytest.fixture
+def service(running_service: SimulatedService) -> SimulatedService:
+    """The simulated service, with its counters at zero."""
+    running_service.forget_attempts()
+    running_service.reset_stats()
+    return running_service
+
+
+@pytest.fixture
+def world() -> World:
+    from tests.worlds import World
+
+    return World.made()

@@ -1,0 +1,351 @@
+"""The journal: every effect once, committed before it is used, never trusted where it was changed."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from combee_dspy.exceptions import (
+    ArgumentValueError,
+    JournalDamagedError,
+    JournalError,
+    JournalHeldError,
+    JournalMismatchError,
+)
+from combee_dspy.journal import Cache, Effect, Journal, Reader, RunLog, journal_file
+from combee_dspy.records import CallUsage
+
+IDENTITY = {"program": "aa", "trainset": "bb"}
+
+
+def usage(calls: int = 1, **changes: Any) -> CallUsage:
+    given = {
+        "role": "task", "model": "m", "calls": calls, "errors": 0, "cached": 0, "prompt_tokens": 10 * calls,
+        "completion_tokens": calls, "dollars": 0.5 * calls, "gpu_seconds": None, "seconds": 1.0,
+    }  # fmt: skip
+    return CallUsage(**{**given, **changes})
+
+
+def effect(key: str, value: Any = None, **changes: Any) -> Effect:
+    return Effect(key, "rollout", {"text": key} if value is None else value, "task", usage=(usage(),), **changes)
+
+
+def within(folder: Path, work: Callable[[RunLog], Any], name: str = "main", **identity: str) -> Any:
+    """Open a journal, go on with a run, do something, and close both."""
+
+    async def all_of_it() -> Any:
+        with closing(Journal(folder)) as journal:
+            log = journal.run(name, 7, {**IDENTITY, **identity}, {"specs": {}})
+            try:
+                found = work(log)
+                return await found if asyncio.iscoroutine(found) else found
+            finally:
+                log.close()
+
+    return asyncio.run(all_of_it())
+
+
+def keep(*effects: Effect) -> Callable[[RunLog], Any]:
+    async def work(log: RunLog) -> None:
+        await asyncio.gather(*map(log.keep, effects))
+
+    return work
+
+
+def test_what_was_kept_is_found_at_once_and_by_whoever_goes_on(tmp_path: Path) -> None:
+    async def first(log: RunLog) -> None:
+        assert not log.resumed
+        assert log.find("a") is None
+        await log.keep(effect("a", {"score": 0.25, "text": "ü\u2028"}))
+        assert log.find("a") == {"score": 0.25, "text": "ü\u2028"}
+
+    within(tmp_path, first)
+
+    def second(log: RunLog) -> None:
+        assert log.resumed
+        assert log.find("a") == {"score": 0.25, "text": "ü\u2028"}
+        assert log.find("b") is None
+
+    within(tmp_path, second)
+
+
+def test_many_effects_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from combee_dspy.journal import _writer
+
+    commits: list[int] = []
+    written = _writer.Writer._commit
+
+    def counted(self: Any, connection: Any, statements: Any) -> None:
+        commits.append(len(statements))
+        written(self, connection, statements)
+
+    monkeypatch.setattr(_writer.Writer, "_commit", counted)
+
+    def work(log: RunLog) -> Any:
+        # The writer is held up while the effects come in, as by a slow disk.
+        held = threading.Event()
+        log.journal.writer._queue.put(([], None))
+        log.journal.writer._queue.put((_Slow(held), None))
+
+        async def all_of_them() -> None:
+            tasks = [asyncio.ensure_future(log.keep(effect(f"e{number}"))) for number in range(300)]
+            await asyncio.sleep(0)
+            held.set()
+            await asyncio.gather(*tasks)
+
+        return all_of_them()
+
+    within(tmp_path, work)
+    assert sum(commits) == 600
+    assert len(commits) < 20
+    with Reader(journal_file(tmp_path)) as reader:
+        assert reader.rows("SELECT count(*) FROM effect")[0][0] == 300
+
+
+class _Slow(list):  # type: ignore[type-arg]  # statements that are long in coming
+    def __init__(self, until: threading.Event) -> None:
+        super().__init__()
+        self._until = until
+
+    def __iter__(self) -> Any:
+        self._until.wait(10)
+        return super().__iter__()
+
+
+def test_the_same_effect_twice_is_kept_once_and_both_are_paid(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a", {"n": 1}), effect("a", {"n": 2})))
+
+    def read(log: RunLog) -> Any:
+        assert log.find("a") == {"n": 1}
+        return log.usage()
+
+    (row,) = within(tmp_path, read)
+    assert (row.calls, row.prompt_tokens, row.dollars) == (2, 20, 1.0)
+
+
+def test_usage_is_summed_by_role_and_model_and_unknown_prices_stay_unknown(tmp_path: Path) -> None:
+    effects = [
+        Effect("a", "rollout", {}, usage=(usage(), usage(3, role="evaluator", dollars=None))),
+        Effect("b", "rollout", {}, usage=(usage(2, gpu_seconds=4.0), usage(1, model="other"))),
+    ]
+    within(tmp_path, keep(*effects))
+    found = {(one.role, one.model): one for one in within(tmp_path, lambda log: log.usage())}
+    assert {key: one.calls for key, one in found.items()} == {
+        ("evaluator", "m"): 3, ("task", "m"): 3, ("task", "other"): 1,
+    }  # fmt: skip
+    assert found["evaluator", "m"].dollars is None
+    assert (found["task", "m"].dollars, found["task", "m"].gpu_seconds) == (1.5, 4.0)
+
+
+def test_an_event_of_a_place_is_kept_once_however_often_the_run_is_resumed(tmp_path: Path) -> None:
+    def work(log: RunLog) -> None:
+        for _ in range(2):
+            log.emit("candidate", {"candidate": "c1"}, step=3, component="self")
+            log.emit("candidate", {"candidate": "c2"}, step=3, component="self")
+            log.emit("update", {"seconds": os.urandom(4).hex()}, step=3, single=True)
+
+    within(tmp_path, work)
+    within(tmp_path, work)
+    with Reader(journal_file(tmp_path)) as reader:
+        found = [(row["kind"], row["step"], row["component"]) for row in reader.after("event", 0, 1)]
+        assert found == [("candidate", 3, "self"), ("candidate", 3, "self"), ("update", 3, "")]
+        assert len(reader.after("event", 1, 1)) == 2
+        assert reader.after("event", 0, 2) == []
+
+
+def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a")))
+    with pytest.raises(JournalMismatchError) as caught:
+        within(tmp_path, lambda log: None, trainset="cc", metric="dd")
+    assert caught.value.differs == ("metric was not given and is dd", "trainset was bb and is cc")
+    assert "Give another log_dir" in str(caught.value)
+
+
+def test_runs_of_other_names_stand_beside_each_other(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a", {"n": 1})), name="one")
+    within(tmp_path, keep(effect("a", {"n": 2})), name="two", program="another")
+    assert within(tmp_path, lambda log: log.find("a"), name="one") == {"n": 1}
+    assert within(tmp_path, lambda log: (log.number, log.usage()[0].calls), name="two", program="another") == (2, 1)
+
+
+def test_how_a_run_ended_is_on_disk_when_finish_returns(tmp_path: Path) -> None:
+    async def work(log: RunLog) -> None:
+        log.emit("stopped", {"reason": "done"})
+        await log.finish("finished", {"best": "c1"})
+        with Reader(log.journal.path) as reader:
+            (row,) = reader.rows("SELECT state, result FROM run")
+            assert (row["state"], row["result"]) == ("finished", '{"best":"c1"}')
+            assert len(reader.after("event", 0, log.number)) == 1
+
+    within(tmp_path, work)
+    within(tmp_path, lambda log: None)
+    with Reader(journal_file(tmp_path)) as reader:
+        assert reader.rows("SELECT state, finished FROM run")[0]["state"] == "running"
+
+
+@pytest.mark.parametrize("column", ["value", "key"])
+def test_a_flipped_bit_is_found_before_anything_is_written(tmp_path: Path, column: str) -> None:
+    within(tmp_path, keep(*(effect(f"rollout/{number}", {"score": 1.0}) for number in range(20))))
+    path = tmp_path / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        # Behind SQLite's back there are no checksums of pages.
+        changed = {"value": "value = replace(value, '1.0', '1.5')", "key": "key = replace(key, '/7', '/x')"}[column]
+        connection.execute(f"UPDATE effect SET {changed} WHERE key = 'rollout/7'")  # noqa: S608 - two literal texts
+        connection.execute("UPDATE run SET state = 'failed'")
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = path.read_bytes()
+    with pytest.raises(JournalDamagedError, match="was changed"):
+        within(tmp_path, lambda log: None)
+    assert path.read_bytes() == before
+
+
+def test_every_flipped_byte_is_either_harmless_or_found(tmp_path: Path) -> None:
+    texts = {f"rollout/{number}": {"score": 1.0, "text": "x" * 50} for number in range(40)}
+    within(tmp_path, keep(*(effect(key, value) for key, value in texts.items())))
+    path = tmp_path / "journal.sqlite"
+    whole = path.read_bytes()
+    found = 0
+    for place in range(0, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            values = within(tmp_path, lambda log: {key: log.find(key) for key in texts})
+        except JournalError:
+            found += 1
+            # Neither repaired nor begun anew.
+            assert path.read_bytes() == bytes(damaged)
+        else:
+            assert {key: value for key, value in values.items() if value is not None} == {
+                key: texts[key] for key, value in values.items() if value is not None
+            }
+    assert found > 20
+
+
+@pytest.mark.parametrize("content", [b"not a database at all " * 300, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_what_is_no_journal_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "journal.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(JournalDamagedError, match="It was not changed"):
+        Journal(tmp_path)
+    assert path.read_bytes() == content
+    with pytest.raises(JournalDamagedError):
+        Reader(path)
+
+
+def test_another_programs_database_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs(id)")
+        connection.commit()
+    before = path.read_bytes()
+    with pytest.raises(JournalDamagedError, match="its format is 0"):
+        Journal(tmp_path)
+    assert path.read_bytes() == before
+    with pytest.raises(JournalDamagedError, match="no table of runs"):
+        Reader(path)
+
+
+def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)):
+        with pytest.raises(JournalHeldError, match=f"process {os.getpid()}"):
+            Journal(tmp_path)
+        code = f"from combee_dspy.journal import Journal\nJournal({str(tmp_path)!r})"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603 - ours
+        assert f"is held by process {os.getpid()}" in other.stderr
+        # Reading it meanwhile is free.
+        with Reader(tmp_path / "journal.sqlite") as reader:
+            assert reader.rows("SELECT * FROM run") == []
+    Journal(tmp_path).close()
+
+
+def _die_holding(folder: str) -> None:
+    Journal(folder)
+    os._exit(3)
+
+
+def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_die_holding, args=(str(tmp_path),))
+    process.start()
+    process.join()
+    assert process.exitcode == 3
+    Journal(tmp_path).close()
+
+
+def test_a_disk_that_fails_is_said_and_nothing_after_it_is_kept(tmp_path: Path) -> None:
+    async def work(log: RunLog) -> None:
+        await log.keep(effect("a"))
+        log.journal.writer.put([("INSERT INTO nowhere VALUES (1)", ())])
+        with pytest.raises(JournalError, match="could not be written"):
+            await log.keep(effect("b"))
+        assert log.find("b") is None
+
+    with pytest.raises(JournalError, match="could not be written"):
+        within(tmp_path, work)
+    assert within(tmp_path, lambda log: (log.find("a") is None, log.find("b"))) == (False, None)
+
+
+def test_a_row_that_sqlite_does_not_take_ends_in_an_error_and_not_in_silence(tmp_path: Path) -> None:
+    async def work(log: RunLog) -> None:
+        await asyncio.wait_for(log.keep(effect("a", replicate=2**70)), 10)
+
+    with pytest.raises(JournalError):
+        within(tmp_path, work)
+
+
+def test_half_a_character_in_an_answer_does_not_end_a_run(tmp_path: Path) -> None:
+    def work(log: RunLog) -> Any:
+        log.emit("candidate", {"texts": {"self": "cut off \ud83d"}, "numbers": [1, float("nan")]})
+        return log.keep(effect("a", {"text": "cut off \ud83d", "whole": "\ud83d\ude00"}, error="cut off \ud83d"))
+
+    within(tmp_path, work)
+    assert within(tmp_path, lambda log: log.find("a")) == {"text": "cut off \ufffd", "whole": "😀"}
+
+
+def test_without_a_folder_a_journal_goes_with_its_run() -> None:
+    journal = Journal()
+    folder = journal.folder
+    assert journal.path.is_file()
+    journal.close()
+    journal.close()
+    assert not folder.exists()
+
+
+def test_a_reader_cannot_write_and_names_what_it_is_not_given(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a")))
+    with Reader(journal_file(tmp_path)) as reader:
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader.rows("DELETE FROM effect")
+        with pytest.raises(sqlite3.OperationalError, match="no such column"):
+            reader.rows("SELECT absent FROM effect")
+    with pytest.raises(ArgumentValueError, match="holds no journal"):
+        journal_file(tmp_path / "elsewhere")
+
+
+def test_a_cache_is_shared_and_the_first_value_stays(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "cache.sqlite"
+    with closing(Cache(path)) as one, closing(Cache(path)) as other:
+        assert one.find("k") is None
+        one.keep("k", {"score": 1.0})
+        other.keep("k", {"score": 0.0})
+        assert other.find("k") == {"score": 1.0}
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE cached SET value = '{\"score\":0.5}'")
+        connection.commit()
+    with closing(Cache(path)) as cache:
+        assert cache.find("k") is None, "a value that was changed is no value"
+    path.write_bytes(b"nothing of the kind" * 100)
+    with pytest.raises(JournalDamagedError, match="it is no cache"):
+        Cache(path)
