@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dspy.utils.exceptions import LMError
+
 from combee_dspy._private import DspyAdapter
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._effects import Effects, Place
@@ -33,13 +35,20 @@ class CustomProposer:
         if not dataset:
             return ()
 
-        def ask() -> Mapping[str, str]:
-            texts = self._adapter.propose_new_texts(dict(base.texts), dataset, list(dataset))
-            return {str(name): str(text) for name, text in texts.items()}
+        def ask() -> Mapping[str, Any]:
+            try:
+                texts = self._adapter.propose_new_texts(dict(base.texts), dataset, list(dataset))
+            except LMError:
+                raise  # a service that fails says nothing about the proposer, and ends the run
+            except Exception as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
+                return {"error": f"{type(error).__name__}: {error}"}
+            return {"texts": {str(name): str(text) for name, text in texts.items()}}
 
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}"
         made: Mapping[str, Any] = await self._effects.work(key, Place("proposal", step), "proposer", "call", ask)
-        texts = {name: text for name, text in made.items() if base.texts.get(name) != text}
+        if "error" in made:
+            self._effects.log.emit("error", {"where": "instruction_proposer", "error": made["error"]}, step=step)
+        texts = {name: text for name, text in made.get("texts", {}).items() if base.texts.get(name) != text}
         if not texts:
             return ()
         return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)

@@ -297,7 +297,7 @@ class Effects:
 
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
-                value = make()
+                value = _strings(make(), self._scrub)
             return value, meter.usage()
 
         self.purse.send(kind)

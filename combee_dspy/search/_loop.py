@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.operators import visible
 from combee_dspy.records import BatchDecision, Reflection
 from combee_dspy.search._batches import Batches, decision_from, decision_to
 from combee_dspy.search._budget import BudgetReached
@@ -25,6 +26,10 @@ from combee_dspy.search._update import Learned, Learner, Plan
 from combee_dspy.stopping import RunView, StoppingRule, ask
 
 __all__ = ["Loop", "LoopSettings"]
+
+# Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
+# nothing may have had an answer that did not parse, or a child that was refused.
+_BARREN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,7 @@ class Loop:
         self._lost: dict[int, Learned] = {}
         limits = repr((effects.purse.limits, rule)).encode()
         self._limits = hashlib.blake2b(limits, digest_size=6).hexdigest()
+        self._turns = max(_BARREN, len(visible(seed.texts)))
         self.decisions: list[BatchDecision] = []
         self.committed = 0
         self.reason = ""
@@ -315,12 +321,13 @@ class Loop:
         return await self._effects.decide(f"stop/{step}/{self._limits}", lambda: ask(rule, view) or "", step=step) or ""
 
     def _nothing_new(self, known: int) -> bool:
-        """Return whether the last whole epoch that is committed bought nothing."""
+        """Return whether the last whole epoch that is committed, and enough updates, bought nothing."""
         now = int(self._batches.epochs)
         past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
         whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}
         steps = [step for epoch, step in past if whole and epoch == max(whole)]
-        return bool(steps) and not self._effects.purse.bought(steps[-1], steps[0])
+        first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
+        return first >= 0 and not self._effects.purse.bought(steps[-1], first)
 
     def _view(self, step: int) -> RunView:
         purse, known = self._effects.purse, step - self._settings.behind
