@@ -24,6 +24,7 @@ MAX_TAG = 8_000
 
 _NAME = re.compile(r"[^\w./ -]")  # MLflow refuses names with anything else
 _LONGEST_NAME = 100
+_HELDOUT = ("before", "after", "difference", "low", "high", "n")
 
 
 def params(row: Mapping[str, Any]) -> dict[str, str]:
@@ -68,13 +69,12 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
         elif row["step"] == step:
             _counted(found, scores, row["kind"], data)
     sql = (
-        "SELECT purpose, count(*), avg(score), count(error), avg(ended - started), max(ended - started) FROM effect"
+        "SELECT purpose, count(*), avg(score), count(error), avg(ended - started) FROM effect"
         " WHERE run = ? AND kind = 'rollout' AND step = ? AND id <= ? AND purpose <> 'heldout' GROUP BY 1"
     )
-    for purpose, count, score, errors, mean, longest in reader.rows(sql, (run, step, effect)):
-        found[f"rollouts/{purpose}"] = count
-        found[f"rollouts/{purpose}_errors"] = errors
-        found[f"latency/{purpose}_mean"], found[f"latency/{purpose}_max"] = mean, longest
+    for purpose, count, score, errors, seconds in reader.rows(sql, (run, step, effect)):
+        found[f"rollouts/{purpose}"], found[f"rollouts/{purpose}_errors"] = count, errors
+        found[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
             found[f"train/{purpose}"] = score
     sql = (
@@ -131,9 +131,7 @@ def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str,
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     """Return the metrics of a run that is over: held-out figures, and the sums of everything."""
     row = reader.rows(RUNS, (run,))[0]
-    found = {
-        f"heldout/{name}": row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")
-    }
+    found = {f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT}
     total = costs_of(reader, run, ())[0]
     found |= {"total/rollouts": row["rollouts"], "total/updates": row["updates"], "total/tokens": row["tokens"]}
     found |= {f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")}
@@ -145,24 +143,20 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
 
 def description(reader: Reader, run: int) -> str:
     """Return a run's description, the headline first: MLflow shows about three lines."""
-    row = reader.rows(RUNS, (run,))[0]
+    row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
     lines = []
     if row["heldout_n"]:
-        interval = f"95 % interval of the gain {row['heldout_low']:+.3f} to {row['heldout_high']:+.3f}"
-        lines.append(
-            f"Held-out {row['heldout_before']:.3f} → {row['heldout_after']:.3f} ({interval}, n = {row['heldout_n']})."
-        )
+        figures = "Held-out {:.3f} → {:.3f} (gain {:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
+        lines.append(figures.format(*(row[f"heldout_{name}"] for name in _HELDOUT)))
     if row["seed_score"] is not None and row["best_score"] is not None:
         lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")
     if row["simulated"]:
         lines.append("The models are simulated: this run supports no claim about a model.")
     lines.append(f"{row['state'].capitalize()}{': ' + row['reason'] if row['reason'] else ''}.")
-    total = costs_of(reader, run, ())[0]
     spent = dollars(total["dollars"], total["unpriced"])
     lines.append(f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}.")
     texts = reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'warning' ORDER BY id LIMIT 10", (run,))
-    lines += [f"Warning: {json.loads(one['data'])['text']}" for one in texts]
-    return cut("\n\n".join(lines), MAX_TAG)
+    return cut("\n\n".join([*lines, *(f"Warning: {json.loads(one['data'])['text']}" for one in texts)]), MAX_TAG)
 
 
 def _named(name: str) -> str:

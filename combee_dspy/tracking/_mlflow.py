@@ -11,7 +11,7 @@ from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
-from combee_dspy.tracking._shipper import Shipper, Target
+from combee_dspy.tracking._shipper import Shipper
 from combee_dspy.tracking._text import cleaner, one_line
 
 __all__ = ["MLflowTracker", "replay"]
@@ -31,7 +31,7 @@ class MLflowTracker(Tracker):
     Parameters come in the groups ``run/``, ``strategy/``, ``model/``, ``size/``,
     ``digest/`` and ``version/``; metrics, with step = update, in ``val/``, ``train/``,
     ``batch/``, ``scan/``, ``candidates/``, ``rollouts/``, ``tokens/<role>``,
-    ``calls/<role>``, ``cost/``, ``time/``, ``latency/`` and, at the end,
+    ``calls/<role>``, ``cost/``, ``time/`` and, at the end,
     ``heldout/`` and ``total/``.
 
     Sets ``MLFLOW_DISABLE_TELEMETRY``, ``MLFLOW_HTTP_REQUEST_TIMEOUT`` (10 s) and
@@ -63,25 +63,24 @@ class MLflowTracker(Tracker):
 
     def open(self, reader: Reader, run: int) -> Follower:
         """Return who records one run. Nothing is asked of MLflow yet."""
-        return Shipper(self._target(), reader, run)
-
-    def _target(self) -> Target:
-        return Target(self.experiment, self.tracking_uri, self.run_name, self.parent)
+        return Shipper(reader, run, **self.params())
 
 
-def replay(place: Path | str, tracker: MLflowTracker | None = None) -> tuple[str, ...]:
+def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: str | None = None) -> tuple[str, ...]:
     """Tell MLflow what it has missed of the runs in a journal, and return where to look at each.
 
     Args:
         place: A ``log_dir``, or its journal.
-        tracker: Where to record; the same as during the run, else it is recorded once more.
+        tracking_uri: As given to :class:`MLflowTracker`; with another, a run is recorded once more, there.
+        experiment: The same.
 
     Raises:
         ArgumentValueError: There is no journal, or the store cannot be written to.
         JournalHeldError: A run is still writing to the journal.
         MissingDistributionError: MLflow is not installed.
     """
-    path, tracker = journal_file(place), MLflowTracker() if tracker is None else tracker
+    path = journal_file(place)
+    tracker = MLflowTracker(tracking_uri=tracking_uri, **({} if experiment is None else {"experiment": experiment}))
     tracker.check()
     from mlflow.exceptions import MlflowException
 
@@ -89,7 +88,7 @@ def replay(place: Path | str, tracker: MLflowTracker | None = None) -> tuple[str
     # To hold the journal is to know that no run goes on, and that nobody else replays it.
     with closing(Journal(path.parent)), Reader(path) as reader:
         for row in reader.rows("SELECT id FROM run ORDER BY id"):
-            shipper = Shipper(tracker._target(), reader, row["id"])
+            shipper = Shipper(reader, row["id"], **tracker.params())
             try:
                 shipper.ship(over=True)
             except (MlflowException, OSError) as error:

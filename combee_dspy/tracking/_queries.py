@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from urllib.parse import quote
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking._learned import diffs
 from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, READABLE, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
@@ -174,7 +174,7 @@ def show(place: Path | str, what: str | int) -> dict[str, Any]:
 
     Returns:
         Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as :func:`candidates` gives it
-        with ``diff``: by component, the lines of a comparison with its first parent.
+        with ``diff``: by component that it changed, the lines of a comparison with its first parent.
 
     Raises:
         ArgumentValueError: There is no journal, or nothing of that name, or several.
@@ -192,7 +192,7 @@ def show(place: Path | str, what: str | int) -> dict[str, Any]:
     one = matching[0]
     parents = {other["candidate"]: other["texts"] for other in known}
     before = parents.get(one["parents"][0], {}) if one["parents"] else {}
-    return {**one, "diff": {part: _diff(before.get(part, ""), text) for part, text in one["texts"].items()}}
+    return {**one, "diff": diffs(before, one["texts"])}
 
 
 def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
@@ -203,10 +203,6 @@ def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
     kept = {name: row[name] for name in row.keys() if name not in ("crc", "value")}  # noqa: SIM118 - rows are no mappings
     shown: dict[str, Any] = clean_values({**kept, "value": value, "usage": [dict(one) for one in usage]}, cleaner())
     return shown
-
-
-def _diff(before: str, after: str) -> list[str]:
-    return [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if not line.startswith("?")]
 
 
 def run_number(reader: Reader, run: int | str | None) -> int:

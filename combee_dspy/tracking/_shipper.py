@@ -9,8 +9,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from combee_dspy.tracking._queries import candidates_of
 from combee_dspy.tracking._sql import ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
 
-__all__ = ["Shipper", "Target"]
+__all__ = ["Shipper"]
 
 _logger = logging.getLogger(__name__)
 
@@ -32,23 +31,12 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
-_CHATTY = ("alembic", "mlflow.store.db.utils")
 _RUN, _CURSOR, _PENDING = "combee.run", "combee.cursor", "combee.pending"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
 _BATCH = 1_000  # metrics in one call, MLflow's limit
 _INTEGERS = frozenset({"id", "run", "step", "replicate", "calls", "tokens"})
 _FLOATS = frozenset({"score", "started", "ended", "queued", "seconds", "dollars"})
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where runs are recorded; see :class:`combee_dspy.tracking.MLflowTracker`."""
-
-    experiment: str
-    tracking_uri: str | None
-    run_name: str | None
-    parent: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +62,26 @@ class Shipper(Follower):
     of their rows, metrics the time of their events.
 
     Args:
-        target: Where to.
         reader: Borrowed.
         run: The run's id.
+        experiment: See :class:`combee_dspy.tracking.MLflowTracker`, also of the others.
+        tracking_uri: The store.
+        run_name: The MLflow run's name.
+        parent: An MLflow run's id.
     """
 
-    def __init__(self, target: Target, reader: Reader, run: int) -> None:
-        self._target, self._reader, self._run = target, reader, run
+    def __init__(
+        self,
+        reader: Reader,
+        run: int,
+        *,
+        experiment: str,
+        tracking_uri: str | None,
+        run_name: str | None,
+        parent: str | None,
+    ) -> None:
+        self._reader, self._run = reader, run
+        self._experiment, self._store, self._name, self._parent = experiment, tracking_uri, run_name, parent
         self._clean = cleaner()
         self._client: Any = None
         self._id = ""
@@ -88,7 +89,7 @@ class Shipper(Follower):
         self._pending: _Cursor | None = None
         self._again = 0.0
         self._failing = self._complete = False
-        self.uri = self._clean(target.tracking_uri or "")
+        self.uri = self._clean(tracking_uri or "")
 
     def follow(self) -> None:
         """Tell of the updates that have ended since, and of the run's end."""
@@ -102,18 +103,16 @@ class Shipper(Follower):
             self._failing = False
             self._complete = over
         except (MlflowException, OSError) as error:
-            if _refused(error):
-                raise
             self._again = time.monotonic() + _AGAIN
             if not self._failing:
-                _logger.warning("MLflow does not answer: %s", one_line(self._clean(str(error)), 300))
+                _logger.warning("MLflow takes nothing, and is asked again: %s", one_line(self._clean(str(error)), 300))
             self._failing = True
 
     def close(self) -> None:
         """Say how to complete what is not complete."""
         if not self._complete:
             given = f" --tracking-uri {shlex.quote(self.uri)}" if self.uri else ""
-            given += f" --experiment {shlex.quote(self._target.experiment)}"
+            given += f" --experiment {shlex.quote(self._experiment)}"
             where = shlex.quote(str(self._reader.path.parent))
             _logger.warning("MLflow has not got all of the run. With a log_dir: combee track replay %s%s", where, given)
 
@@ -164,22 +163,20 @@ class Shipper(Follower):
         row = self._reader.rows("SELECT * FROM run WHERE id = ?", (self._run,))[0]
         known = json.dumps([row[name] for name in ("name", "created", "seed", "identity")])
         identity = hashlib.sha256(known.encode()).hexdigest()[:32]
-        with _quiet():
-            client = mlflow.MlflowClient(tracking_uri=self._target.tracking_uri)
-            experiment = self._experiment(client)
-            found = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
-            if found:
-                tags = found[0].data.tags
-                self._id = found[0].info.run_id
-                if found[0].info.status != "RUNNING" and row["state"] == "running":
-                    client.update_run(self._id, status="RUNNING")
-            else:
-                tags = {_RUN: identity, "mlflow.source.name": "combee_dspy", "mlflow.source.type": "LOCAL"}
-                if self._target.parent is not None:
-                    tags["mlflow.parentRunId"] = self._target.parent
-                name = self._clean(self._target.run_name or row["name"])
-                made = client.create_run(experiment, round(row["created"] * 1000), tags, name)
-                self._id = made.info.run_id
+        client = mlflow.MlflowClient(tracking_uri=self._store)
+        home = client.get_experiment_by_name(self._experiment)
+        experiment = client.create_experiment(self._experiment) if home is None else home.experiment_id
+        found = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
+        if found:
+            tags, self._id = found[0].data.tags, found[0].info.run_id
+            if found[0].info.status != "RUNNING" and row["state"] == "running":
+                client.update_run(self._id, status="RUNNING")
+        else:
+            tags = {_RUN: identity, "mlflow.source.name": "combee_dspy", "mlflow.source.type": "LOCAL"}
+            if self._parent is not None:
+                tags["mlflow.parentRunId"] = self._parent
+            name = self._clean(self._name or row["name"])
+            self._id = client.create_run(experiment, round(row["created"] * 1000), tags, name).info.run_id
         if _CURSOR in tags:
             self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
             self._pending = _Cursor(**json.loads(tags[_PENDING])) if tags.get(_PENDING) else None
@@ -188,26 +185,11 @@ class Shipper(Follower):
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
             client.log_batch(self._id, params=decided, tags=[begun])
         self._client = client
-        self.uri = self._clean(self._target.tracking_uri or mlflow.get_tracking_uri())
+        self.uri = self._clean(self._store or mlflow.get_tracking_uri())
         if self.uri.startswith(("http://", "https://")):
             self.where = f"{self.uri}/#/experiments/{experiment}/runs/{self._id}"
         else:
             self.where = f"mlflow ui --backend-store-uri {shlex.quote(self.uri)}  # run {self._id}"
-
-    def _experiment(self, client: Any) -> str:
-        from mlflow.exceptions import MlflowException
-
-        name = self._target.experiment
-        found = client.get_experiment_by_name(name)
-        if found is None:
-            try:
-                return str(client.create_experiment(name))
-            except MlflowException:
-                # Another process may have been quicker.
-                found = client.get_experiment_by_name(name)
-                if found is None:
-                    raise
-        return str(found.experiment_id)
 
     def _tag(self, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -263,24 +245,3 @@ class Shipper(Follower):
 
 def _type(pyarrow: Any, name: str) -> Any:
     return pyarrow.int64() if name in _INTEGERS else pyarrow.float64() if name in _FLOATS else pyarrow.string()
-
-
-def _refused(error: Exception) -> bool:
-    """Whether MLflow understood a request and refuses it for good."""
-    code = getattr(error, "get_http_status_code", None)
-    status = int(code()) if callable(code) else 500
-    return 400 <= status < 500 and status not in (401, 403, 408, 429)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep a new database's migration log off the user's terminal, unless they set its level."""
-    loggers = [one for one in map(logging.getLogger, _CHATTY) if one.level in (logging.NOTSET, logging.INFO)]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for one, level in zip(loggers, before, strict=True):
-            one.setLevel(level)

@@ -1,0 +1,216 @@
+"""What the page says of a run, gathered from its journal as JSON values."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from combee_dspy.journal import Reader
+from combee_dspy.tracking._learned import diffs, learned
+from combee_dspy.tracking._queries import candidates_of, costs_of
+from combee_dspy.tracking._sql import ROLLOUT, RUNS
+from combee_dspy.tracking._text import cut, dollars
+
+__all__ = ["facts"]
+
+_MOST_ROLLOUTS = 2_000
+_MOST_CHARACTERS = 600
+_KEPT, _LOST_HERE, _LOST_ON_THE_WAY, _NOT_IN_RESULT, _UNMEASURED = range(5)
+_Row = Mapping[str, Any]
+
+
+def facts(reader: Reader, run: int) -> dict[str, Any]:
+    """Return the facts of one run. A run that is going on has fewer."""
+    row = dict(reader.rows(RUNS, (run,))[0])
+    about = json.loads(reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0][0])
+    events = [
+        {**json.loads(one["data"]), "kind": one["kind"], "step": one["step"], "component": one["component"]}
+        for one in reader.rows("SELECT * FROM event WHERE run = ? ORDER BY id", (run,))
+    ]
+    known = candidates_of(reader, run)
+    chosen = _chosen(known)
+    total = costs_of(reader, run, ())[0]
+    spent = _spent(reader, run)
+    batches, delays, law = _batches(events, about)
+    scores = [one["score"] for one in known if one["score"] is not None]
+    heldout = _heldout(row, events)
+    return {
+        "run": row,
+        "about": {name: about.get(name, {}) for name in ("models", "sizes", "versions")},
+        "seconds": row["finished"] - row["created"] if row["finished"] else None,
+        "dollars": dollars(total["dollars"], total["unpriced"]),
+        "warnings": list(dict.fromkeys(one["text"] for one in events if one["kind"] == "warning")),
+        "percent": all(
+            0 <= score <= 1 for score in [*scores, *(heldout[name] for name in ("before", "after") if heldout)]
+        ),
+        "full": about.get("perfect_score", 1.0),
+        "seed_score": row["seed_score"],
+        "best_score": row["best_score"] if row["best_score"] is not None else max(scores, default=None),
+        "heldout": heldout,
+        "flips": _flips(reader, run, known[0]["candidate"], chosen["candidate"]) if heldout and chosen else {},
+        "chosen": {} if chosen is None else chosen,
+        "learned": [] if chosen is None else learned(chosen, known),
+        "diffs": {} if chosen is None else diffs(known[0]["texts"], chosen["texts"]),
+        "parts": 0 if chosen is None else len(chosen["texts"]),
+        "candidates": _candidates(reader, run, known, row["created"]),
+        "validated": len(scores),
+        "scans": [_scan(one) for one in sorted(events, key=lambda one: one["step"]) if one["kind"] == "scan"],
+        "spent": spent,
+        "updates_with_cost": len({one["when"] for one in spent}),
+        "costs": costs_of(reader, run, ("role", "model")),
+        "batches": batches,
+        "delays": delays,
+        "law": law,
+        **_rollouts(reader, run),
+    }
+
+
+def _chosen(known: Sequence[_Row]) -> _Row | None:
+    selected = [one for one in known if one["selected"]]
+    scored = sorted((one for one in known if one["score"] is not None), key=lambda one: float(one["score"]))
+    return next(iter(reversed(selected or scored or known[:1])), None)
+
+
+def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
+    if not row["heldout_n"]:
+        return {}
+    reading = next((one["difference"] for one in events if one["kind"] == "receipt" and one.get("difference")), {})
+    figures = {name: row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")}
+    return {**figures, "confidence": reading.get("confidence")}
+
+
+def _flips(reader: Reader, run: int, before: str, after: str) -> dict[str, Any]:
+    sql = (
+        "SELECT example, avg(CASE WHEN candidate = ? THEN score END), avg(CASE WHEN candidate = ? THEN score END)"
+        " FROM effect WHERE run = ? AND kind = 'rollout' AND purpose = 'heldout' GROUP BY 1"
+    )
+    pairs = [(old, new) for _, old, new in reader.rows(sql, (before, after, run)) if None not in (old, new)]
+    top = max((new for pair in pairs for new in pair), default=1.0)
+    kinds = ["fix" if new > old else "broke" if new < old else "ok" if new >= top else "" for old, new in pairs]
+    order = ("fix", "ok", "broke", "")
+    return {"fix": kinds.count("fix"), "broke": kinds.count("broke"), "squares": sorted(kinds, key=order.index)}
+
+
+def _candidates(reader: Reader, run: int, known: Sequence[_Row], created: float) -> list[dict[str, Any]]:
+    """Return the candidates with what had been spent when each was validated."""
+    sql = (
+        "SELECT e.ended, e.kind = 'rollout' AND e.purpose <> 'heldout', (SELECT coalesce(sum(u.prompt_tokens +"
+        " u.completion_tokens), 0) FROM usage u WHERE u.effect = e.id) FROM effect e WHERE e.run = ? ORDER BY e.ended"
+    )
+    ended, bought, tokens = zip(*((0.0, 0, 0), *reader.rows(sql, (run,))), strict=True)
+    rollouts, spent = list(itertools.accumulate(bought)), list(itertools.accumulate(tokens))
+    found = []
+    for one in known:
+        at = one["validated_at"]
+        place = -1 if at is None else bisect.bisect_right(ended, at) - 1
+        axes = {} if at is None else {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
+        names = ("index", "step", "operator", "parents", "score")
+        kept = {name: one[name][:] if name == "parents" else one[name] for name in names}
+        found.append({**kept, **axes, "id": one["candidate"][:8], "chosen": bool(one["selected"]), "fate": _fate(one)})
+        found[-1]["parents"] = [parent[:8] for parent in one["parents"]]
+    return found
+
+
+def _fate(one: _Row) -> str:
+    screened = one["screened"]
+    if one["selected"]:
+        return f"chosen: {one['selected']}"
+    if screened and not screened["accepted"]:
+        return f"refused: {screened['reason']}"
+    return "" if one["score"] is not None else "not validated"
+
+
+def _scan(event: _Row) -> dict[str, Any]:
+    """Return a scan with one cell for each reflection that a call read: kept, lost there, or lost elsewhere."""
+    fates = {one["index"]: one for one in event["retained"]}
+    last = max((one["level"] for one in event["nodes"]), default=1)
+    nodes = []
+    for one in sorted(event["nodes"], key=lambda node: (node["level"], node["node"])):
+        place = [one["level"], one["node"]]
+        top = one["level"] == last > 1
+        cells = [(index, _state(fates[index], place, top)) for index in one["sources"] if index in fates]
+        name = "result" if top and _alone(event["nodes"], last) else f"{one['level']}.{one['node'] + 1}"
+        nodes.append({"name": name, "cells": cells, "lessons": one["lessons"]})
+    states = [_state(fate, None, top=False) for fate in fates.values()]
+    return {
+        **{name: event[name] for name in ("step", "component", "aggregator", "n")},
+        "nodes": nodes,
+        "failed": sum(one["failed"] is not None for one in event["nodes"]),
+        "lessons": [one["text"] for one in event["lessons"]],
+        "kept": states.count(_KEPT),
+        "lost": states.count(_LOST_ON_THE_WAY),
+        "unmeasured": states.count(_UNMEASURED),
+    }
+
+
+def _alone(nodes: Sequence[_Row], level: int) -> bool:
+    return sum(one["level"] == level for one in nodes) == 1
+
+
+def _state(fate: _Row, place: list[int] | None, top: bool) -> int:
+    if fate["covered"]:
+        return _KEPT
+    if not fate["measurable"]:
+        return _UNMEASURED
+    if place is not None and fate["lost_at"] is not None and list(fate["lost_at"]) == place:
+        return _LOST_HERE
+    return _NOT_IN_RESULT if top else _LOST_ON_THE_WAY
+
+
+def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
+    """Return tokens by role and update, the held-out set apart."""
+    sums: dict[tuple[int, str, str], list[int]] = {}
+    for one in costs_of(reader, run, ("step", "purpose", "role")):
+        heldout = one["purpose"] == "heldout"
+        when = "held-out" if heldout else "before" if one["step"] < 0 else str(one["step"])
+        cell = sums.setdefault((1 << 30 if heldout else one["step"], when, one["role"]), [0, 0])
+        cell[0] += one["prompt_tokens"] + one["completion_tokens"]
+        cell[1] += one["calls"]
+    return [
+        {"when": when, "role": role, "tokens": tokens, "calls": calls}
+        for (_, when, role), (tokens, calls) in sorted(sums.items())
+    ]
+
+
+def _batches(events: Sequence[_Row], about: _Row) -> tuple[list[_Row], list[_Row], _Row | None]:
+    """Return the sizes, the seconds that an epoch would take at each as its update measured, and the last law."""
+    sizes = [
+        {name: one[name] for name in ("step", "size", "reason", "clamps", "fit")}
+        for one in events
+        if one["kind"] == "batch"
+    ]
+    rows = about.get("sizes", {}).get("train", 0)
+    delays = [
+        {"size": one["rows"], "seconds": one["seconds"] * rows / one["rows"]}
+        for one in events
+        if one["kind"] == "update" and one["rows"] and not one.get("skipped")
+    ]
+    fits = [one.pop("fit") for one in sizes]
+    return sizes, delays, next((fit for fit in reversed(fits) if fit is not None), None)
+
+
+def _rollouts(reader: Reader, run: int) -> dict[str, Any]:
+    count = reader.rows("SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout'", (run,))[0][0]
+    names = ("id", "step", "purpose", "score", "tokens", "seconds")
+    rows = reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS))
+    rolls = [
+        {
+            **{name: row[name] for name in names},
+            "candidate": row["candidate"][:8],
+            **{name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in ("inputs", "prediction", "feedback", "error")},
+        }
+        for row in reversed(rows)
+    ]
+    return {"rolls": rolls, "all_rolls": count}
+
+
+def _flat(text: str | None) -> str:
+    """Return the values of an object of fields, one field a line; any other text as it is."""
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return text or ""
+    return "\n".join(f"{name}: {value}" for name, value in found.items()) if isinstance(found, dict) else str(text)

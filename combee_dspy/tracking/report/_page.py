@@ -1,0 +1,72 @@
+"""Puts a run's facts on the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking._queries import run_number
+from combee_dspy.tracking._text import clean_values, cleaner
+from combee_dspy.tracking.report._facts import facts
+
+__all__ = ["render_report", "write_report"]
+
+
+def write_report(place: Path | str, out: Path | str, run: int | str | None = None) -> Path:
+    """Write one page about a run, and return its path. Works while the run goes on, and after it was killed.
+
+    Args:
+        place: A ``log_dir``, or its journal.
+        out: The file to write.
+        run: Id or name of one run; the newest by default.
+
+    Raises:
+        ArgumentValueError: There is no journal, or no such run.
+        OSError: The file cannot be written.
+    """
+    with Reader(journal_file(place)) as reader:
+        page = render_report(reader, run_number(reader, run))
+    # As bytes: the hashes of the scripts hold for these, whatever a system's line ends are.
+    Path(out).write_bytes(page.encode("utf-8", "replace"))
+    return Path(out)
+
+
+def render_report(reader: Reader, run: int) -> str:
+    """Return the page of one run of a journal that is open."""
+    # A run without a report does not pay for the import.
+    import jinja2
+
+    found = clean_values(facts(reader, run), cleaner())
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_file), autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["score"] = lambda value: _score(value, found["percent"])
+    environment.filters["gain"] = lambda value: _score(value, found["percent"], "+")
+    scripts = {"plot": _file("plot.min.js"), "js": _file("report.js")}
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
+    # The rest is escaped by the template: "<" is all that could end a script's text.
+    data = json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
+    safe = {name: jinja2.utils.markupsafe.Markup(text) for name, text in (*scripts.items(), ("data", data))}
+    css = jinja2.utils.markupsafe.Markup(_file("report.css"))
+    page = environment.get_template("report.html.j2")
+    return page.render(d=found, hashes=jinja2.utils.markupsafe.Markup(hashes), css=css, **safe)
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _score(value: Any, percent: bool, sign: str = "") -> str:
+    if not percent:
+        return f"{value:{sign}.4g}"
+    # A space that no line breaks at.
+    return f"{round(100 * value, 1):{sign}g}\N{NO-BREAK SPACE}{'points' if sign else '%'}"
