@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import LMError
 
 from combee_dspy._private import FailedPrediction, Type, history_text
 from combee_dspy.records import PredictorCall, Rollout
@@ -75,7 +76,8 @@ def predictor_feedback(
     """Ask GEPA's metric for its feedback on one predictor. Runs in a worker thread: the metric may call an LM.
 
     Returns:
-        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked).
+        ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked, or failed:
+        ``error`` says how).
     """
     predictors = dict(program.named_predictors())
     predictor = predictors[call.predictor]
@@ -89,12 +91,17 @@ def predictor_feedback(
         return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
     trace = [_traced(predictors, one) for one in rollout.calls]
     prediction = dspy.Prediction(**rollout.prediction)
-    output = metric(example, prediction, trace, call.predictor, [_traced(predictors, call)])
-    score = output["score"] if isinstance(output, dspy.Prediction) or hasattr(output, "feedback") else output
-    feedback = output["feedback"] if hasattr(output, "feedback") else None
-    if feedback is None:
-        feedback = f"The score was {score}."
-    return {"score": None if score is None else float(score), "feedback": str(feedback)}
+    try:
+        output = metric(example, prediction, trace, call.predictor, [_traced(predictors, call)])
+        score = output["score"] if isinstance(output, dspy.Prediction) or hasattr(output, "feedback") else output
+        feedback = output["feedback"] if hasattr(output, "feedback") else None
+        said = {"score": None if score is None else float(score)}
+    except LMError:
+        raise  # a service that fails says nothing about the metric, and ends the run
+    except Exception as error:  # noqa: BLE001 - it may fail in any way: the rollout it scored still teaches
+        feedback = rollout.feedback or f"The score was {rollout.score}."
+        return {"score": None, "feedback": feedback, "error": f"{type(error).__name__}: {error}"}
+    return {**said, "feedback": f"The score was {score}." if feedback is None else str(feedback)}
 
 
 def _traced(predictors: Mapping[str, Any], call: PredictorCall) -> tuple[Any, Mapping[str, Any], Any]:

@@ -267,6 +267,8 @@ class Learner:
             # Such a metric says the same of every predictor: it is not paid for again.
             return {**shown_call(call, as_objects=self._settings.as_objects), "Feedback": rollout.feedback}
         said = await self._feedback(plan, row, rollout, component, call)
+        if "error" in said:
+            self._effects.log.emit("error", {"where": "metric", "error": said["error"]}, step=plan.step)
         if said["score"] is not None and said["score"] != rollout.score and not self._warned:
             self._warned = True
             text = (
