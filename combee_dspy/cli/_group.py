@@ -32,13 +32,13 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
 _LINE = 2_000
 
 
-def say(error: BaseException, *, debug: bool = False) -> int:
-    """Say an error on standard error, without keys, and return its exit code."""
+def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
+    """Say an error, of a task where there are several, on standard error without keys; return its exit code."""
     if debug:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))
     else:
         text = str(error) if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}".rstrip(": ")
-        sys.stderr.write(f"error: {plain(scrub(text), _LINE)}\n")
+        sys.stderr.write(f"error: {plain(scrub(of + text), _LINE)}\n")
     if isinstance(error, KeyboardInterrupt):
         return 130
     return 2 if isinstance(error, CombeeError) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,9 +43,9 @@ def show_table(rows: Sequence[Mapping[str, Any]], limit: int | None = None) -> N
         table.add_column(name, no_wrap=max(len(line[number]) for line in lines) <= _SHORT)
     for line in lines:
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
-    console = Console()
     # Nobody's window bounds a file.
-    console.print(table, width=None if console.is_terminal else max(console.width, _WIDE), crop=False)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console.print(table)
     if limit and len(rows) > limit:
         console.print(f"These are the first {limit}; --limit 0 shows all of them.")
 

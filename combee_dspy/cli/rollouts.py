@@ -8,18 +8,16 @@ from typing import Annotated
 import typer
 
 from combee_dspy.cli._tables import show_table, write_json
-from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["rollouts"]
 
-_BRIEF = "id,step,purpose,candidate,score,seconds,error,inputs,prediction"
+_BRIEF = ("id", "step", "purpose", "candidate", "score", "seconds", "error", "inputs", "prediction")
 
 
 def rollouts(
     place: Annotated[Path, typer.Argument(metavar="RUN", help="The run's log_dir.", show_default=False)],
     where: Annotated[str | None, typer.Option(help="Which rollouts, as an SQL expression; all by default.")] = None,
     run: Annotated[str | None, typer.Option(help="One of several tasks, by its name; all by default.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Which columns, by comma.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows of a table; 0 for all.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Write all of them, one JSON object a line.")] = False,
 ) -> None:
@@ -27,7 +25,7 @@ def rollouts(
 
     \b
         combee rollouts runs/today --where "score < 0.5 and split = 'train'"
-        combee rollouts runs/today --where "error is not null" --columns id,error
+        combee rollouts runs/today --where "error is not null"
         combee rollouts runs/today --where "feedback like '%percent%'" --json
 
     A condition can only read. What the held-out set holds is not shown.
@@ -36,14 +34,7 @@ def rollouts(
 
     # One more than is shown tells whether there are more.
     found = tracking.rollouts(place, run=run, where=where, limit=limit + 1 if limit and not as_json else None)
-    names = (columns or ("" if as_json else _BRIEF)).split(",")
-    chosen = [name.strip() for name in names if name.strip()]
-    for name in chosen if found else ():
-        if name not in found[0]:
-            remedy = f"Columns: {', '.join(found[0])}."
-            raise ArgumentValueError("--columns", name, "is no column of a rollout", remedy)
-    rows = [{name: row[name] for name in chosen or row} for row in found]
     if as_json:
-        write_json(rows)
+        write_json(found)
     else:
-        show_table(rows, limit)
+        show_table([{name: row[name] for name in _BRIEF} for row in found], limit)

@@ -91,11 +91,11 @@ def run(
     results = _compiled(plan)
     for task, result in zip(plan.tasks, results, strict=True):
         _tell(plan, task, result)
-    errors = [result.error for result in results if result.error is not None]
-    if len(results) == len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise typer.Exit(max(say(error) for error in errors))
+    failed = [(result.name, result.error) for result in results if result.error is not None]
+    if failed and not plan.config.tasks:
+        raise failed[0][1]
+    if failed:
+        raise typer.Exit(max(say(error, of=f"{name}: ") for name, error in failed))
 
 
 def _compiled(plan: Plan) -> list[TaskResult]:
@@ -124,9 +124,7 @@ def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
             facts["program"] = planned.output
         if result.report.journal:
             facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
-    elif facts:
-        facts["failed"] = type(result.error).__name__
-    show_facts(facts)
+        show_facts(facts)
 
 
 def _facts(report: CombeeReport) -> dict[str, str]:

@@ -1,0 +1,296 @@
+"""The file of ``combee run``: what it may hold, and what is said where it cannot be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+import yaml
+from dspy.utils import DummyLM
+
+from combee_dspy import Budget, Combee, Costs, Diversity, Guards, Heldout, Price, Search, Validation
+from combee_dspy.cli import run as command
+from combee_dspy.cli._plan import plan_run
+from combee_dspy.controllers import Static
+from combee_dspy.diversity import Restart, Temperature
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError
+from combee_dspy.operators import FewShotSwap, Insert
+from combee_dspy.stopping import AnyOf, Patience
+from combee_dspy.tracking import Progress
+
+MINI = {"benchmark": {"name": "formula-mini", "params": {"train": 12, "validation": 6, "heldout": 6}}}
+LEAST: dict[str, Any] = {"data": MINI, "lms": {"task": "embedded"}, "budget": {"seconds": 9}}
+
+EVERYTHING = """
+data: {train: rows.jsonl, validation: other.csv, heldout: held.json, inputs: [q]}
+lms: {task: {model: openai/m, temperature: 1.0}, proposer: {model: openai/n, api_key_env: THEIR_KEY}}
+program: their_task:Program
+metric: their_task:metric
+adapter: json
+seed: 7
+num_threads: 3
+auto: light
+budget: {rollouts: 9, calls: 8, tokens: 7, dollars: 6, seconds: 5, gpu_seconds: 4, epochs: 3, updates: 2}
+strategies:
+  artifact: instruction
+  aggregator: {name: parallel-scan, params: {copies: 3}}
+  operators: [insert, few-shot-swap]
+  controller: {name: static, params: {size: 2, reason: a test}}
+  executor: asyncio
+  stopping: [{name: patience, params: {updates: 5}}]
+search: {staleness: 1, lag: 3, children: 2, screen: 5, ledger: false, rescue: true, keep: pareto, replay: old}
+validation: {finalists: 2, draws: 2, probe: false, calibration: {reference: "their_task:metric", share: 0.5}}
+guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
+diversity: {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2, temperature: {start: 0.9}, restart: {}}
+heldout: {target: 0.4, power: 0.5, confidence: 0.9, discordance: 0.5}
+costs: {prices: {openai/m: {prompt: 1, completion: 2}}, gpus: {task: 8}}
+tracker: progress
+cache: shared.sqlite
+log_dir: runs/today
+skip_perfect_score: false
+use_merge: false
+perfect_score: 2.0
+gepa_kwargs: {frontier_type: instance}
+output: learned.json
+"""
+
+TASK = """
+import dspy
+class Program(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.answer = dspy.Predict(dspy.Signature('q -> a', 'Answer.'))
+ready = Program()
+def make(): return Program()
+def needy(x): return Program()
+class Box: inner = ready
+number = 3
+def metric(gold, pred, trace=None, pred_name=None, pred_trace=None): return float(gold.a == pred.a)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("THEIR_KEY", "a-key-of-theirs")
+    Path("their_task.py").write_text(TASK)
+    Path("rows.jsonl").write_text('{"q": "é\u2028x", "a": "1"}\n\n{"q": "y", "a": "2"}\n', encoding="utf-8")
+    Path("other.csv").write_text('\ufeffq,a\n"v",1\nw,2\n', encoding="utf-8")
+    Path("held.json").write_text('[{"q": "s", "a": "1"}, {"q": "t", "a": "2"}]', encoding="utf-8")
+    yield tmp_path
+    import sys
+
+    sys.modules.pop("their_task", None)
+
+
+def planned(folder, text):
+    return plan_run(yaml.safe_load(text), folder)
+
+
+def test_every_option_reaches_combee(folder):
+    plan = planned(folder, EVERYTHING)
+    combee = plan.combee(DummyLM([]))
+    task = plan.tasks[0].task
+    assert [row.toDict() for row in task.trainset] == [{"q": "é\u2028x", "a": "1"}, {"q": "y", "a": "2"}]
+    assert [list(row.inputs()) for row in task.valset] == [["q"], ["q"]]
+    assert (task.heldout.target, task.heldout.power, len(task.heldout.rows)) == (0.4, 0.5, 2)
+    assert combee.operators == (Insert(), FewShotSwap())
+    assert combee.aggregator.copies == 3
+    assert combee.controller == Static(2, "a test")
+    assert combee.executor.name == "asyncio"
+    assert combee.search == Search("pareto", 1, 3, 2, 5, False, True, str(folder / "old"))
+    assert combee.validation.calibration.reference is combee.metric_fn
+    assert (combee.validation.finalists, combee.validation.draws, combee.validation.probe) == (2, 2, False)
+    assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
+    assert combee.diversity == Diversity("char-ngrams", 0.9, 8, 2, Temperature(start=0.9), Restart())
+    budget = Budget(rollouts=9, calls=8, tokens=7, dollars=6, seconds=5, gpu_seconds=4, epochs=3, updates=2)
+    assert combee.budget == AnyOf((budget, Patience(5)))
+    assert combee.costs == Costs({"openai/m": Price(1, 2)}, {"task": 8})
+    assert combee.trackers == (Progress(),)
+    assert (combee.cache, combee.log_dir) == (folder / "shared.sqlite", str(folder / "runs/today"))
+    assert (combee.seed, combee.num_threads, combee.auto, combee.perfect_score) == (7, 3, "light", 2.0)
+    assert (combee.use_merge, combee.skip_perfect_score) == (False, False)
+    assert plan.tasks[0].output == folder / "learned.json"
+
+
+def test_what_a_file_does_not_say_is_combees_default(folder):
+    combee = planned(folder, yaml.safe_dump(LEAST)).combee(DummyLM([]))
+    usual = Combee(lambda gold, pred, trace, name, more: 1.0, budget=Budget(seconds=9), reflection_lm=DummyLM([]))
+    left = {"metric_fn", "reflection_lm"}
+    given, defaults = combee.get_params(), usual.get_params()
+    assert {k: v for k, v in given.items() if k not in left} == {k: v for k, v in defaults.items() if k not in left}
+
+
+def test_there_is_a_key_for_every_argument_and_every_option(shell):
+    schema = json.loads(shell("run", "--schema")[1])
+    known = set(schema["properties"]) | set(schema["$defs"]["StrategiesConfig"]["properties"])
+    arguments = set(inspect.signature(Combee).parameters) - {"metric", "reflection_lm", "wandb_api_key", "moved"}
+    assert arguments <= known
+    for option in (Search, Validation, Guards, Diversity, Budget, Costs):
+        names = {field.name for field in dataclasses.fields(option)}
+        assert set(schema["$defs"][option.__name__]["properties"]) == names
+    assert set(schema["$defs"]["Heldout"]["properties"]) == {one.name for one in dataclasses.fields(Heldout)} - {"rows"}
+    assert {"threads", "prices", "probe", "tasks", "at_once"} <= set(schema["properties"])
+    assert schema["properties"]["max_metric_calls"]["description"] == "Budget in rollouts."
+
+
+def test_short_forms_stand_for_their_places(folder):
+    short = {"threads": 3, "prices": {"m": {"prompt": 1, "completion": 2}}, "probe": False, "diversity": {"recent": 4}}
+    combee = planned(folder, yaml.safe_dump({**LEAST, **short, "strategies": {"embedder": "dspy"}})).combee(DummyLM([]))
+    assert (combee.num_threads, combee.validation.probe, combee.diversity.recent) == (3, False, 4)
+    assert (combee.costs.prices["m"].completion, combee.diversity.embedder) == (2, "dspy")
+    with pytest.raises(ArgumentValueError, match="threads stands for num_threads, which is given as well"):
+        planned(folder, yaml.safe_dump({**LEAST, "threads": 3, "num_threads": 4}))
+
+
+def test_truth_values_turn_diversity_and_cache_off(folder):
+    combee = planned(folder, yaml.safe_dump({**LEAST, "diversity": False, "cache": False})).combee(DummyLM([]))
+    assert (combee.diversity, combee.cache) == (Diversity.off(), False)
+
+
+def test_the_examples_of_the_help_are_read(folder):
+    blocks = [
+        block.removeprefix("\b\n") for block in inspect.getdoc(command.run).split("\n\n") if block.startswith("\b")
+    ]
+    assert len(blocks) == 3
+    from combee_dspy.cli._reading import checked
+
+    for text in (blocks[0], blocks[1].replace(", anchors: data/anchors.jsonl", ""), blocks[2]):
+        checked(yaml.safe_load(text), folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "argument", "guess"),
+    [
+        ({"budgt": {}}, "budgt", "'budget'"),
+        ({"data": {"benchmark": "formula-mini", "heldot": "x"}}, "data.heldot", "'heldout'"),
+        ({"lms": {"task": {"modle": "m"}}}, "lms.task.modle", "'model'"),
+        ({"lms": {"task": "embedded", "propser": "m"}}, "lms.propser", "'proposer'"),
+        ({"budget": {"rollout": 3}}, "budget.rollout", "'rollouts'"),
+        ({"search": {"stalenes": 1}}, "search.stalenes", "'staleness'"),
+        ({"guards": {"max_token": 1}}, "guards.max_token", "'max_tokens'"),
+        ({"diversity": {"restart": {"patienc": 1}}}, "diversity.restart.patienc", "'patience'"),
+        ({"strategies": {"operators": [{"nam": "insert"}]}}, "strategies.operators.0.nam", "'name'"),
+        ({"costs": {"prices": {"m": {"promt": 1, "completion": 1}}}}, "costs.prices.m.promt", "'prompt'"),
+        ({"tasks": {"one": {"sede": 1}}}, "tasks.one.sede", "'seed'"),
+        (
+            {"strategies": {"aggregator": {"name": "parallel-scan", "params": {"copys": 2}}}},
+            "strategies.aggregator.params.copys",
+            "'copies'",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(folder, change, argument, guess):
+    with pytest.raises(ArgumentValueError) as caught:
+        planned(folder, yaml.safe_dump({**LEAST, **change})).combee(DummyLM([]))
+    assert caught.value.argument == argument
+    assert caught.value.remedy.startswith(f"Did you mean {guess}? Known keys: ")
+
+
+def test_an_unknown_key_is_told_first_with_the_number_of_other_problems(folder):
+    with pytest.raises(ArgumentValueError) as caught:
+        planned(folder, yaml.safe_dump({"zzz": 1, "data": {}, "seed": "many"}))
+    assert caught.value.argument == "zzz"
+    assert caught.value.remedy.startswith("Known keys: adapter, add_format_failure_as_feedback, at_once, auto")
+    assert caught.value.remedy.endswith("(2 more to correct.)")
+
+
+@pytest.mark.parametrize(
+    "task", [{"model": "m", "api_key": "very-secret"}, {"model": "m", "options": {"api_key": "very-secret"}}]
+)
+def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
+    with pytest.raises(ArgumentValueError) as caught:
+        planned(folder, yaml.safe_dump({**LEAST, "lms": {"task": task}}))
+    assert "api_key_env" in str(caught.value)
+    assert "very-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "argument", "part"),
+    [
+        ({"budget": {}}, "budget", "no limit"),
+        ({"budget": {"tokens": -1}}, "budget.tokens", "greater than 0"),
+        ({"data": {"benchmark": "formula-mini", "train": "t.csv"}}, "data", "either a benchmark"),
+        ({"data": {"train": "t.csv"}}, "data", "inputs"),
+        ({"data": {"train": "rows.jsonl", "inputs": ["q"]}}, "program", "is missing"),
+        ({"data": None}, "data", "is missing"),
+        ({"lms": {"task": {"model": "embedded", "api_base": "http://x"}}}, "lms.task", "takes no api_base"),
+        ({"lms": {"task": {"model": "openai/m", "slots": 3}}}, "lms.task", "takes no slots"),
+        ({"lms": {"task": {"model": "openai/x", "api_key_env": "NOT_SET"}}}, "lms.task.api_key_env", "is not set"),
+        ({"seed": "many"}, "seed", "integer"),
+        ({"adapter": "toml"}, "adapter", "'chat'"),
+        ({"search": {"staleness": 9}}, "search.staleness", "less than or equal to 2"),
+        ({"guards": {"keep": [" "]}}, "Guards.keep", "empty rule"),
+        ({"auto": "huge"}, "auto", "'light'"),
+        ({"output": "learned.pkl"}, "output", ".json"),
+        ({"program": "their_task"}, "program", "module:object"),
+        ({"program": "no_such_module:x"}, "program", "ModuleNotFoundError"),
+        ({"program": "their_task:needy"}, "program", "cannot be made without arguments"),
+        ({"program": "their_task:number"}, "program", "cannot be called"),
+        ({"program": "their_task:metric"}, "program", "cannot be made"),
+        ({"strategies": {"aggregator": "median"}}, "aggregator", "names no installed strategy"),
+        ({"tracker": "ledger-book"}, "tracker", "names no installed strategy"),
+        ({"tasks": {"one": {}, "two": {}}, "output": "x.json"}, "output", "written by two tasks"),
+        ({"tasks": {"one": {"program": "x"}}}, "tasks.one: program", "module:object"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(folder, change, argument, part):
+    with pytest.raises(ArgumentError) as caught:
+        planned(folder, yaml.safe_dump({**LEAST, **change})).combee(DummyLM([]))
+    assert caught.value.argument == argument
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["Program", "ready", "make", "Box.inner"])
+def test_a_program_is_an_object_a_class_or_what_a_function_makes(folder, target):
+    plan = planned(folder, yaml.safe_dump({**LEAST, "program": f"their_task:{target}"}))
+    program = plan.tasks[0].task.student
+    assert isinstance(program, dspy.Module)
+    assert [name for name, _ in program.named_predictors()] == ["answer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("a.parquet", "", "one of .jsonl, .json, .csv"),
+        ("a.jsonl", '{"q": 1}\n{"q": ', "JSONDecodeError"),
+        ("a.jsonl", '{"q": 1}\n{"p": 2}', "row 2 has fields ['p'], not q"),
+        ("a.json", "3", "TypeError"),
+        ("a.csv", "q,a\n1,2,3\n", "row 1 has fields"),
+        ("none.json", None, "FileNotFoundError"),
+    ],
+)
+def test_a_file_of_examples_that_cannot_be_used_is_named_with_the_row(shell, folder, name, text, part):
+    if text is not None:
+        Path(name).write_text(text)
+    data = {"data": {"train": name, "inputs": ["q"]}, "program": "their_task:ready", "metric": "their_task:metric"}
+    Path("run.yaml").write_text(yaml.safe_dump({**LEAST, **data}))
+    code, _, err = shell("run", "run.yaml")
+    assert code == 2
+    assert "data.train" in err
+    assert part in err
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: [1,", "cannot be read as YAML"),
+        ("- a\n- b", "no mapping"),
+        ("", "no mapping"),
+        ("data: !!python/object/apply:os.system ['echo no']", "cannot be read as YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_in_one_line(shell, text, part):
+    Path("run.yaml").write_text(text)
+    code, out, err = shell("run", "run.yaml")
+    assert (code, out) == (2, "")
+    assert part in err
+    assert err.count("\n") == 1
+    assert "nowhere.yaml" in shell("run", "nowhere.yaml")[2]
+    assert "CONFIG.yaml is missing" in shell("run")[2]

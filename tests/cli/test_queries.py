@@ -1,0 +1,110 @@
+"""What is read of a run's journal: on a screen, as JSON, and never steering the terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_rollouts_are_chosen_by_a_condition(shell, recorded):
+    code, out, _ = shell("rollouts", recorded, "--where", "score < 0.5 and split = 'validation'", "--json")
+    found = lines(out)
+    assert code == 0
+    assert found
+    assert {(row["split"], row["score"]) for row in found} == {("validation", 0.0)}
+    assert json.loads(found[0]["prediction"]) == {"answer": "wrong"}
+
+
+def test_what_was_held_out_is_counted_and_not_shown(shell, recorded):
+    found = lines(shell("rollouts", recorded, "--where", "split = 'heldout'", "--json")[1])
+    assert found
+    assert {row["inputs"] for row in found} == {row["prediction"] for row in found} == {None}
+
+
+def test_a_table_says_that_it_leaves_rows_out(shell, recorded):
+    assert "These are the first 2" in shell("rollouts", recorded, "--limit", "2")[1]
+    assert "These are" not in shell("rollouts", recorded, "--limit", "0")[1]
+
+
+def test_nothing_that_a_run_wrote_steers_the_terminal_and_no_key_is_shown(shell, recorded):
+    for arguments in (["rollouts"], ["rollouts", "--json"], ["candidates"], ["show"]):
+        code, out, err = shell(arguments[0], recorded, *arguments[1:])
+        assert (code, err) == (0, ""), arguments
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+        assert "sk-command" not in out
+    _, out, _ = shell("show", recorded, "best")
+    assert "+ - State the unit." in out
+    assert "[bold]x[/bold]" in out
+    assert "\x1b" not in out
+
+
+def test_candidates_have_lineage_and_scores(shell, recorded):
+    code, out, _ = shell("candidates", recorded, "--json")
+    seed, child, *_ = lines(out)
+    assert code == 0
+    assert (seed["operator"], seed["score"], seed["index"]) == ("seed", 0.0, 0)
+    assert (child["operator"], child["score"], child["parents"]) == ("insert", 1.0, [seed["candidate"]])
+    table = shell("candidates", recorded)[1]
+    assert "chosen" in table
+    assert child["candidate"] in table
+
+
+def test_a_run_is_shown_with_what_it_has_cost(shell, recorded):
+    code, out, _ = shell("show", recorded)
+    assert code == 0
+    assert "heldout_after" in out
+    assert "scripted/double" in out
+    (one,) = json.loads(shell("show", recorded, "--json")[1])
+    assert {row["role"] for row in one["costs"]} == {"task", "proposer"}
+
+
+def test_one_candidate_and_one_rollout_are_shown(shell, recorded):
+    best = json.loads(shell("show", recorded, "best", "--json")[1])
+    assert best["selected"]
+    assert json.loads(shell("show", recorded, best["candidate"][:6], "--json")[1]) == best
+    (first, *_) = lines(shell("rollouts", recorded, "--json")[1])
+    code, out, _ = shell("show", recorded, first["id"])
+    assert code == 0
+    assert "prediction" in out
+
+
+def test_runs_are_found_in_folders(shell, recorded, tmp_path):
+    assert "No journal was found" in shell("runs")[1]
+    code, out, _ = shell("runs", recorded.parent, "--json")
+    (row,) = lines(out)
+    assert (code, row["run"], row["state"], row["best_score"]) == (0, str(recorded), "finished", 1.0)
+    assert "0.000 → 1.000" in shell("runs", recorded.parent)[1]
+
+
+def test_the_report_is_written(shell, recorded, tmp_path):
+    code, out, _ = shell("report", recorded, "--output", tmp_path / "page.html")
+    assert code == 0
+    assert "page.html" in out
+    assert "State the unit" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rollouts", "{}", "--where", "scor < 1"], "no such column: scor"),
+        (["rollouts", "{}", "--where", "1); DELETE FROM run; --"], "where cannot be used"),
+        (["rollouts", "{}", "--run", "other"], "1 (main)"),
+        (["rollouts", "nowhere"], "holds no journal"),
+        (["candidates", "nowhere"], "holds no journal"),
+        (["show", "{}", "ffffffff"], "neither an effect's number nor a candidate"),
+        (["report", "{}", "--output", "no/such/folder.html"], "cannot be written"),
+        (["runs", "absent"], "is not there"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(shell, recorded, arguments, words):
+    code, out, err = shell(*(one.format(recorded) for one in arguments))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1

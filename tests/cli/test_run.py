@@ -1,0 +1,177 @@
+"""``combee run``: what it learns, says and saves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import dspy
+import pytest
+
+SIMULATED = """
+data: {benchmark: {name: formula-mini, params: {train: 12, validation: 6, heldout: 6}}}
+lms: {task: {model: simulated, time_scale: 0}}
+budget: {rollouts: 30}
+threads: 4
+"""
+
+
+def written(text):
+    Path("run.yaml").write_text(text, encoding="utf-8")
+    return "run.yaml"
+
+
+def test_a_dry_run_shows_the_plan_and_buys_nothing(shell, tmp_path):
+    code, out, err = shell("run", written(SIMULATED + "output: out/learned.json\n"), "--dry-run")
+    assert (code, err) == (0, "")
+    assert "train 12, validation 6, heldout 6" in out
+    assert "Union(" in out
+    assert "task simulated" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
+
+
+def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
+    code, out, err = shell("run", written(SIMULATED + "output: out/learned.json\nlog_dir: log\n"))
+    assert code == 0, err
+    lines = dict(line.split(None, 1) for line in out.splitlines())
+    assert lines["validation"].count("→") == 1
+    assert "n = 6)" in lines["held-out"]
+    assert "calls" in lines["task"]
+    assert "no language model" in lines["note"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["learned.json"]
+    program = dspy.Predict("question -> formula")
+    before = program.signature.instructions
+    program.load(str(tmp_path / "out" / "learned.json"))
+    assert program.signature.instructions != before
+    # The same file again goes on where it ended, and has nothing left to buy.
+    again = shell("run", "run.yaml")[1]
+    assert [line for line in again.splitlines() if "spent" not in line] == [
+        line for line in out.splitlines() if "spent" not in line
+    ]
+
+
+def test_your_own_program_files_and_service_run_and_no_key_is_written(shell, tmp_path, monkeypatch):
+    from combee_bench.simulated import SimulatedConfig, SimulatedService, SimulatedTask
+
+    rows = [{"question": f"What is word {n}?", "answer": f"w{n % 3}", "kind": f"k{n % 3}"} for n in range(18)]
+    for name, part in (("train", rows[:8]), ("validation", rows[8:13]), ("heldout", rows[13:])):
+        Path(f"{name}.jsonl").write_text("\n".join(json.dumps(row) for row in part), encoding="utf-8")
+    Path("their_task.py").write_text(
+        "import dspy\n"
+        "Program = lambda: dspy.Predict('question -> answer')\n"
+        "def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):\n"
+        "    return dspy.Prediction(score=float(gold.answer == pred.answer), feedback=gold.kind)\n"
+    )
+    monkeypatch.setenv("THEIR_KEY", "dummy-key-of-the-service")
+    examples = [dspy.Example(row) for row in rows]
+    task = SimulatedTask.from_examples(examples, "question", "answer", key_of=lambda row: row["kind"])
+    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service:
+        text = f"""
+program: their_task:Program
+metric: their_task:metric
+data: {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [question]}}
+lms:
+  task: {{model: openai/simulated, api_base: "{service.api_base}", api_key_env: THEIR_KEY, cache: false}}
+strategies: {{operators: [insert], controller: {{name: static, params: {{size: 4, reason: a test}}}}}}
+budget: {{rollouts: 20}}
+log_dir: log
+output: learned.json
+"""
+        code, out, err = shell("run", written(text))
+    assert code == 0, err
+    assert "n = 5)" in out
+    assert "combee report" in out
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"learned.json", "journal.sqlite"} < {path.name for path in files}
+    for content in ((out + err).encode(), *(path.read_bytes() for path in files)):
+        assert b"dummy-key-of-the-service" not in content
+
+
+def test_a_held_out_set_that_overlaps_is_refused_before_the_run(shell):
+    Path("rows.jsonl").write_text('{"question": "a", "answer": "b"}\n{"question": "c", "answer": "d"}\n')
+    Path("their_task.py").write_text(
+        "import dspy\n"
+        "Program = dspy.Predict('question -> answer')\n"
+        "def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):\n    return 1.0\n"
+    )
+    text = (
+        "program: their_task:Program\nmetric: their_task:metric\n"
+        "data: {train: rows.jsonl, heldout: rows.jsonl, inputs: [question]}\n"
+        "lms: {task: openai/none}\nbudget: {rollouts: 5}\n"
+    )
+    for more in ([], ["--dry-run"]):
+        code, _, err = shell("run", written(text), *more)
+        assert code == 2
+        assert "heldout shares 2 rows" in err
+
+
+def test_an_unreachable_service_is_found_before_anything_is_bought(shell, tmp_path):
+    lm = 'lms: {task: {model: openai/x, api_base: "http://127.0.0.1:9/v1", options: {timeout: 2}, num_retries: 0}}'
+    code, _, err = shell("run", written(SIMULATED.replace("lms: {task: {model: simulated, time_scale: 0}}", lm)))
+    assert code == 2
+    assert "Nothing was spent" in err
+    assert err.count("\n") == 1
+
+
+def test_the_simulated_model_names_its_distribution_and_simulates_only_benchmarks(shell, monkeypatch):
+    rows = "data: {train: rows.jsonl, inputs: [question]}\nprogram: dspy:Predict\nmetric: builtins:len\n"
+    Path("rows.jsonl").write_text('{"question": "a"}\n')
+    Path("their_task.py").write_text("import dspy\nready = dspy.Predict('question -> answer')\n")
+    text = rows.replace("dspy:Predict", "their_task:ready") + "lms: {task: simulated}\nbudget: {rollouts: 3}\n"
+    assert "simulates only benchmarks" in shell("run", written(text))[2]
+    monkeypatch.setitem(sys.modules, "combee_bench.simulated", None)
+    code, _, err = shell("run", written(SIMULATED))
+    assert code == 2
+    assert "pip install combee-bench" in err
+
+
+TASKS = """
+tasks:
+  one: {}
+  other:
+    seed: 3
+    data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 3, train: 9, validation: 6, heldout: 6}}}
+at_once: 2
+output: out/{name}.json
+log_dir: log
+"""
+
+
+def test_several_tasks_are_compiled_saved_and_told_of(shell):
+    code, out, err = shell("run", written(SIMULATED + TASKS))
+    assert code == 0, err
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("task ")] == ["one", "other"]
+    assert out.count("held-out") == 2
+    assert {path.name for path in Path("out").iterdir()} == {"one.json", "other.json"}
+    found = [json.loads(line) for line in shell("runs", "log", "--json")[1].splitlines()]
+    assert [(row["name"], row["seed"]) for row in found] == [("one", 0), ("other", 3)]
+
+
+def test_a_task_that_fails_leaves_the_others_their_programs(shell):
+    # Its held-out rows cannot tell the improvement that is to be claimed.
+    broken = TASKS.replace("seed: 3", "heldout: {target: 0.01}")
+    code, out, err = shell("run", written(SIMULATED + broken))
+    assert code == 2
+    assert "held-out" in out
+    assert err.startswith("error: other: target is finer")
+    assert {path.name for path in Path("out").iterdir()} == {"one.json"}
+
+
+def test_a_dry_run_shows_every_task(shell):
+    code, out, err = shell("run", written(SIMULATED + TASKS), "--dry-run")
+    assert code == 0, err
+    assert "train 12, validation 6, heldout 6" in out
+    assert "train 9, validation 6, heldout 6" in out
+    assert "Nothing was bought" in out
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("kind", ["chat", "choice"])
+def test_an_adapter_is_chosen_by_name(kind):
+    from combee_dspy.cli._config import LMConfig
+    from combee_dspy.cli._lms import adapter_of
+
+    assert type(adapter_of(kind, LMConfig(model="m"))["adapter"]).__name__.lower().startswith(kind)
+    assert adapter_of(None, LMConfig(model="openai/m")) == {}
+    assert "adapter" in adapter_of(None, LMConfig(model="embedded"))
