@@ -11,8 +11,6 @@ from typing import Any, ClassVar, TypeVar
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import Strategy, StrategyContext
 
-__all__ = ["Aggregator", "CallCapacity", "arrived", "gathered", "together"]
-
 T = TypeVar("T")
 
 
@@ -63,16 +61,12 @@ class Aggregator(Strategy):
         """Return the positions of n reflections that each reading call is given, planned before any is there.
 
         ``None``, as by default: this aggregator decides when it has seen them.
-
-        Args:
-            n: Reflections, at least 0.
-            context: Where chance comes from.
         """
         return None
 
     def capacity(self) -> CallCapacity:
-        """Return what one LM call is given at most, for those who plan batches; nothing is known by default."""
-        return CallCapacity()
+        """Return what one LM call is given at most; by default its ``max_call_tokens``, where it has any."""
+        return CallCapacity(getattr(self, "max_call_tokens", None))
 
 
 async def gathered(reflections: Iterable[Awaitable[Reflection | None]]) -> list[Reflection]:

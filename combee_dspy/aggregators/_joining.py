@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from combee_dspy.records import Lesson
 from combee_dspy.reflections import NearDuplicates, normalised
 
-__all__ = ["joined", "joined_near", "traced"]
-
 
 def joined(lists: Iterable[Iterable[Lesson]]) -> tuple[Lesson, ...]:
     """Return all lessons in order; one that several lists hold has the sources of all of them."""
@@ -21,16 +19,11 @@ def joined(lists: Iterable[Iterable[Lesson]]) -> tuple[Lesson, ...]:
 
 
 def joined_near(lists: Iterable[Iterable[Lesson]], similarity: float) -> tuple[Lesson, ...]:
-    """Return all lessons in order, near-duplicates as one.
+    """Return all lessons in order, near-duplicates as one (see :class:`combee_dspy.reflections.NearDuplicates`).
 
     A lesson found several times keeps its first place, takes the sources of all
     its wordings and the longest of them, which says at least as much: wordings
-    that disagree in a number, a unit or a word of polarity are never one lesson
-    (see :class:`combee_dspy.reflections.NearDuplicates`).
-
-    Args:
-        lists: Lessons by node, in node order.
-        similarity: From which two lessons count as one, in (0, 1].
+    that disagree in a number, a unit or a word of polarity are never one lesson.
     """
     known = NearDuplicates(similarity)
     found: dict[int, Lesson] = {}
@@ -43,13 +36,7 @@ def joined_near(lists: Iterable[Iterable[Lesson]], similarity: float) -> tuple[L
 
 
 def traced(texts: Sequence[str], lists: Iterable[Iterable[Lesson]], every: tuple[int, ...]) -> tuple[Lesson, ...]:
-    """Give each text that an LM made of lists the sources of the lesson it equals, or all where it was reworded.
-
-    Args:
-        texts: What came back.
-        lists: What it had been given.
-        every: All sources.
-    """
+    """Give each text that an LM made of lists the sources of the lesson it equals, or all where it was reworded."""
     known = {normalised(lesson.text): lesson.sources for lesson in joined(lists)}
     return tuple(Lesson(text, known.get(normalised(text), every)) for text in texts)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from combee_dspy.aggregators._coverage import Coverage, Matrix
 from combee_dspy.records import Lessons, NodeOutput, Reflection, Retained
-from combee_dspy.reflections import feedback_text, normalised, texts_in
+from combee_dspy.reflections import feedback_text, ngram_counts, normalised, texts_in
 
-__all__ = ["kept"]
+Matrix = NDArray[np.float64]
 
 # Share of a text that a line must hold to cover it.
 _THRESHOLD = 0.5
@@ -33,6 +34,15 @@ _VERDICT_WORDS = """a an and answer answered as be been but correct correctly er
     response result right score scored should that the this to trajectory true was were wrong yes no your you"""
 _VERDICT = frozenset(_VERDICT_WORDS.split())
 
+_SIZES = (5,)
+_BUCKETS = 2**18
+# A few letters have hardly any grams, and stand in every text by accident.
+_FEWEST_GRAMS = 5
+# Among a few texts what two of them share would look common: so many more that share nothing are supposed.
+_UNSEEN = 20
+# Similarities held at a time: 32 MB.
+_CELLS = 4_000_000
+
 
 def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained, ...]:
     """Say of every reflection how well the result covers it and, where it does not, where it was lost.
@@ -43,8 +53,7 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
     with any other record of the node, and either reaches 0.5 or is
     at least 0.1 and three times what the line typically shares with the node's
     other records. Coverage is the highest similarity of any of these texts to
-    any line of the result (see :class:`combee_dspy.aggregators._coverage.Coverage`);
-    from 0.5 on, the reflection counts as covered.
+    any line of the result (see :class:`Coverage`); from 0.5 on, the reflection counts as covered.
 
     What the measure cannot see: a lesson that the feedback only implies, and
     one that a node tells in quite other words. A reflection whose feedback is
@@ -160,3 +169,61 @@ def _teaches(feedback: str) -> bool:
     """
     words = {word for word in normalised(feedback).split() if word.isalnum()}
     return sum(word not in _VERDICT and not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS
+
+
+class Coverage:
+    """Says how much of each text stands in each other one, from 0 to 1: offline and deterministic.
+
+    Texts are compared as sets of character 5-grams of their lower-case words, so
+    that forms of one word agree and no language is assumed. A gram weighs
+    log(1 + (N + 20) / f), f being how many of the N different texts hold it: what
+    all of them say ("the question asks for") counts little, and what one of them
+    says counts much. With a and b the weights of text and line and c what they
+    share, the value is the larger of c / a, the share of the text that the line
+    holds (so a merged line still covers each of its parts), and c / √(ab), which
+    a short line cut out of a long text can reach.
+
+    It sees words, not meaning: a lesson told in other words counts as lost, so
+    coverage by this measure is a cautious one. Immutable.
+
+    Args:
+        texts: All that will be compared; asked for by their places here.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        plain = [normalised(text) for text in texts]
+        distinct = {text: number for number, text in enumerate(dict.fromkeys(plain))}
+        self._same = np.array([distinct[text] for text in plain], np.intp)
+        self._empty = np.array([not text for text in distinct], bool)
+        held = ngram_counts(list(distinct), _SIZES, _BUCKETS).astype(np.float64)
+        held.data[:] = 1.0
+        holders = np.maximum(np.bincount(held.indices, minlength=_BUCKETS), 1)
+        self._held = held
+        self._weighted = held.copy()
+        self._weighted.data = np.log1p((len(distinct) + _UNSEEN) / holders)[held.indices]
+        self._totals = np.asarray(self._weighted.sum(axis=1)).reshape(-1)
+        self._short = np.diff(held.indptr) < _FEWEST_GRAMS
+
+    def of(self, texts: Sequence[int], lines: Sequence[int]) -> Matrix:
+        """Return how much of each text stands in each line, one row a text."""
+        rows, columns = self._same[list(texts)], self._same[list(lines)]
+        shared = np.asarray((self._weighted[rows] @ self._held[columns].T).todense())
+        own, other = self._totals[rows, None], self._totals[None, columns]
+        within = _share(shared, np.where(self._short[rows, None], 0.0, own))
+        mutual = _share(shared, np.where(self._short[None, columns], 0.0, np.sqrt(own * other)))
+        found: Matrix = np.clip(np.maximum(within, mutual), 0.0, 1.0)
+        # Equal texts are equal however short they are.
+        found[(rows[:, None] == columns[None, :]) & ~self._empty[rows, None]] = 1.0
+        return found
+
+    def best(self, texts: Sequence[int], lines: Sequence[int]) -> Matrix:
+        """Return the most of each text that stands in any of the lines."""
+        found = np.zeros(len(texts))
+        step = max(1, _CELLS // max(len(lines), 1))
+        for start in range(0, len(texts) if lines else 0, step):
+            found[start : start + step] = self.of(texts[start : start + step], lines).max(axis=1)
+        return found
+
+
+def _share(shared: Any, whole: Any) -> Matrix:
+    return np.divide(shared, whole, out=np.zeros_like(shared), where=np.broadcast_to(whole > 0, shared.shape))

@@ -7,15 +7,14 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import CallCapacity
-from combee_dspy.aggregators._dealt import Dealt
-from combee_dspy.aggregators._merging import merge_levels
-from combee_dspy.aggregators._prompts import LearnFromExamples
-from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan, data_room
+from combee_dspy.aggregators._base import CallCapacity, together
+from combee_dspy.aggregators._joining import joined
+from combee_dspy.aggregators._plan import Dealt, even_runs
+from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
+from combee_dspy.aggregators._scan import LESSON_TOKENS, Node, Question, Scan, data_room
 from combee_dspy.records import Lessons, Reflection
+from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["ParallelScan"]
 
 
 @parameters
@@ -56,10 +55,46 @@ class ParallelScan(Dealt):
         scan = Scan(context, self.max_call_tokens)
         question = Question(LearnFromExamples, "most_lessons", "lessons", self.max_lessons)
         await scan.read(reflections, self.shards(len(reflections), context) or (), question)
-        await merge_levels(scan, self.merge_fan_in)
+        while len(scan.top) > 1:
+            await self._merge(scan)
         return scan.result()
 
     def capacity(self) -> CallCapacity:
         """Return the limits; lists are taken to be as long as they may be, beside a short instruction."""
         lists = max(2, data_room(self.max_call_tokens) // (self.max_lessons * LESSON_TOKENS))
         return CallCapacity(self.max_call_tokens, self.fan_in, min(self.merge_fan_in, lists), self.copies)
+
+    async def _merge(self, scan: Scan) -> None:
+        """Add the next level: the fewest merges of consecutive lists that respect the limits, all in flight at once.
+
+        A merge that fails or returns nothing is replaced by code: nothing found is lost. So is the last one where
+        whoever gets the lessons reads them all in a call of its own, and a level in which no two lists fit one call.
+        """
+        lower = scan.top
+        runs = even_runs(
+            [estimate_record_tokens(list(one.output.lessons)) for one in lower], scan.room, self.merge_fan_in
+        )
+        if len(runs) == len(lower):
+            scan.warn(0, f"no two of {len(lower)} lists fit one call of {scan.room:,} tokens: joined by code")
+            scan.join(joined(node.lessons for node in lower))
+        elif len(runs) == 1 and scan.context.joined_later:
+            scan.join(joined(node.lessons for node in lower))
+        else:
+            groups = [lower[first:last] for first, last in runs]
+            answers = await together(_asked(scan, number, group) for number, group in enumerate(groups))
+            empty = "the merge returned no lessons"
+            scan.levels.append(
+                [
+                    scan.reduced(number, [node.lessons for node in group], group, answer, empty)
+                    for number, (group, answer) in enumerate(zip(groups, answers, strict=True))
+                ]
+            )
+
+
+async def _asked(scan: Scan, number: int, children: Sequence[Node]) -> object | None:
+    """Return the answer of a merge, or ``None`` where fewer than two children hold something."""
+    lists = [list(child.output.lessons) for child in children if child.lessons]
+    if len(lists) < 2:
+        return None
+    given = {"current_instruction": scan.context.text, "lesson_lists": lists}
+    return await scan.context.ask(MergeLessons, given, "merge", len(scan.levels) + 1, number)

@@ -1,13 +1,51 @@
-"""How many shards a scan has, and how a row of texts is cut into calls. Pure."""
+"""How many shards there are and who is in them, and how a row of texts is cut into calls. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
-from combee_dspy.shuffle import Placement, effective_copies, largest_shard
+from pydantic import Field
 
-__all__ = ["even_runs", "shard_count"]
+from combee_dspy.aggregators._base import Aggregator, CallCapacity
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.shuffle import Placement, effective_copies, largest_shard, plan_shards
+from combee_dspy.strategies import StrategyContext, parameters
+
+CallTokens = Annotated[int, Field(ge=2_000)]
+"""Estimated tokens that one call may take: room for a prompt and for data."""
+
+
+@parameters
+class Dealt(Aggregator):
+    """An aggregator over shards that are dealt from their number; each of its children says what the parameters are."""
+
+    copies: Annotated[int, Field(ge=1)] = 2
+    placement: Placement = "distinct"
+    fan_in: Annotated[int, Field(ge=2)] = 16
+    max_call_tokens: CallTokens = 24_000
+    max_lessons: Annotated[int, Field(ge=1)] = 16
+    window: Annotated[int, Field(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.placement == "plain" and self.window is not None and self.copies > self.fan_in * self.window:
+            problem = f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
+            raise ArgumentValueError("copies", self.copies, problem, "Give a larger window or fan_in, or window=None.")
+
+    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
+        """Return the positions in each shard (see :func:`combee_dspy.aggregators.shard_count`)."""
+        if n == 0:
+            return ()
+        merged = self.capacity().merge_fan_in
+        k = shard_count(n, self.copies, self.fan_in, merged, self.placement, self.window)
+        dealt = plan_shards(n, self.copies, k, context.stream("shuffle"), self.placement, self.window)
+        # A window rounds, which can leave a shard without reflections: nothing to call.
+        return tuple(shard for shard in dealt if shard)
+
+    def capacity(self) -> CallCapacity:
+        """Return the limits by which shards are dealt."""
+        return CallCapacity(self.max_call_tokens, self.fan_in, None, self.copies)
 
 
 def shard_count(
@@ -18,22 +56,14 @@ def shard_count(
     placement: Placement = "distinct",
     window: int | None = None,
 ) -> int:
-    """Return how many shards n reflections are dealt into.
+    """Return how many shards n ≥ 1 reflections are dealt into.
 
     k = ⌊√n⌋ (Combee §3.1), which makes n < 4 a single call, as long as two levels
     suffice: no shard passes the fan-in, and no merge is given more lists than it
-    may take. Longer batches get more shards rather than longer ones, up to the
-    fewest that respect the fan-in. Where ⌊√n⌋ lists would need a further level of
-    merges that fewer, longer shards spare, there are fewer: the levels are the
-    fewest that both limits allow.
-
-    Args:
-        n: Reflections, at least 1.
-        copies: Copies of each, at least 1.
-        fan_in: The most reflections one call may take, at least 2.
-        merge_fan_in: The most lists that one call may merge, at least 2; ``None`` where code joins them.
-        placement: How copies are placed (see :mod:`combee_dspy.shuffle`).
-        window: How many shards a copy may travel.
+    may take (``None``: code joins any number). Longer batches get more shards rather
+    than longer ones, up to the fewest that respect the fan-in. Where ⌊√n⌋ lists would
+    need a further level of merges that fewer, longer shards spare, there are fewer:
+    the levels are the fewest that both limits allow.
     """
 
     def fewest(k: int) -> int:

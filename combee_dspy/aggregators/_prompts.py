@@ -6,17 +6,6 @@ from typing import Any
 
 import dspy
 
-__all__ = [
-    "AddLessons",
-    "LearnFromExamples",
-    "LearnFromSummaries",
-    "MergeLessons",
-    "RewriteInstruction",
-    "RewriteWithinConstraints",
-    "ShortenLessons",
-    "SummarizeExamples",
-]
-
 
 class LearnFromExamples(dspy.Signature):
     """An assistant followed the current instruction on some examples. Find out what it should do differently.

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import dspy
-from pydantic import Field
 
 from combee_dspy.aggregators._base import arrived, together
+from combee_dspy.aggregators._joining import joined, traced
 from combee_dspy.aggregators._parse import parse_lessons
 from combee_dspy.aggregators._plan import even_runs
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, estimate_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
-
-__all__ = ["LESSON_TOKENS", "CallTokens", "Node", "Question", "Scan", "data_room"]
-
-CallTokens = Annotated[int, Field(ge=2_000)]
-"""Estimated tokens that one call may take: room for a prompt and for data."""
 
 LESSON_TOKENS = 40
 """What a lesson of one or two sentences takes."""
@@ -34,12 +29,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of a scan.
-
-    Attributes:
-        output: What the journal keeps of it.
-        lessons: Its lessons with their sources.
-    """
+    """One node of a scan: what the journal keeps of it, and its lessons with their sources."""
 
     output: NodeOutput
     lessons: tuple[Lesson, ...]
@@ -70,6 +60,11 @@ def data_room(max_call_tokens: int, text: str = "") -> int:
     return max(max_call_tokens - _PROMPT_TOKENS - estimate_tokens(text), max_call_tokens // 2)
 
 
+def sources_of(nodes: Iterable[Node]) -> tuple[int, ...]:
+    """Return the indices of the reflections below some nodes, ascending, each once."""
+    return tuple(sorted({source for node in nodes for source in node.output.sources}))
+
+
 class Scan:
     """The calls of one aggregation, and the nodes that they made.
 
@@ -78,7 +73,6 @@ class Scan:
         max_call_tokens: Estimated tokens one call may take, the prompt included.
 
     Attributes:
-        context: As given.
         room: Estimated tokens that the data of one call may take.
         share: Estimated tokens that one reflection may take of them.
         levels: Nodes by level, level 1 first.
@@ -100,26 +94,23 @@ class Scan:
         nodes = tuple(node.output for level in self.levels for node in level)
         return Lessons(self.context.component, self.top[0].lessons if self.levels else (), nodes=nodes)
 
-    def node(self, number: int, lessons: Iterable[Lesson], below: Iterable[int], failed: str | None = None) -> Node:
+    def node(self, number: int, lessons: Iterable[Lesson], sources: tuple[int, ...], failed: str | None = None) -> Node:
         """Make a node of the next level from the lessons it holds and the reflections below it."""
         found = tuple(lessons)
         texts = tuple(lesson.text for lesson in found)
-        return Node(NodeOutput(len(self.levels) + 1, number, tuple(sorted(set(below))), texts, failed), found)
+        return Node(NodeOutput(len(self.levels) + 1, number, sources, texts, failed), found)
 
     def join(self, lessons: Iterable[Lesson]) -> None:
         """Add a level of one node over all nodes of the highest, made by code."""
-        self.levels.append([self.node(0, lessons, (source for one in self.top for source in one.output.sources))])
+        self.levels.append([self.node(0, lessons, sources_of(self.top))])
 
     def warn(self, number: int, text: str) -> None:
         """Say that something of a node of the next level was cut or given up; the scan goes on."""
         self.context.emit("warning", text=f"level {len(self.levels) + 1}, node {number}: {text}")
 
-    def fitted(
-        self, reflections: Sequence[Reflection], limit: int | None = None, max_parts: int = MAX_PARTS
-    ) -> list[Reflection]:
-        """Split or trim what takes more than its share of a call, a quarter unless another limit is given."""
+    def fitted(self, reflections: Sequence[Reflection], limit: int, max_parts: int = MAX_PARTS) -> list[Reflection]:
+        """Split or trim what takes more than ``limit`` estimated tokens, and say so."""
         notes: list[str] = []
-        limit = self.share if limit is None else limit
         found = fit_reflections(reflections, limit, notes.append, max_parts=max_parts)
         self._tell(notes)
         return found
@@ -134,10 +125,7 @@ class Scan:
         return [min(estimate_record_tokens(item.record), self.room) for item in items]
 
     async def read(
-        self,
-        reflections: Sequence[Awaitable[Reflection | None]],
-        shards: Iterable[Sequence[int]],
-        question: Question,
+        self, reflections: Sequence[Awaitable[Reflection | None]], shards: Iterable[Sequence[int]], question: Question
     ) -> None:
         """Read every shard as soon as its own reflections are there, and add what was learned as level 1.
 
@@ -157,8 +145,7 @@ class Scan:
             items = [part for position in positions for part in parts[position]]
             if all(item.perfect for item in items):
                 return []  # no mistake among them: a call would be paid for nothing
-            runs = even_runs(self.tokens(items), self.room)
-            calls = [items[first:last] for first, last in runs]
+            calls = [items[first:last] for first, last in even_runs(self.tokens(items), self.room)]
             return await together(self._asked(question, call, number, part) for part, call in enumerate(calls))
 
         read = await together(shard(number, positions) for number, positions in enumerate(shards))
@@ -189,6 +176,28 @@ class Scan:
             level.append(self.node(number, (Lesson(text, sources) for text in texts), sources, failed))
         if level:
             self.levels.append(level)
+
+    def reduced(
+        self, number: int, lists: Sequence[Sequence[Lesson]], below: Sequence[Node], answer: Any, empty: str
+    ) -> Node:
+        """Make a node of the next level from lists that a call was to reduce to one; they are joined where it failed.
+
+        Args:
+            number: The node.
+            lists: What the call was given.
+            below: The nodes that they come from.
+            answer: What it returned; ``None`` where there was nothing to ask.
+            empty: What to say of an answer without lessons.
+        """
+        sources = sources_of(below)
+        lessons, failed = joined(lists), None
+        if answer is not None:
+            texts, failed = self.texts(number, answer, "lessons", sum(map(len, lists)))
+            if texts:
+                lessons = traced(texts, lists, sources)
+            else:
+                failed = failed or f"EmptyAnswer: {empty}"
+        return self.node(number, lessons, sources, failed)
 
     def texts(self, number: int, answer: Any, name: str, most: int) -> tuple[list[str], str | None]:
         """Return the texts in an answer, and what is wrong with it where it holds none.

@@ -7,14 +7,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Aggregator, CallCapacity, gathered
+from combee_dspy.aggregators._base import Aggregator, gathered
 from combee_dspy.aggregators._prompts import RewriteInstruction, RewriteWithinConstraints
 from combee_dspy.aggregators._scan import Scan
 from combee_dspy.records import FailedCall, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import render_records
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["SingleCall"]
 
 
 @parameters
@@ -36,9 +34,12 @@ class SingleCall(Aggregator):
 
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return the new instruction as ``rewrite``; without one when the call failed or wrote nothing."""
-        items = self._fitted(await gathered(reflections), context)
+        items = await gathered(reflections)
         if not items:
             return Lessons(context.component)
+        if self.max_call_tokens is not None:
+            scan = Scan(context, self.max_call_tokens)
+            items = scan.fitted(items, scan.room // len(items), max_parts=1)
         given: dict[str, Any] = {"current_instruction": context.text, "examples_with_feedback": render_records(items)}
         if context.notes:
             # This call writes the text itself, so what the text must respect is said to it.
@@ -57,13 +58,3 @@ class SingleCall(Aggregator):
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:
         """Return one shard that holds all."""
         return (tuple(range(n)),) if n else ()
-
-    def capacity(self) -> CallCapacity:
-        """Return the limit on the call."""
-        return CallCapacity(self.max_call_tokens)
-
-    def _fitted(self, reflections: list[Reflection], context: StrategyContext) -> list[Reflection]:
-        if self.max_call_tokens is None or not reflections:
-            return reflections
-        scan = Scan(context, self.max_call_tokens)
-        return scan.fitted(reflections, scan.room // len(reflections), max_parts=1)

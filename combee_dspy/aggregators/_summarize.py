@@ -7,17 +7,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Aggregator, CallCapacity
-from combee_dspy.aggregators._joining import joined, traced
-from combee_dspy.aggregators._plan import shard_count
+from combee_dspy.aggregators._base import Aggregator
+from combee_dspy.aggregators._joining import joined
+from combee_dspy.aggregators._plan import CallTokens, shard_count
 from combee_dspy.aggregators._prompts import LearnFromExamples, LearnFromSummaries, SummarizeExamples
-from combee_dspy.aggregators._scan import LESSON_TOKENS, CallTokens, Question, Scan, data_room
+from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan, data_room
 from combee_dspy.records import Lesson, Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.shuffle import plan_shards
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["Summarize"]
 
 _WORDS_PER_TOKEN = 0.75
 # Below this a summary holds too few points to be one.
@@ -39,9 +37,7 @@ class Summarize(Aggregator):
     or returns nothing, the points themselves are the lessons.
 
     Args:
-        shard_items: The most reflections one summary is made of. 10 is the smallest of
-            the prompt sizes (10, 20 and 30 documents) of Liu et al. 2023 (arXiv 2307.03172),
-            who find that what stands in the middle is used the less the more there is.
+        shard_items: The most reflections one summary is made of; 10 as in :class:`combee_dspy.aggregators.TopK`.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
         max_points: The most points a summary may have: two for each reflection of a full shard.
     """
@@ -57,9 +53,8 @@ class Summarize(Aggregator):
         scan = Scan(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         if len(shards) < 2:
-            await scan.read(
-                reflections, shards, Question(LearnFromExamples, "most_lessons", "lessons", self.max_points)
-            )
+            question = Question(LearnFromExamples, "most_lessons", "lessons", self.max_points)
+            await scan.read(reflections, shards, question)
             if len(scan.top) > 1:
                 scan.join(joined(node.lessons for node in scan.top))
             return scan.result()
@@ -78,10 +73,6 @@ class Summarize(Aggregator):
         k = shard_count(n, 1, max(self.shard_items, -(-n // most)))
         return plan_shards(n, 1, k, context.stream("shuffle"))
 
-    def capacity(self) -> CallCapacity:
-        """Return the limit on a call."""
-        return CallCapacity(self.max_call_tokens)
-
     def _share(self, scan: Scan, summaries: int) -> int:
         return min(scan.room // summaries, self.max_points * 2 * LESSON_TOKENS)
 
@@ -90,20 +81,13 @@ class Summarize(Aggregator):
         lists = [_shown(node.lessons, share) for node in scan.top]
         for node, shown in zip(scan.top, lists, strict=True):
             if lost := len(node.lessons) - len(shown):
-                text = f"{lost} points of summary {node.output.node} pass its share of {share:,} tokens"
-                scan.warn(0, text)
-        below = tuple(sorted({source for node in scan.top for source in node.output.sources}))
-        lessons, failed = joined(lists), None
-        if lessons:
-            points = [[point.text for point in shown] for shown in lists if shown]
+                scan.warn(0, f"{lost} points of summary {node.output.node} pass its share of {share:,} tokens")
+        points = [[point.text for point in shown] for shown in lists if shown]
+        answer = None
+        if points:
             given = {"current_instruction": scan.context.text, "summaries": points}
             answer = await scan.context.ask(LearnFromSummaries, given, "learn")
-            texts, failed = scan.texts(0, answer, "lessons", sum(map(len, lists)))
-            if texts:
-                lessons = traced(texts, lists, below)
-            else:
-                failed = failed or "EmptyAnswer: the summaries gave no lessons"
-        scan.levels.append([scan.node(0, lessons, below, failed)])
+        scan.levels.append([scan.reduced(0, lists, scan.top, answer, "the summaries gave no lessons")])
 
 
 def _shown(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Annotated, ClassVar
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Aggregator, CallCapacity, gathered
-from combee_dspy.aggregators._choose import Mode, choose, informativeness
+from combee_dspy.aggregators._base import Aggregator, gathered
+from combee_dspy.aggregators._plan import CallTokens
 from combee_dspy.aggregators._prompts import LearnFromExamples
-from combee_dspy.aggregators._scan import CallTokens, Question, Scan
-from combee_dspy.aggregators._vectors import reflection_vectors
+from combee_dspy.aggregators._scan import Question, Scan
+from combee_dspy.aggregators._vectors import Vectors, reflection_vectors, similarities
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
+from combee_dspy.reflections import feedback_text
 from combee_dspy.strategies import StrategyContext, parameters
 
-__all__ = ["TopK"]
+Mode = Literal["central", "diverse"]
 
 _MIN_RECORD_TOKENS = 64
+# How many reflections the choice is judged against: more of them change it little and cost n² comparisons.
+_REFERENCES = 2_000
+_ROWS = 1_000
+_WORD = re.compile(r"\w+")
+# DSPy writes this sentence where a metric gives a score and no feedback.
+_SCORE = re.compile(r"\bscore of (-?\d+(?:\.\d+)?)")
+_LEAST = 0.05
+_SUCCESS = 0.5
 
 
 @parameters
@@ -28,8 +41,7 @@ class TopK(Aggregator):
     Reflections are compared by hashed character n-grams of what their records
     hold, feedback before outputs and inputs, however long the inputs are. Those
     whose feedback says more are preferred: an error that names the right answer
-    or rule before a bare "correct". A score counts only where the record shows
-    it. See :mod:`combee_dspy.aggregators._choose` for both choices.
+    or rule before a bare "correct". A score counts only where the record shows it.
 
     One call, whatever the number of reflections; what the k do not show cannot be learned.
 
@@ -58,19 +70,91 @@ class TopK(Aggregator):
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return what the chosen reflections teach."""
         scan = Scan(context, self.max_call_tokens)
-        if chosen := self._chosen(await gathered(reflections)):
-            items = scan.fitted(chosen, scan.room // len(chosen), max_parts=1)
-            question = Question(LearnFromExamples, "most_lessons", "lessons", self.max_lessons)
-            await scan.read_groups([items], question)
+        given = await gathered(reflections)
+        if len(given) > self.k:
+            taken = choose(reflection_vectors(given), informativeness(given), self.k, self.mode)
+            given = [given[position] for position in sorted(taken)]
+        if given:
+            items = scan.fitted(given, scan.room // len(given), max_parts=1)
+            await scan.read_groups([items], Question(LearnFromExamples, "most_lessons", "lessons", self.max_lessons))
         return scan.result()
 
-    def capacity(self) -> CallCapacity:
-        """Return the limit on the call."""
-        return CallCapacity(self.max_call_tokens)
 
-    def _chosen(self, reflections: Sequence[Reflection]) -> Sequence[Reflection]:
-        """Return the k reflections in the order of the minibatch."""
-        if len(reflections) <= self.k:
-            return reflections
-        taken = choose(reflection_vectors(reflections), informativeness(reflections), self.k, self.mode)
-        return [reflections[position] for position in sorted(taken)]
+def informativeness(reflections: Sequence[Reflection]) -> list[float]:
+    """Return how much each reflection's feedback says, in (0, 1].
+
+    The words of a feedback count by their rarity among the feedbacks at hand,
+    min(1, ln((1 + n) / n_w)), each once: a sentence that every record carries
+    says nothing, an expected answer or a stated rule much. The bound keeps a
+    mistake that a third of the records make from counting less than a rare one. With W the sum and M the
+    mean of all sums, the weight is W / (W + M). A record that shows its score
+    and reached the best of them counts half beside those that failed; where no
+    record shows a score, none is assumed.
+    """
+    words = [set(_WORD.findall(feedback_text(one).casefold())) for one in reflections]
+    held = Counter(word for found in words for word in found)
+    # Sets of text come in another order in every process, and sums of floats depend on it.
+    sums = [math.fsum(min(1.0, math.log((1 + len(words)) / held[word])) for word in found) for found in words]
+    middle = math.fsum(sums) / len(sums) or 1.0
+    scores = [_score(one.record) for one in reflections]
+    best = max((score for score in scores if score is not None), default=0.0)
+    failed = any(score is not None and score < best for score in scores)
+    return [
+        max(total / (total + middle), _LEAST) * (_SUCCESS if failed and score == best else 1.0)
+        for total, score in zip(sums, scores, strict=True)
+    ]
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    """Return the score that a record shows, ``None`` where it shows none."""
+    for key, value in record.items():
+        if str(key).casefold() == "score" and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    feedback = next((value for key, value in record.items() if "feedback" in str(key).casefold()), None)
+    found = _SCORE.search(feedback) if isinstance(feedback, str) else None
+    return float(found[1]) if found else None
+
+
+def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> list[int]:
+    """Choose min(k, n) of n ≥ 1 rows, in the order in which they are taken. Of equals, the first.
+
+    ``"central"``: the rows that together represent all others best. Each step
+    takes the row that raises Σᵢ wᵢ · maxⱼ sim(i, j) most, times its own weight:
+    greedy facility location, within 1 − 1/e of the optimum for equal weights
+    (Nemhauser, Wolsey and Fisher 1978). The k rows nearest to the mean would
+    all be of the largest group.
+
+    ``"diverse"``: greedy farthest-point traversal (Gonzalez 1985), weighted:
+    each step takes the row with the highest wⱼ · (1 − the similarity to the
+    nearest row taken). The first is the most central one. The weight keeps an
+    odd record without anything to learn from being taken for its oddity.
+
+    Args:
+        vectors: One row each, of unit length.
+        weights: How much each row has to say, above 0.
+        k: How many, at least 1.
+        mode: Which of the two.
+    """
+    weight = np.asarray(weights, np.float64)
+    references = np.arange(0, len(vectors), -(-len(vectors) // _REFERENCES))
+    near = similarities(vectors, vectors[references]).astype(np.float64)
+    gains = weight * (near @ weight[references])
+    nearest = np.zeros(len(references))
+    distance = np.ones(len(vectors))
+    taken: list[int] = []
+    while len(taken) < min(k, len(vectors)):
+        gains[taken] = -1.0
+        taken.append(int(np.round(gains, 6).argmax()))
+        if mode == "central":
+            nearest = np.maximum(nearest, near[taken[-1]])
+            gains = weight * _raised(near, nearest, weight[references])
+        else:
+            distance = np.minimum(distance, 1.0 - similarities(vectors, vectors[[taken[-1]]])[:, 0])
+            gains = weight * distance
+    return taken
+
+
+def _raised(near: Any, nearest: Any, weight: Any) -> Any:
+    """Return by how much each row would raise the weighted sum; some rows at a time, for a copy of all is large."""
+    parts = range(0, len(near), _ROWS)
+    return np.concatenate([np.maximum(near[first : first + _ROWS] - nearest, 0.0) @ weight for first in parts])

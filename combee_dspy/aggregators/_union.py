@@ -8,19 +8,15 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from combee_dspy.aggregators._base import gathered, together
-from combee_dspy.aggregators._dealt import Dealt
 from combee_dspy.aggregators._joining import joined_near, traced
-from combee_dspy.aggregators._plan import shard_count
+from combee_dspy.aggregators._plan import Dealt, shard_count
 from combee_dspy.aggregators._prompts import AddLessons, ShortenLessons
 from combee_dspy.aggregators._scan import Question, Scan
-from combee_dspy.aggregators._topics import topic_groups
-from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors
+from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors, topic_groups
 from combee_dspy.records import Lesson, Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.shuffle import effective_copies
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["Union"]
 
 # 0.75 words a token is the common rule for English; the rest is room for an LM that counts roughly.
 _WORDS_PER_TOKEN = 0.65
@@ -82,11 +78,11 @@ class Union(Dealt):
         shards = self.shards(len(reflections), context)
         if shards is not None:
             await scan.read(reflections, shards, question)
-        elif items := scan.fitted(await gathered(reflections)):
+        elif items := scan.fitted(await gathered(reflections), scan.share):
             await scan.read_groups(self._topics(scan, items), question)
         if scan.levels:
             scan.join(self._joined(node.lessons for node in scan.top))
-            if _size(scan.top[0].lessons) > self.max_tokens:
+            if sum(_sizes(scan.top[0].lessons)) > self.max_tokens:
                 await self._shorten(scan)
         return scan.result()
 
@@ -99,24 +95,23 @@ class Union(Dealt):
 
     def _topics(self, scan: Scan, items: Sequence[Reflection]) -> list[list[Reflection]]:
         """Return groups of like reflections that fit a call, each copy divided by other cuts."""
-        tokens = scan.tokens(items)
         k = shard_count(len(items), self.copies, self.fan_in)
         copies = effective_copies(self.copies, k)
-
-        def fits(members: Sequence[int]) -> bool:
-            return len(members) <= self.fan_in and sum(tokens[member] for member in members) <= scan.room
-
-        vectors, each = reflection_vectors(items), -(-k // copies)
-        streams = (scan.context.stream("topic", copy) for copy in range(copies))
-        groups = (group for stream in streams for group in topic_groups(vectors, each, stream, fits))
-        return [[items[member] for member in group] for group in groups]
+        vectors, sizes, each = reflection_vectors(items), scan.tokens(items), -(-k // copies)
+        return [
+            [items[member] for member in group]
+            for copy in range(copies)
+            for group in topic_groups(
+                vectors, sizes, each, scan.context.stream("topic", copy), room=scan.room, most=self.fan_in
+            )
+        ]
 
     async def _shorten(self, scan: Scan) -> None:
         """Add the levels that shorten the joined list: groups of similar lessons, and their join."""
         (whole,) = scan.top
         groups = self._like_lessons(scan, whole.lessons)
-        total = _size(whole.lessons)
-        shares = [max(self.max_tokens * _size(group) // total, 1) for group in groups]
+        total = sum(_sizes(whole.lessons))
+        shares = [max(self.max_tokens * sum(_sizes(group)) // total, 1) for group in groups]
 
         async def shortened(number: int) -> object:
             given = {
@@ -129,7 +124,8 @@ class Union(Dealt):
         answers = await together(map(shortened, range(len(groups))))
         level = []
         for number, (group, share, answer) in enumerate(zip(groups, shares, answers, strict=True)):
-            below = whole.output.sources if len(groups) == 1 else _sources(group)
+            sources = tuple(sorted({source for lesson in group for source in lesson.sources}))
+            below = whole.output.sources if len(groups) == 1 else sources
             texts, failed = scan.texts(number, answer, "lessons", len(group))
             short = self._joined([traced(texts, [group], below)])
             failed = failed or _misfit(short, share)
@@ -141,12 +137,11 @@ class Union(Dealt):
             scan.join(self._joined(node.lessons for node in level))
 
     def _like_lessons(self, scan: Scan, lessons: Sequence[Lesson]) -> list[list[Lesson]]:
-        def fits(members: Sequence[int]) -> bool:
-            return len(members) <= self.fan_in and _size([lessons[member] for member in members]) <= scan.room
-
+        sizes = _sizes(lessons)
         vectors = text_vectors([lesson.text for lesson in lessons])
-        wanted = max(-(-_size(lessons) // scan.room), -(-len(lessons) // self.fan_in))
-        groups = topic_groups(vectors, wanted, scan.context.stream("shorten"), fits)
+        wanted = max(-(-sum(sizes) // scan.room), -(-len(lessons) // self.fan_in))
+        stream = scan.context.stream("shorten")
+        groups = topic_groups(vectors, sizes, wanted, stream, room=scan.room, most=self.fan_in)
         # In the order of the lessons that they begin with, so that a join keeps nearly the order that was.
         return [[lessons[member] for member in group] for group in sorted(groups)]
 
@@ -154,13 +149,9 @@ class Union(Dealt):
 def _misfit(lessons: Sequence[Lesson], share: int) -> str | None:
     if not lessons:
         return "EmptyAnswer: the shortened list holds no lessons"
-    size = _size(lessons)
+    size = sum(_sizes(lessons))
     return f"OverBudget: the shortened list takes {size:,} tokens of {share:,}" if size > share else None
 
 
-def _sources(lessons: Sequence[Lesson]) -> tuple[int, ...]:
-    return tuple(sorted({source for lesson in lessons for source in lesson.sources}))
-
-
-def _size(lessons: Sequence[Lesson]) -> int:
-    return sum(estimate_tokens(lesson.text) for lesson in lessons)
+def _sizes(lessons: Sequence[Lesson]) -> list[int]:
+    return [estimate_tokens(lesson.text) for lesson in lessons]

@@ -1,7 +1,8 @@
-"""Reflections and texts as unit vectors of hashed character n-grams, computed here and at once: no model."""
+"""Reflections and texts as unit vectors of hashed character n-grams, and groups of like ones: no model. Pure."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +12,6 @@ from numpy.typing import NDArray
 
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import ngram_counts, texts_in
-
-__all__ = ["Vectors", "reflection_vectors", "similarities", "text_vectors"]
 
 Vectors = NDArray[np.float32]
 """One row per text, of unit length, or zero where there is nothing to compare."""
@@ -30,13 +29,10 @@ _DECIMALS = 5
 
 
 def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
-    """Return one vector a reflection, so that the similarity of two is that of their fields, weighted.
+    """Return one vector for each of n ≥ 1 reflections, so that the similarity of two is that of their fields, weighted.
 
     Feedback counts one half, outputs one quarter, and everything else, the
     inputs, one quarter, however long each of them is.
-
-    Args:
-        reflections: At least one.
     """
     parts = [
         text_vectors([_text(one, kind) for one in reflections]) * np.float32(weight**0.5)
@@ -46,13 +42,10 @@ def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
-    """Return one vector a text: hashed character 4-grams, damped by count and weighted by rarity among the texts.
+    """Return one vector for each of n ≥ 1 texts: hashed character 4-grams, by count and rarity among the texts.
 
     Weights are √(count) · ln((1 + n) / (texts that hold it)), the usual tf-idf
     with a damped count: what all texts share tells none of them apart.
-
-    Args:
-        texts: At least one.
     """
     counts = ngram_counts([_cleaned(text) for text in texts], _SIZES, _BUCKETS).toarray()
     held = np.maximum((counts > 0).sum(axis=0), 1)
@@ -62,6 +55,51 @@ def text_vectors(texts: Sequence[str]) -> Vectors:
 def similarities(one: Vectors, other: Vectors) -> Vectors:
     """Return the cosine similarity of every row of one to every row of the other, in [0, 1]."""
     return np.round(one @ other.T, _DECIMALS)
+
+
+def topic_groups(
+    vectors: Vectors, sizes: Sequence[int], groups: int, stream: random.Random, *, room: int, most: int
+) -> list[tuple[int, ...]]:
+    """Divide rows into groups of rows that are alike.
+
+    A group is cut in two between two rows that are far apart, a row drawn and
+    the one least like it: the others are ordered by which of them they are
+    nearer to, and cut where the sizes are right. Every size is then within 1
+    of n / ``groups``, unless the limits ask for more groups.
+
+    Args:
+        vectors: One row each.
+        sizes: Estimated tokens of each row. One row alone may always be a group.
+        groups: How many groups are wanted, at least 1.
+        stream: Where chance comes from; it alone decides the result.
+        room: Estimated tokens that one group may take.
+        most: Rows that one group may hold.
+
+    Returns:
+        The groups, every row in exactly one, ascending within each.
+    """
+
+    def divided(members: list[int], parts: int) -> list[tuple[int, ...]]:
+        fits = len(members) <= most and sum(sizes[member] for member in members) <= room
+        if len(members) == 1 or (parts == 1 and fits):
+            return [tuple(sorted(members))]
+        parts = min(max(parts, 2), len(members))
+        first = parts // 2
+        ordered = _between_poles(vectors, members, stream)
+        cut = len(members) * first // parts
+        return divided(ordered[:cut], first) + divided(ordered[cut:], parts - first)
+
+    return divided(list(range(len(vectors))), groups) if len(vectors) else []
+
+
+def _between_poles(vectors: Vectors, members: list[int], stream: random.Random) -> list[int]:
+    one = stream.choice(members)
+    own = vectors[members]
+    to_one = similarities(own, vectors[[one]])[:, 0]
+    other = members[int(to_one.argmin())]
+    to_other = similarities(own, vectors[[other]])[:, 0]
+    nearness = dict(zip(members, (to_other - to_one).round(5).tolist(), strict=True))
+    return sorted(members, key=lambda member: (nearness[member], member))
 
 
 def _text(reflection: Reflection, kind: str) -> str:

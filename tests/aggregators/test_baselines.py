@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from combee_dspy.aggregators import SingleCall, Summarize, TopK
-from combee_dspy.aggregators._choose import choose, informativeness
 from combee_dspy.aggregators._prompts import RewriteInstruction, RewriteWithinConstraints
+from combee_dspy.aggregators._top_k import choose, informativeness
 from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Reflection

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from combee_dspy.aggregators import ParallelScan, kept
-from combee_dspy.aggregators._coverage import Coverage
+from combee_dspy.aggregators._kept import Coverage
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import normalised
 from tests.aggregators.doubles import Answer, World
@@ -199,6 +199,6 @@ def test_coverage_is_what_its_description_says(texts: list[str]) -> None:
 def test_many_texts_are_compared_in_parts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     given_ = two_levels((0, 1, 2), (6, 7), (0, 6))
     whole = kept(given_, RECORDS)
-    monkeypatch.setattr("combee_dspy.aggregators._coverage._CELLS", 4)
+    monkeypatch.setattr("combee_dspy.aggregators._kept._CELLS", 4)
     assert kept(given_, RECORDS) == whole
     assert asyncio.run(asyncio.to_thread(kept, given_, RECORDS)) == whole
