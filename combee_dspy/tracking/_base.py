@@ -22,7 +22,7 @@ class Follower(ABC):
 
     @abstractmethod
     def follow(self) -> None:
-        """Read what is new. Called about twice a second, and once more after the run's end."""
+        """Read what is new. Called about twice a second, and once more when the run's end is on disk."""
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Let go of what it holds. Called once, after the last :meth:`follow` or where one has raised."""

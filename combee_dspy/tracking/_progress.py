@@ -38,7 +38,6 @@ _LINES = {
     "reverted": "update {step}: the lessons of update {update} are left out: {reason}",
     "update": "update {step}: done in {seconds:.1f} s{skipped}",
     "heldout": "held-out {before:.3f} → {after:.3f} (gain {difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})",
-    "limit": "at most {limit} in flight: {reason}",
     "warning": "warning: {text}",
     "error": "error in {where}: {error}",
     "selected": "chosen: candidate {candidate:.8}: {reason}",

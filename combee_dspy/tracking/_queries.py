@@ -69,7 +69,7 @@ def rollouts(
     connection.set_authorizer(_may_read)
     try:
         return _plain(connection.execute(sql, (-1 if limit is None else limit,)))
-    except (sqlite3.Error, sqlite3.Warning) as error:
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         if where is None:
             raise
         remedy = f"Write an SQL expression over {', '.join(ROLLOUT_COLUMNS)}."

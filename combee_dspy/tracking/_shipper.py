@@ -10,7 +10,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,9 @@ class Shipper(Follower):
         if _CURSOR in tags:
             self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
             self._pending = _Cursor(**json.loads(tags[_PENDING])) if tags.get(_PENDING) else None
+            if self._pending is not None and row["state"] == "running":
+                # Its end was pinned, and it has been taken up again since: that was not its end.
+                self._pending = replace(self._pending, ended=0.0)
         else:
             decided = [mlflow.entities.Param(*one) for one in clean_values(params(row), self._clean).items()]
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
@@ -221,9 +224,7 @@ class Shipper(Follower):
             values = update_metrics(self._reader, self._run, row["step"], **bounds)
             found += [Metric(name, value, round(row["at"] * 1000), row["step"]) for name, value in values.items()]
         if pinned.ended:
-            last = self._reader.rows("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'", (self._run,))[0][
-                0
-            ]
+            last = self._one("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'")
             values = end_metrics(self._reader, self._run)
             found += [Metric(name, value, round(pinned.ended * 1000), last or 0) for name, value in values.items()]
         return found

@@ -20,7 +20,6 @@ __all__ = ["default_trackers", "track"]
 _logger = logging.getLogger(__name__)
 
 _EVERY = 0.5
-_ENDING = 5.0  # seconds within which the end of a run is on disk: its writer commits what is waiting at once
 _LONGEST = 30.0
 
 
@@ -82,7 +81,6 @@ def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> No
             try:
                 while not over.wait(_EVERY):
                     follower.follow()
-                _wait_for_end(reader, run)
                 follower.follow()
             finally:
                 follower.close()
@@ -91,9 +89,3 @@ def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> No
     except Exception as error:  # noqa: BLE001 - a fault of tracking must reach a person, and not the run
         said = one_line(cleaner()(f"{type(error).__name__}: {error}"), 300)
         _logger.warning("Tracker %r has stopped following the run: %s", tracker.name, said)
-
-
-def _wait_for_end(reader: Reader, run: int) -> None:
-    until = time.monotonic() + _ENDING
-    while time.monotonic() < until and reader.rows("SELECT 1 FROM run WHERE id = ? AND state = 'running'", (run,)):
-        time.sleep(0.01)

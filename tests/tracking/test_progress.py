@@ -1,0 +1,134 @@
+"""The display says where a run is and what it has cost, and obeys nothing that a model wrote."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking._progress import Display
+from combee_dspy.tracking._text import amount, cut, dollars, one_line
+from tests.tracking.journals import BEGAN, KEY, Story
+
+
+class Screen:
+    """A terminal or a file that a display writes to, with a clock that stands still."""
+
+    def __init__(self, place, *, terminal=False, now=BEGAN):
+        self.stream = io.StringIO()
+        self.console = Console(file=self.stream, force_terminal=terminal, width=110, color_system=None)
+        self.reader, self.now = Reader(journal_file(place)), now
+
+    def display(self, run=1):
+        return Display(self.reader, run, self.console, clock=lambda: self.now)
+
+    def lines(self):
+        return self.stream.getvalue().splitlines()
+
+
+def test_each_thing_that_happens_is_a_line(tmp_path):
+    story = Story(tmp_path)
+    screen = Screen(story.write())
+    display = screen.display()
+    story.write("begin", "first")
+    display.follow()
+    told = screen.lines()
+    assert told[0].split("  ")[-1] == (
+        "8 train, 4 validation, 4 heldout; task openai/simulated; proposer openai/simulated"
+    )
+    for line in (
+        "seed: validation 0.250",
+        "update 0: batch of 2: the ladder; the budget leaves no more",
+        "update 0: union of predict: 2 reflections, 3 calls, 1 failed, 1 lessons",
+        "update 0: child c0ffee00: 0.500 → 1.000: better",
+        "update 0: delete made no child: nothing is left",
+        "update 0: candidate 1: validation 0.500, best so far",
+        "update 0: done in 2.5 s",
+    ):
+        assert any(one.endswith(line) for one in told), line
+    display.follow()
+    assert screen.lines() == told  # nothing is told twice
+    story.write("second", "end")
+    display.follow()
+    display.close()
+    assert "held-out 0.500 → 0.750 (gain +0.250, -0.250 to +0.750, n = 4)" in screen.stream.getvalue()
+    assert screen.lines()[-1].endswith(
+        "finished: best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens, task 390 tokens,"
+        " $0.0260 and 2 calls without a price"
+    )
+
+
+def test_what_an_earlier_part_did_counts_and_is_not_told_again(tmp_path):
+    story = Story(tmp_path)
+    screen = Screen(story.write("begin", "first"))
+    display = screen.display()
+    display.follow()
+    assert len(screen.lines()) == 1
+    display.close()
+    assert "not over: best 0.500 (seed 0.250), 10 of 100 rollouts" in screen.lines()[-1]
+
+
+def test_a_terminal_has_a_panel_that_goes(tmp_path):
+    story = Story(tmp_path)
+    place = story.write("begin", "first", "second")
+    screen = Screen(place, terminal=True, now=story.clock)
+    display = screen.display()
+    display.follow()
+    panel = screen.stream.getvalue()
+    for part in ("18 of 100", "best 1.000 (seed 0.250)", "about 0", "Round to two decimals.", "proposer 240 tokens"):
+        assert part in panel
+    display.close()
+
+
+def test_what_is_in_flight_is_averaged_over_the_last_seconds(tmp_path):
+    story = Story(tmp_path)
+    screen = Screen(story.write("begin"), now=BEGAN)
+    display = screen.display()
+    screen.now = story.clock + 1
+    # Four rollouts of half a second in the last five: less than one at a time.
+    assert display._flying() == "about 0"
+    display._recent = [(screen.now - 5, screen.now)] * 7
+    assert display._flying() == "about 7"
+
+
+def test_only_one_of_several_has_the_panel(tmp_path):
+    place = Story(tmp_path, "first").write("begin")
+    Story(tmp_path, "second").write("begin")
+    screens = [Screen(place, terminal=True) for _ in range(2)]
+    first, second = screens[0].display(1), screens[1].display(2)
+    assert "╭" in screens[0].stream.getvalue()
+    assert "╭" not in screens[1].stream.getvalue()
+    assert "second" in screens[1].stream.getvalue()
+    first.close()
+    second.close()
+
+
+def test_neither_keys_nor_control_characters_nor_markup_get_through(tmp_path):
+    place = Story(tmp_path, models={"task": f"[red]m\x1b[2J\u202e {KEY}"}).write()
+    screen = Screen(place)
+    screen.display().close()
+    told = screen.stream.getvalue()
+    assert "[red]m" in told
+    assert not {"\x1b", "\u202e"} & set(told)
+    assert KEY not in told
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0"), (999, "999"), (12_345, "12.3k"), (999_700, "1M"), (4_560_000, "4.56M"), (5e9, "5G")]
+)
+def test_counts_are_short(number, said):
+    assert amount(number) == said
+
+
+def test_dollars_say_what_is_not_known():
+    assert dollars(1.5, 0) == "$1.5000"
+    assert dollars(1.5, 3) == "$1.5000 and 3 calls without a price"
+    assert dollars(None, 3) == "$ unknown"
+
+
+def test_texts_are_cut_and_kept_on_a_line():
+    assert one_line("a\n b\t\x00c", 10) == "a b c"
+    assert cut("abcdef", 4) == "ab …"
+    assert cut("abcd", 4) == "abcd"

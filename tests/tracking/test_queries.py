@@ -1,0 +1,160 @@
+"""Queries say what the journal says, read only, and show neither keys nor the held-out set."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import journal_file
+from combee_dspy.tracking import ROLLOUT_COLUMNS, candidates, costs, rollouts, runs, show
+from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Story(tmp_path).whole()
+
+
+def test_a_run_has_its_figures(place):
+    (run,) = runs(place)
+    assert (run["name"], run["state"], run["updates"], run["simulated"]) == ("main", "finished", 2, 1)
+    assert (run["seed_score"], run["best_score"]) == (0.25, 1.0)
+    assert [run[f"heldout_{name}"] for name in ("before", "after", "low", "high", "n")] == [0.5, 0.75, -0.25, 0.75, 4]
+    # 18 of the search, 8 of the held-out set, which is read beyond the budget; and two calls.
+    assert (run["rollouts"], run["calls"], run["tokens"]) == (18, 28, 26 * 15 + 2 * 120)
+    assert run["dollars"] is None  # the price of the proposer is not known
+    assert run["reason"] == "1 epochs are done"
+
+
+def test_a_run_that_goes_on_has_the_figures_so_far(tmp_path):
+    (run,) = runs(Story(tmp_path).write("begin", "first"))
+    assert (run["state"], run["best_score"], run["heldout_n"], run["reason"]) == ("running", 0.5, None, None)
+
+
+def test_a_run_of_which_nothing_is_known_yet(tmp_path):
+    (run,) = runs(Story(tmp_path).write())
+    assert (run["rollouts"], run["calls"], run["tokens"], run["best_score"]) == (0, 0, 0, None)
+
+
+def test_a_journal_of_several_runs_is_read_by_name_or_number(tmp_path):
+    Story(tmp_path, "first").write("begin")
+    Story(tmp_path, "second").write("begin", "first")
+    assert [one["name"] for one in runs(tmp_path)] == ["first", "second"]
+    assert {len(rollouts(tmp_path, run)) for run in (1, "1", "first")} == {4}
+    assert len(candidates(tmp_path, "second")) == 2
+    assert len(candidates(tmp_path)) == 3
+    with pytest.raises(ArgumentValueError, match=r"1 \(first\), 2 \(second\)"):
+        rollouts(tmp_path, "third")
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        ("score < 0.5 AND purpose = 'validation'", 5),
+        ("error IS NOT NULL", 2),
+        ("feedback LIKE '%script%' AND split = 'train'", 6),
+        ("json_extract(prediction, '$.answer') = 'train 1'", 2),
+        ("step = (SELECT max(step) FROM rollout)", 8),
+        ("tokens > 1000 OR dollars IS NULL", 0),
+        ("candidate LIKE 'dead%' -- whose", 8),
+    ],
+)
+def test_a_condition_chooses_rollouts(place, where, count):
+    assert len(rollouts(place, where=where, limit=None)) == count
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "1; DROP TABLE run",
+        "(SELECT count(*) FROM run)",
+        "(SELECT data FROM event LIMIT 1) IS NOT NULL",
+        "(SELECT sql FROM sqlite_master LIMIT 1) IS NOT NULL",
+        "1) UNION SELECT * FROM run WHERE (1",
+        "load_extension('evil')",
+        "length(randomblob(1000000000)) > 0",
+        "nothing = 1",
+        "score <",
+        "1) LIMIT 1 /*",
+        "",
+        "\ud800",
+        "1\x00",
+        "id IN (WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n)",
+    ],
+)
+def test_a_condition_can_only_read_rollouts(place, where):
+    before = journal_file(place).read_bytes()
+    with pytest.raises(ArgumentValueError, match="where") as refused:
+        rollouts(place, where=where)
+    assert "score" in refused.value.remedy
+    assert journal_file(place).read_bytes() == before
+
+
+def test_rollouts_have_the_stated_columns_and_a_limit(place):
+    found = rollouts(place, limit=3)
+    assert [one["id"] for one in found] == sorted(one["id"] for one in found)
+    assert len(found) == 3
+    assert tuple(found[0]) == ROLLOUT_COLUMNS
+    assert found[0]["seconds"] == pytest.approx(0.5)
+
+
+def test_texts_of_the_held_out_set_are_not_shown(place):
+    held = rollouts(place, where="split = 'heldout'")
+    assert len(held) == 8
+    assert {one[name] for one in held for name in ("inputs", "prediction", "feedback")} == {None}
+    assert "heldout 0" not in str(show(place, held[0]["id"])["value"])
+
+
+def test_costs_are_sums_by_what_one_asks_for(place):
+    by_role = {one["role"]: one for one in costs(place)}
+    assert (by_role["task"]["calls"], by_role["task"]["dollars"]) == (26, pytest.approx(0.026))
+    assert (by_role["proposer"]["dollars"], by_role["proposer"]["unpriced"]) == (None, 2)
+    (total,) = costs(place, by=())
+    assert total["calls"] == 28
+    assert [one["step"] for one in costs(place, by=("step",))] == [-1, 0, 1]
+    with pytest.raises(ArgumentValueError, match="by"):
+        costs(place, by=("weather",))
+
+
+def test_candidates_have_their_fate(place):
+    found = {one["candidate"]: one for one in candidates(place)}
+    assert list(found) == [SEED, CHILD, SWAPPED]
+    assert [one["score"] for one in found.values()] == [0.25, 0.5, 1.0]
+    assert found[CHILD]["screened"]["accepted"]
+    assert found[SWAPPED]["selected"] == "best on validation"
+    assert found[SWAPPED]["parents"] == [CHILD]
+
+
+def test_one_candidate_is_shown_with_what_it_changed(place):
+    found = show(place, "c0ff")
+    assert found["candidate"] == CHILD
+    assert "+ - Round to two decimals." in found["diff"]["predict"]
+    assert show(place, SEED)["diff"] == {"predict": ["+ Answer."]}
+
+
+def test_one_effect_is_shown_with_its_usage(place):
+    (call,) = [one for number in range(1, 12) if (one := show(place, number))["kind"] == "call"]
+    assert call["value"]["fields"]["lessons"] == ["Round to two decimals."]
+    assert [one["role"] for one in call["usage"]] == ["proposer"]
+
+
+@pytest.mark.parametrize("what", ["", "c0f", "beef", "99999", 99999])
+def test_what_is_not_there_is_named(place, what):
+    with pytest.raises(ArgumentValueError, match="id"):
+        show(place, what)
+
+
+def test_no_key_is_shown(place, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "What is the net margin?")
+    everything = [runs(place), rollouts(place, limit=None), candidates(place), [show(place, 5)]]
+    assert KEY not in json.dumps(everything)
+    assert "net margin" not in json.dumps(everything)
+    assert "[redacted]" in json.dumps(everything)
+
+
+def test_a_folder_without_a_journal_is_named(tmp_path):
+    for query in (runs, rollouts, costs, candidates):
+        with pytest.raises(ArgumentValueError, match="holds no journal"):
+            query(tmp_path)

@@ -1,0 +1,115 @@
+"""Followers are driven beside a run, see its end, and never break it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from typing import ClassVar
+
+import pytest
+
+from combee_dspy.exceptions import MissingDistributionError
+from combee_dspy.journal import journal_file
+from combee_dspy.tracking import Follower, Progress, Tracker, default_trackers, track
+from tests.tracking.journals import KEY, Story
+
+
+class Watcher(Tracker, Follower):
+    """Notes what it sees, and fails where it is told to."""
+
+    name: ClassVar[str] = "watcher"
+
+    def __init__(self, fails_in: str = "") -> None:
+        self.fails_in = fails_in
+
+    def params(self):
+        return {"fails_in": self.fails_in}
+
+    def check(self):
+        self.seen, self.threads, self.closed = [], set(), 0
+        if self.fails_in == "check":
+            raise MissingDistributionError("tracker 'watcher'", "nothing")
+
+    def open(self, reader, run):
+        self._may_fail("open")
+        self.reader, self.run = reader, run
+        return self
+
+    def follow(self):
+        self.threads.add(threading.current_thread())
+        self._may_fail("follow")
+        self.seen.append(self.reader.rows("SELECT state FROM run WHERE id = ?", (self.run,))[0]["state"])
+
+    def close(self):
+        self.closed += 1
+        self._may_fail("close")
+
+    def _may_fail(self, where):
+        if self.fails_in == where:
+            raise RuntimeError(f"cannot {where} with {KEY}")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return journal_file(Story(tmp_path).whole())
+
+
+def test_a_follower_sees_the_end_from_a_thread_of_its_own(path):
+    watcher, other = Watcher(), Watcher()
+    with track(path, 1, [watcher, other]):
+        pass
+    assert watcher.seen[-1] == "finished"
+    assert watcher.closed == other.closed == 1
+    assert threading.current_thread() not in watcher.threads
+    assert watcher.threads.isdisjoint(other.threads)
+
+
+def test_the_event_loop_is_free_while_trackers_end(path):
+    watcher = Watcher()
+
+    async def run():
+        async with track(path, 1, [watcher]):
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert watcher.seen[-1] == "finished"
+
+
+@pytest.mark.parametrize("where", ["open", "follow", "close"])
+def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, where):
+    broken, sound = Watcher(where), Watcher()
+    with caplog.at_level(logging.WARNING), track(path, 1, [broken, sound]):
+        pass
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert f"cannot {where}" in said
+    assert "'watcher'" in said
+    assert KEY not in said
+    assert broken.closed == (where != "open")
+    assert sound.seen[-1] == "finished"
+
+
+def test_what_is_not_installed_is_said_before_anything_is_bought(path):
+    with pytest.raises(MissingDistributionError), track(path, 1, [Watcher("check")]):
+        pytest.fail("the body ran")
+
+
+def test_an_error_of_the_run_passes_through(path):
+    watcher = Watcher()
+    with pytest.raises(KeyError), track(path, 1, [watcher]):
+        raise KeyError
+    assert watcher.closed == 1
+
+
+def test_a_journal_that_is_gone_breaks_nothing(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING), track(tmp_path / "journal.sqlite", 1, [Watcher()]):
+        pass
+    assert "watcher" in caplog.text
+
+
+def test_the_display_is_the_default_where_somebody_looks(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert default_trackers() == (Progress(),)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    assert default_trackers() == ()
