@@ -64,7 +64,12 @@ class Merging:
             return None
         self._step, self._loop = step, asyncio.get_running_loop()
         # gepa asks for scores in the middle of its proposal, so it runs in a thread and the loop answers.
-        proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
+        try:
+            proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
+        except ValueError as error:
+            # gepa draws a common ancestor by its score, and cannot where the score is 0.
+            self._effects.log.emit("warning", {"text": f"gepa could not draw a merge: {error}"}, step=step)
+            proposal = None
         proposer.last_iter_found_new_program = False
         if proposal is None:
             return None

@@ -1,0 +1,283 @@
+"""The two ways to keep what was learned, and what children, merges, anchors and screens do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Budget, Diversity, Guards, Search, Validation
+from combee_dspy.aggregators import Aggregator, gathered
+from combee_dspy.diversity import Restart
+from combee_dspy.operators import Operator
+from combee_dspy.records import Edit, Lesson, Lessons
+from tests.worlds import TwoSteps, World, animal_of, code_word, events, examples, in_kind, rows
+
+
+class Scripted(Operator):
+    """Writes one text after the other, whatever was learned."""
+
+    name = "scripted"
+    needs_lessons = False
+    near_parent = True
+
+    def __init__(self, texts: tuple[str, ...] = ()) -> None:
+        self.texts = texts
+
+    async def apply(self, given: Any, context: Any) -> Edit:
+        return Edit(instruction=self.texts[min(context.update, len(self.texts) - 1)])
+
+
+class Told(Aggregator):
+    """Teaches one text in each update, whatever the reflections say."""
+
+    name = "told"
+
+    def __init__(self, texts: tuple[str, ...] = ()) -> None:
+        self.texts = texts
+
+    async def aggregate(self, reflections: Any, context: Any) -> Lessons:
+        read = await gathered(reflections)
+        text = self.texts[min(context.update, len(self.texts) - 1)]
+        return Lessons(context.component, (Lesson(text, tuple(one.index for one in read)),))
+
+
+def level_of(request: Any) -> str:
+    """Answer with the level that the instruction names."""
+    found = re.findall(r"level (\d+)", request.system)
+    return in_kind(request, {"answer": found[0] if found else "0"})
+
+
+def level_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    """Every question scores what the instruction's level says; some ask for an even one."""
+    level = int(pred.answer)
+    score = float(level % 2 == 0) if "Number 9" in gold.question else level / 100
+    return dspy.Prediction(score=score, feedback="higher")
+
+
+class FromSeed:
+    """Every parent is the student."""
+
+    def select_candidate_idx(self, state: Any) -> int:
+        return 0
+
+
+def test_each_operator_makes_a_child_unless_fewer_are_wanted(world: World, tmp_path: Path) -> None:
+    operators = ["insert", "few-shot-swap", "rewrite"]
+    world.compile(operators=operators, log_dir=tmp_path / "all", max_metric_calls=200, reflection_minibatch_size=12)
+    made = [one["operator"] for one in events(tmp_path / "all", "candidate") if one["step"] == 0]
+    assert sorted(made) == sorted(operators)
+    world.compile(
+        operators=operators, log_dir=tmp_path / "one", search=Search(children=1), reflection_minibatch_size=12
+    )
+    steps = [one["step"] for one in events(tmp_path / "one", "candidate") if one["step"] >= 0]
+    assert len(steps) == len(set(steps))
+
+
+def test_a_refused_child_draws_another_operator(world: World, tmp_path: Path) -> None:
+    # Nothing can be deleted from an instruction of one sentence, so the child is made by another operator.
+    program = world.compile(
+        operators=["delete", "insert"],
+        search=Search(children=1),
+        log_dir=tmp_path,
+        seed=3,
+        reflection_minibatch_size=12,
+    )
+    refused = {(one["step"], one["operator"]) for one in events(tmp_path, "refused")}
+    made = {one["step"]: one["operator"] for one in events(tmp_path, "candidate") if one["step"] >= 0}
+    redrawn = [step for step, operator in refused if operator == "delete" and made.get(step) == "insert"]
+    assert redrawn
+    assert program.combee_report.best_score == 1.0
+
+
+def test_a_child_of_a_small_minibatch_must_beat_its_parent_on_it(tmp_path: Path) -> None:
+    World.made(level_of).compile(
+        operators=[Scripted(("level 20", "level 20 again", "level 60"))], log_dir=tmp_path, diversity=False,
+        metric=level_metric, reflection_minibatch_size=4, budget=Budget(updates=3),
+    )  # fmt: skip
+    screened = events(tmp_path, "screened")
+    assert [(one["step"], one["accepted"], one["rows"]) for one in screened] == [
+        (0, True, 4), (1, False, 4), (2, True, 4),
+    ]  # fmt: skip
+    assert "is not above its parent's" in screened[1]["reason"]
+    assert [(one["index"], one["step"]) for one in events(tmp_path, "validated")] == [(0, -1), (1, 0), (2, 2)]
+
+
+def test_a_child_of_a_large_minibatch_is_refused_only_where_it_is_worse(tmp_path: Path) -> None:
+    World.made(level_of).compile(
+        dspy.Predict(dspy.Signature("question -> answer", "level 24")), operators=[Scripted(("level 24.", "level 2"))],
+        metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=12, budget=Budget(updates=2),
+        search=Search(screen=6), diversity=False,
+    )  # fmt: skip
+    screened = events(tmp_path, "screened")
+    assert [(one["accepted"], one["rows"]) for one in screened] == [(True, 6), (False, 6)]
+    assert "6 losses" in screened[1]["reason"]
+
+
+def test_anchors_are_in_every_minibatch_and_no_child_may_lose_one(tmp_path: Path) -> None:
+    student = dspy.Predict(dspy.Signature("question -> answer", "level 50"))
+    program = World.made(level_of).compile(
+        student, operators=[Scripted(("level 61", "level 70"))], guards=Guards(anchors=tuple(examples(2, 98))),
+        train=40, metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=20, budget=Budget(updates=2),
+        diversity=False,
+    )  # fmt: skip
+    first, second = events(tmp_path, "screened")
+    assert (first["accepted"], first["reason"]) == (False, "it scores lower on 2 anchors")
+    assert second["accepted"]
+    assert [one["rows"] for one in events(tmp_path, "update")] == [22, 22]
+    assert program.signature.instructions == "level 70"
+
+
+def two_tricks(request: Any) -> str:
+    """Odd questions need one rule in the first predictor, even ones another in the second."""
+    if "`hint`" in request.system.partition("All interactions")[0].partition("output fields")[2]:
+        return in_kind(request, {"hint": "first taught" if "Rule one" in request.system else "nothing"})
+    number = int(re.findall(r"Number (\d+)", request.last)[-1])
+    knows = "first taught" in request.last if number % 2 else "Rule two" in request.system
+    return in_kind(request, {"answer": code_word(animal_of(request.last)) if knows else "unknown"})
+
+
+def merging(place: Path, least: float, **kwargs: Any) -> Any:
+    def scored(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        return dspy.Prediction(score=max(least, float(pred.answer == gold.answer)), feedback="no")
+
+    return World.made(two_tricks).compile(
+        TwoSteps(), log_dir=place, max_metric_calls=400, reflection_minibatch_size=6, seed=1, metric=scored,
+        candidate_selection_strategy=FromSeed(), aggregator=Told(("Rule one and Rule two",)), track_stats=True,
+        **kwargs,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_parts_of_two_candidates_are_merged(tmp_path: Path, staleness: int) -> None:
+    program = merging(tmp_path, 0.1, search=Search(staleness=staleness))
+    merged = events(tmp_path, "merge")
+    assert any(one["accepted"] for one in merged)
+    assert len(merged[0]["parents"]) == 2
+    assert program.combee_report.best_score == 1.0
+    assert program.combee_report.rollouts <= 400
+    assert any(len(parents) == 2 for parents in program.detailed_results.parents)
+    made = [one for one in events(tmp_path, "candidate") if one["operator"] == "merge"]
+    assert set(made[0]["texts"]) == {"first", "second"}
+
+
+def test_no_merge_where_none_is_wanted(tmp_path: Path) -> None:
+    merging(tmp_path, 0.1, use_merge=False)
+    assert not events(tmp_path, "merge")
+
+
+def test_a_merge_that_gepa_cannot_draw_ends_no_run(tmp_path: Path) -> None:
+    # gepa draws a common ancestor by its score: here that of the student, which is 0.
+    report = merging(tmp_path, 0.0).combee_report
+    assert any("gepa could not draw a merge" in one["text"] for one in events(tmp_path, "warning"))
+    assert report.best_score == 0.5
+
+
+def test_a_trunk_takes_back_what_made_it_clearly_worse(tmp_path: Path) -> None:
+    def spoilt(request: Any) -> str:
+        known = code_word(animal_of(request.last)) if "Rule" in request.system else "unknown"
+        return in_kind(request, {"answer": "nonsense" if "Poison" in request.system else known})
+
+    program = World.made(spoilt).compile(
+        search=Search(keep="trunk", lag=1), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1),
+        skip_perfect_score=False, aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
+    )  # fmt: skip
+    (reverted,) = events(tmp_path, "reverted")
+    assert (reverted["update"], reverted["step"]) == (1, 2)
+    assert reverted["reason"] == "validation fell from 1 to 0"
+    texts = {one["step"]: one["texts"]["self"] for one in events(tmp_path, "candidate")}
+    assert ["Poison" in texts[step] for step in (0, 1, 2, 3)] == [False, True, False, False]
+    assert all(f"Rule {number}" in texts[3] for number in ("zero", "two", "three"))
+    assert program.signature.instructions == texts[3]
+
+
+def test_a_trunk_joins_the_lessons_of_every_update(world: World, tmp_path: Path) -> None:
+    program = world.compile(
+        search=Search(keep="trunk", staleness=2), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1)
+    )
+    text = program.signature.instructions
+    assert all(f"the word for {animal} is" in text for animal in ("cat", "dog", "eel", "fox", "gnu", "hen", "lynx"))
+    parents = [one["parents"][0] for one in events(tmp_path, "candidate") if one["operator"] == "insert"]
+    made = [one["candidate"] for one in events(tmp_path, "candidate")]
+    assert parents == made[: len(parents)], "one text follows from the other"
+
+
+def test_lessons_a_parent_lacks_are_offered_again(tmp_path: Path) -> None:
+    offered = {}
+    for ledger in (True, False):
+        place = tmp_path / str(ledger)
+        World.made().compile(
+            search=Search(ledger=ledger), log_dir=place, reflection_minibatch_size=6, budget=Budget(updates=2),
+            candidate_selection_strategy=FromSeed(),
+        )  # fmt: skip
+        own = {one["text"] for scan in events(place, "scan") for one in scan["lessons"] if scan["step"] == 1}
+        (child,) = [one["texts"]["self"] for one in events(place, "candidate") if one["step"] == 1]
+        offered[ledger] = set(re.findall(r"Rule: the word for \w+ is \w+", child)) - own
+    assert offered[True]
+    assert not offered[False]
+
+
+def test_what_a_scan_loses_is_offered_to_the_next_one(tmp_path: Path) -> None:
+    def forgetful(request: Any) -> str:
+        rules = list(dict.fromkeys(re.findall(r"Rule: the word for \w+ is \w+", request.text)))
+        return in_kind(request, {"lessons": rules[:1]})
+
+    read: dict[bool, list[int]] = {}
+    for rescue in (True, False):
+        world = World.made(proposer=forgetful)
+        world.compile(
+            search=Search(rescue=rescue), log_dir=tmp_path / str(rescue), reflection_minibatch_size=8,
+            aggregator="single-call", budget=Budget(updates=3), candidate_selection_strategy="current_best",
+        )  # fmt: skip
+        read[rescue] = [one["n"] for one in events(tmp_path / str(rescue), "scan")]
+    assert read[True][0] == read[False][0] == 8
+    assert read[True][1] > 8
+    assert max(read[False]) <= 8
+
+
+def test_diversity_off_and_on(tmp_path: Path) -> None:
+    for diversity in (True, False):
+        World.made(level_of).compile(
+            operators=[Scripted(("level 20",))], diversity=diversity, budget=Budget(updates=2), metric=level_metric,
+            log_dir=tmp_path / str(diversity), reflection_minibatch_size=4, candidate_selection_strategy=FromSeed(),
+        )  # fmt: skip
+    refused = [one["reason"] for one in events(tmp_path / "True", "refused")]
+    assert refused == ["it repeats a candidate that is there already"]
+    assert not events(tmp_path / "False", "refused")
+
+
+def test_a_restart_begins_again_from_the_seed(tmp_path: Path) -> None:
+    World.made(level_of).compile(
+        operators=[Scripted(("level 10", *(f"level 10 {'x' * n}" for n in range(9))))], log_dir=tmp_path,
+        metric=level_metric, reflection_minibatch_size=4, budget=Budget(updates=8),
+        diversity=Diversity(embedder=None, restart=Restart(patience=2)), candidate_selection_strategy="current_best",
+    )  # fmt: skip
+    warned = [one for one in events(tmp_path, "warning") if "starting again from the seed" in one["text"]]
+    assert warned
+    seed = events(tmp_path, "candidate")[0]["candidate"]
+    (again,) = [one for one in events(tmp_path, "update") if one["step"] == warned[0]["step"]]
+    assert again["parent"] == seed
+
+
+def test_draws_average_several_answers(tmp_path: Path) -> None:
+    turn: dict[str, int] = {}
+
+    def moody(request: Any) -> str:
+        turn[request.last] = turn.get(request.last, 0) + 1
+        return in_kind(request, {"answer": "30" if turn[request.last] % 3 else "60"})
+
+    world = World.made(moody, temperature=1.0)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(
+            metric=level_metric, validation=Validation(draws=3), log_dir=tmp_path, max_metric_calls=60
+        )
+        rows_ = {"trainset": examples(12), "valset": examples(4, 100)}
+        report = combee.compile(dspy.Predict("question -> answer"), **rows_).combee_report
+    drawn = rows(tmp_path, "SELECT replicate, count(*) AS n FROM effect WHERE purpose = 'validation' AND step = -1"
+                 " GROUP BY replicate")  # fmt: skip
+    assert [(row["replicate"], row["n"]) for row in drawn] == [(0, 4), (1, 4), (2, 4)]
+    assert report.seed_score == pytest.approx(0.4)
+    assert report.rollouts <= 60
