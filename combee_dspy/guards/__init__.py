@@ -3,8 +3,7 @@
 from combee_dspy.guards._check import GuardInput, check, without_copies
 from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import Guards, check_program, guard_notes
-from combee_dspy.guards._placeholders import own_description, placeholders
-from combee_dspy.guards._section import bullets, read_section, write_section
+from combee_dspy.guards._text import bullets, own_description, placeholders, read_section, write_section
 
 __all__ = [
     "CopyIndex",

@@ -8,11 +8,8 @@ from typing import Any
 
 from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import Guards, text_tokens
-from combee_dspy.guards._placeholders import own_description, placeholders
-from combee_dspy.guards._section import BULLET, bullets, read_section, write_section
+from combee_dspy.guards._text import BULLET, bullets, own_description, placeholders, read_section, write_section
 from combee_dspy.records import Demonstration, Edit, Refusal
-
-__all__ = ["GuardInput", "check", "without_copies"]
 
 _SHOWN = 120
 
@@ -45,16 +42,6 @@ class GuardInput:
         return tuple(text for text in (self.seed_instruction, *self.seed_field_descriptions.values()) if text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """One text that an edit changes."""
-
-    what: str
-    new: str
-    parent: str
-    seed: str
-
-
 def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None = None) -> Refusal | None:
     """Return why an edit may not become a child, or ``None``. Pure.
 
@@ -71,13 +58,13 @@ def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | Non
     fault = _unchanged(edit, given) or _broken_signature(edit, given)
     if fault:
         return Refusal(fault)
-    for text in _texts(edit, given):
-        lost = [name for name in placeholders(text.seed) if name not in text.new]
+    for what, new, parent, seed in _texts(edit, given):
+        lost = [name for name in placeholders(seed) if name not in new]
         if lost:
-            return Refusal(f"the {text.what} loses the placeholder {lost[0]}")
-        for rule in guards.rules_in(given.component, text.parent, text.seed):
-            if rule not in text.new:
-                return Refusal(f"the {text.what} loses the protected rule {_short(rule)!r}")
+            return Refusal(f"the {what} loses the placeholder {lost[0]}")
+        for rule in guards.rules_in(given.component, parent, seed):
+            if rule not in new:
+                return Refusal(f"the {what} loses the protected rule {_short(rule)!r}")
     fault = _over_budget(edit, guards, given) or (_copied(edit, given, copies) if copies is not None else "")
     return Refusal(fault) if fault else None
 
@@ -127,15 +114,16 @@ def _unchanged(edit: Edit, given: GuardInput) -> str:
     return "the edit changes nothing" if same else ""
 
 
-def _texts(edit: Edit, given: GuardInput) -> Iterator[_Text]:
+def _texts(edit: Edit, given: GuardInput) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each text that an edit changes: its name, and how it reads now, in the parent and in the seed."""
     if edit.instruction is not None:
         seed = given.instruction if given.seed_instruction is None else given.seed_instruction
-        yield _Text("instruction", edit.instruction, given.instruction, seed)
+        yield "instruction", edit.instruction, given.instruction, seed
     # A field that the edit leaves out is left as it is: an edit cannot take a description away by silence.
     for name, new in (edit.field_descriptions or {}).items():
         parent = own_description(name, given.field_descriptions.get(name, ""))
         seed = own_description(name, given.seed_field_descriptions.get(name, parent))
-        yield _Text(f"description of {name!r}", own_description(name, new), parent, seed)
+        yield f"description of {name!r}", own_description(name, new), parent, seed
 
 
 def _broken_signature(edit: Edit, given: GuardInput) -> str:
@@ -168,11 +156,9 @@ def _over_budget(edit: Edit, guards: Guards, given: GuardInput) -> str:
 
 
 def _copied(edit: Edit, given: GuardInput, copies: CopyIndex) -> str:
-    for text in _texts(edit, given):
-        found = copies.copied(text.new, given.own_texts)
-        if found:
-            problem = f"the {text.what} copies {len(found.split())} words from a training example"
-            return f"{problem}: {_short(found)!r}"
+    for what, new, _, _ in _texts(edit, given):
+        if found := copies.copied(new, given.own_texts):
+            return f"the {what} copies {len(found.split())} words from a training example: {_short(found)!r}"
     return ""
 
 

@@ -7,6 +7,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,6 @@ import pydantic
 from numpy.typing import NDArray
 
 from combee_dspy.reflections import is_media
-
-__all__ = ["CopyIndex"]
 
 Hashes = NDArray[np.uint64]
 
@@ -49,14 +48,14 @@ class CopyIndex:
     """
 
     def __init__(self, examples: Iterable[Any], max_words: int = 12) -> None:
-        known: dict[str, int] = {}
+        known = _WordHashes()
         found: dict[int, list[Hashes]] = {}
         count = 0
         for example in examples:
             count += 1
-            for size, hashes in _example_runs(example, max_words + 1, known).items():
+            for size, parts in _example_runs(example, max_words + 1, known).items():
                 # An example that repeats itself is still one example.
-                found.setdefault(size, []).append(np.unique(hashes))
+                found.setdefault(size, []).append(np.unique(np.concatenate(parts)))
         common = max(_COMMON_LEAST, math.ceil(_COMMON_SHARE * count))
         self._runs: dict[int, Hashes] = {}
         for size, parts in found.items():
@@ -74,13 +73,13 @@ class CopyIndex:
             exempt: Texts whose own runs are no copies, such as the seed's.
         """
         words = _words(text)
-        start, end = max(_stretches(self._marked(words, exempt)), key=lambda found: found[1] - found[0], default=(0, 0))
-        return " ".join(words[start:end])
+        marked = self._marked(words, [_words(own) for own in exempt])
+        stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
+        return " ".join(words[place] for place in max(stretches, key=len, default=[]))
 
-    def _marked(self, words: Sequence[str], exempt: Iterable[str]) -> list[bool]:
+    def _marked(self, words: Sequence[str], exempt: Sequence[Sequence[str]]) -> list[bool]:
         """Return which words lie in a run that counts as a copy."""
-        own = [_words(text) for text in exempt]
-        known: dict[str, int] = {}
+        known = _WordHashes()
         marked = [False] * len(words)
         for size, hashes in self._runs.items():
             mine = _run_hashes(words, size, known)
@@ -89,43 +88,45 @@ class CopyIndex:
             # By bisection: np.isin would sort the whole index for every text.
             nearest = np.minimum(np.searchsorted(hashes, mine), len(hashes) - 1)
             hit = hashes[nearest] == mine
-            if own:
-                hit &= ~np.isin(mine, np.concatenate([_run_hashes(text, size, known) for text in own]))
+            for own in exempt:
+                hit &= ~np.isin(mine, _run_hashes(own, size, known))
             for start in np.flatnonzero(hit).tolist():
                 marked[start : start + size] = [True] * size
         return marked
+
+
+class _WordHashes(dict[str, int]):
+    """A 64-bit hash by word, computed once each."""
+
+    def __missing__(self, word: str) -> int:
+        digest = hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return self.setdefault(word, int.from_bytes(digest))
 
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
-def _example_runs(example: Any, longest: int, known: dict[str, int]) -> dict[int, Hashes]:
+def _example_runs(example: Any, longest: int, known: _WordHashes) -> dict[int, list[Hashes]]:
     found: dict[int, list[Hashes]] = {}
     for value in _values(example):
         words = _words(value)
         size = min(len(words), longest)
         if size >= min(longest, _WHOLE):
             found.setdefault(size, []).append(_run_hashes(words, size, known))
-    return {size: np.concatenate(parts) for size, parts in found.items()}
+    return found
 
 
-def _run_hashes(words: Sequence[str], size: int, known: dict[str, int]) -> Hashes:
+def _run_hashes(words: Sequence[str], size: int, known: _WordHashes) -> Hashes:
     """Return one 64-bit hash per run of ``size`` words, in order; arithmetic is modulo 2**64."""
     count = max(0, len(words) - size + 1)
-    hashes = np.array([_word_hash(word, known) for word in words], dtype=np.uint64)
+    hashes = np.array([known[word] for word in words], dtype=np.uint64)
     runs = np.zeros(count, dtype=np.uint64)
     factor = 1
     for offset in range(size if count else 0):
         runs += hashes[offset : offset + count] * np.uint64(factor)
         factor = factor * _BASE & _MASK
     return runs
-
-
-def _word_hash(word: str, known: dict[str, int]) -> int:
-    if word not in known:
-        known[word] = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-    return known[word]
 
 
 def _values(value: Any) -> Iterator[str]:
@@ -151,13 +152,3 @@ def _fields(value: Any) -> Mapping[Any, Any]:
         return dict(value.items())
     # The address or the bytes of an image are no text.
     return dict(value) if isinstance(value, pydantic.BaseModel) and not is_media(value) else {}
-
-
-def _stretches(marked: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    start = None
-    for place, inside in enumerate([*marked, False]):
-        if inside and start is None:
-            start = place
-        elif not inside and start is not None:
-            yield start, place
-            start = None

@@ -9,11 +9,9 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.guards._placeholders import own_description, placeholders
+from combee_dspy.guards._text import own_description, placeholders
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
-
-__all__ = ["Guards", "check_program", "guard_notes", "text_tokens"]
 
 
 @parameters
@@ -64,12 +62,7 @@ def text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
 def check_program(
     guards: Guards, instructions: Mapping[str, str], descriptions: Mapping[str, Mapping[str, str]] | None = None
 ) -> None:
-    """Check guards against the program they are meant for, before anything is spent.
-
-    Args:
-        guards: The guards.
-        instructions: The program's instruction by component.
-        descriptions: Its field descriptions by component, where there are any.
+    """Check guards against a program's instructions and field descriptions by component, before anything is spent.
 
     Raises:
         ArgumentValueError: A protected rule is in none of the program's texts, or not in the component

@@ -1,22 +1,32 @@
-"""The section of an instruction that holds learned lessons: written and read back by code."""
+"""What stands in a component's text: placeholders, and the section of learned lessons, written and read by code."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-
-__all__ = ["BULLET", "HEADER", "bullets", "read_section", "write_section"]
 
 HEADER = "Lessons learned:"
 BULLET = "- "
 
+_PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
+
+
+def placeholders(text: str) -> tuple[str, ...]:
+    """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``, ``</tag>``.
+
+    A program may fill them in or parse them, so an edit must not lose one that
+    the seed's text has. Those that only learned text has are nobody's contract.
+    """
+    return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
+
+
+def own_description(name: str, text: str) -> str:
+    """Return a field's description without DSPy's stand-in ``${name}``, which no LM is shown."""
+    return "" if text == f"${{{name}}}" else text
+
 
 def write_section(own: str, lessons: Sequence[str]) -> str:
-    """Return an instruction: its own text, then the header and one bullet a lesson.
-
-    Args:
-        own: The instruction's own text.
-        lessons: One line each; other white space becomes single spaces.
-    """
+    """Return an instruction: its own text, then the header and one bullet a lesson, its white space made single."""
     if not lessons:
         return own
     lines = [BULLET + " ".join(lesson.split()) for lesson in lessons]
