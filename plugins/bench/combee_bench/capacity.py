@@ -6,26 +6,24 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
+from rich.table import Table
 
 from combee_bench.options import CapacityOptions
 from combee_bench.simulated import FailureRates, LatencyLaw, ServiceStats, SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, quietly
+from combee_bench.tables import by_rows
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import Adaptive, RolloutJob, Slots, ThreadSession, patient
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["CapacityRow", "Phase", "line", "passed", "run", "summary", "table"]
 
 # Of each phase, how much is left to the search before anything is counted.
 _WARM_UP = 0.3
 _WITHIN = 0.1
-_FIGURES = ("slots", "in flight", "busy", "within 10 %", "429s", "rollouts/s", "of ideal", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +235,12 @@ def line(options: CapacityOptions, row: CapacityRow) -> str:
 
 def table(options: CapacityOptions, rows: Sequence[CapacityRow]) -> Table:
     """Return one line per phase."""
-    from rich.table import Table
-
-    drawn = Table(title=f"{LABEL}; {options.rollouts} rollouts a run")
-    for title in ("service", "client", *_FIGURES):
-        drawn.add_column(title, justify="left" if title in ("service", "client") else "right")
+    heads = "<service,<client,slots,in flight,busy,within 10 %,429s,rollouts/s,of ideal,failed"
+    shown = []
     for row in rows:
         for phase in row.phases:
             share = phase.rollouts_per_second / phase.ideal_per_second if phase.ideal_per_second else 0.0
             figures = (f"{phase.in_flight:.1f}", f"{phase.busy:.1f}", "yes" if phase.within else "no")
             rates = (str(phase.rejected), f"{phase.rollouts_per_second:.2f}", f"{share:.0%}", str(row.failed))
-            drawn.add_row(row.mode, row.client, str(phase.slots), *figures, *rates)
-    return drawn
+            shown.append((row.mode, row.client, str(phase.slots), *figures, *rates))
+    return by_rows(f"{LABEL}; {options.rollouts} rollouts a run", heads.split(","), shown)

@@ -13,19 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+
 from combee_bench.options import ClientOptions
 from combee_bench.surroundings import in_own_process, own_module, peak_mib, quietly
+from combee_bench.tables import by_rows
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
 
 if TYPE_CHECKING:
     import dspy
-    from rich.table import Table
 
 __all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "table"]
 
@@ -39,7 +40,6 @@ _BASELINE = "evaluate-plain"
 # Rollouts of one call: as many as a large validation set.
 _BATCH = 1_000
 _WHAT = {
-    "client": "the pooled client alone",
     "evaluate-plain": "dspy.Evaluate, dspy.LM",
     "evaluate-pooled": "dspy.Evaluate, pooled",
     "threads-plain": "slots and threads, dspy.LM",
@@ -157,24 +157,6 @@ def _lm(api_base: str, kind: str) -> dspy.LM:
 
 
 @contextmanager
-def _raw(api_base: str, workers: int) -> Iterator[Batch]:
-    """The pooled client alone: a request of two messages, no DSPy around it."""
-    from dspy.lm15 import request_from_openai_chat
-
-    from combee_dspy.lms import PooledEngine, PooledOptions
-
-    engine = PooledEngine(PooledOptions(api_base=api_base), "instant-service-key")
-    messages = [{"role": "system", "content": "s" * 600}, {"role": "user", "content": "u" * 200}]
-    request = request_from_openai_chat({"model": _MODEL, "messages": messages})
-
-    def one(_: object) -> float:
-        return float(ANSWER in (engine.complete(request).message.text or ""))
-
-    with ThreadPoolExecutor(workers) as pool:
-        yield lambda batch: list(pool.map(one, batch))
-
-
-@contextmanager
 def _evaluate(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     """``dspy.Evaluate``, as a user calls it."""
     import dspy
@@ -241,7 +223,6 @@ def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
 
 
 ROWS: dict[str, Callable[[str, int], AbstractContextManager[Batch]]] = {
-    "client": _raw,
     "evaluate-plain": partial(_evaluate, kind="plain"),
     "evaluate-pooled": partial(_evaluate, kind="pooled"),
     "threads-plain": partial(_slots, kind="plain", executor="threads"),
@@ -286,24 +267,20 @@ def line(options: ClientOptions, row: ClientRow) -> str:
 
 def table(options: ClientOptions, rows: Sequence[ClientRow]) -> Table:
     """Return one line a row."""
-    from rich.table import Table
-
     base = next((row.rate for row in rows if row.name == _BASELINE), None)
-    drawn = Table(title=f"{options.workers} workers")
-    for title in ("", "rollouts a second", "lowest to highest", "CPU ms a rollout", "peak MiB", "of dspy.Evaluate"):
-        drawn.add_column(title, justify="right" if title else "left")
-    for row in rows:
-        times = "" if base is None else f"{row.rate / base:.2f} ×"
-        spread = f"{row.lowest:,.0f} to {row.highest:,.0f}"
-        drawn.add_row(
-            _WHAT.get(row.name, row.name),
+    heads = "<,rollouts a second,lowest to highest,CPU ms a rollout,peak MiB,of dspy.Evaluate"
+    shown = (
+        (
+            _WHAT[row.name],
             f"{row.rate:,.0f}",
-            spread,
+            f"{row.lowest:,.0f} to {row.highest:,.0f}",
             f"{row.cpu_ms:.2f}",
             f"{row.peak_mib:,.0f}",
-            times,
+            "" if base is None else f"{row.rate / base:.2f} ×",
         )
-    return drawn
+        for row in rows
+    )
+    return by_rows(f"{options.workers} workers", heads.split(","), shown)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
+from rich.table import Table
 
 from combee_bench.baselines import Baseline, BaselineTask, build_baseline
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
@@ -20,11 +21,9 @@ from combee_bench.scoring import scores_of
 from combee_bench.simulated import SimulatedConfig, benchmark_task
 from combee_bench.statistics import MARGIN, Side, mean_of, pareto_best, side_by_side
 from combee_bench.surroundings import LABEL, load_rows, quietly
+from combee_bench.tables import by_columns
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import Price
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
 
@@ -196,8 +195,6 @@ def _title(options: CompareOptions) -> str:
 
 def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     """Return the figures of all methods, one column each."""
-    from rich.table import Table
-
     sides, best = sides_of(runs)
     notes = ["★ Pareto-best: no other method has at least its held-out score for at most this cost"]
     if options.lm is None:
@@ -207,14 +204,7 @@ def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     if len(options.seeds) == 1:
         notes.append("one seed: intervals say nothing about other seeds")
     notes += [f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note]
-    drawn = Table(title=_title(options), caption="\n".join(notes), caption_justify="left")
-    drawn.add_column("")
-    for side in sides:
-        drawn.add_column(side.method, justify="right", overflow="fold")
-    columns = [_cells(side, best) for side in sides]
-    for title in columns[0] if columns else ():
-        drawn.add_row(title, *(column[title] for column in columns))
-    return drawn
+    return by_columns(_title(options), {side.method: _cells(side, best) for side in sides}, notes)
 
 
 def _cells(side: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str, str]:

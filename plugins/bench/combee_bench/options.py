@@ -162,7 +162,6 @@ class ClientOptions:
     """
 
     rows: Names = (
-        "client",
         "evaluate-plain",
         "evaluate-pooled",
         "threads-plain",

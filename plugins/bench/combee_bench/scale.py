@@ -15,18 +15,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.request import urlopen
+
+from rich.table import Table
 
 from combee_bench.options import ScaleOptions
 from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, plant, planted_record, planted_task
 from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, in_own_process, peak_mib
+from combee_bench.tables import by_rows
 from combee_dspy.streams import derive_seed
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["ScaleRow", "draw", "exponents", "line", "passed", "run", "summary", "table"]
 
@@ -203,33 +203,28 @@ def line(options: ScaleOptions, row: ScaleRow) -> str:
 
 def table(options: ScaleOptions, rows: Sequence[ScaleRow]) -> Table:
     """Return the rows, and how they grow."""
-    from rich.table import Table
-
     notes = [
         f"{name}: {', '.join(f'{what} ∝ n^{value:.2f}' for what, value in grown.items() if value is not None)}"
         for name, grown in exponents(rows).items()
     ]
-    drawn = Table(title=f"{LABEL}; {options.slots} slots", caption="\n".join(notes), caption_justify="left")
-    titles = "aggregator,n,nodes,calls,simulated s,wall s,CPU s,kept CPU s,peak MiB,tokens,lessons,covered,edit"
-    for title in titles.split(","):
-        drawn.add_column(title, justify="left" if title in ("aggregator", "edit") else "right")
-    for row in rows:
-        drawn.add_row(
+    heads = "<aggregator,n,nodes,calls,simulated s,wall s,CPU s,kept CPU s,peak MiB,tokens,lessons,covered,<edit"
+    shown = (
+        (
             row.aggregator,
             f"{row.reflections:,}",
             "+".join(map(str, row.levels)),
             str(row.calls),
             "n/a" if row.simulated_seconds is None else f"{row.simulated_seconds:.1f}",
-            f"{row.seconds:.1f}",
-            f"{row.cpu_seconds:.1f}",
-            f"{row.kept_cpu_seconds:.1f}",
+            *(f"{value:.1f}" for value in (row.seconds, row.cpu_seconds, row.kept_cpu_seconds)),
             f"{row.peak_mib:,.0f}",
             f"{row.prompt_tokens + row.completion_tokens:,}",
             f"{row.lessons:,}",
             "" if row.covered is None else f"{row.covered:.1%}",
             row.refused or "made",
         )
-    return drawn
+        for row in rows
+    )
+    return by_rows(f"{LABEL}; {options.slots} slots", heads.split(","), shown, notes)
 
 
 def draw(options: ScaleOptions, rows: Sequence[ScaleRow], path: Path) -> None:

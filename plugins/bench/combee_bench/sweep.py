@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dspy
 import numpy as np
+from rich.table import Table
 
 from combee_bench.asking import Asker, asker, there
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
@@ -26,6 +27,7 @@ from combee_bench.options import SweepOptions
 from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedTask
 from combee_bench.statistics import Interval, crossed_interval
 from combee_bench.surroundings import LABEL, quietly
+from combee_bench.tables import by_rows
 from combee_dspy import registry
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.hashing import row_hash
@@ -35,9 +37,6 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import RolloutJob
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive, derive_seed
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["LAWS", "SweepRow", "line", "run", "summary", "table"]
 
@@ -263,20 +262,16 @@ def line(options: SweepOptions, row: SweepRow) -> str:
 
 def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
     """Return the means, with a mark where parallel-scan or union is below another aggregator."""
-    from rich.table import Table
-
     cells = summary(options, rows)
-    drawn = Table(title=f"One epoch of {options.examples} examples, every update kept: {options.lm or LABEL}")
-    titles = "law,batch,aggregator,lessons kept,held-out,result tokens,LM calls,LM tokens,"
-    for title in titles.split(","):
-        drawn.add_column(title, justify="left" if title in ("law", "aggregator", "") else "right")
+    title = f"One epoch of {options.examples} examples, every update kept: {options.lm or LABEL}"
+    heads = "<law,batch,<aggregator,lessons kept,held-out,result tokens,LM calls,LM tokens,<"
+    shown = []
     for cell in cells:
         rivals = [one for one in cells if (one["law"], one["size"]) == (cell["law"], cell["size"])]
         figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
-        kept = "" if cell["kept"] is None else str(cell["kept"])
-        place = (cell["law"], str(cell["size"]), cell["aggregator"])
-        drawn.add_row(*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals))
-    return drawn
+        kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
+        shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
+    return by_rows(title, heads.split(","), shown)
 
 
 def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:

@@ -70,7 +70,7 @@ def test_the_limit_finds_what_a_service_takes() -> None:
 
 def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
     with client.instant_service() as api_base:
-        for name in ("client", "evaluate-plain", "threads-plain", "asyncio-pooled", "compile-pooled"):
+        for name in ("evaluate-plain", "threads-plain", "asyncio-pooled", "compile-pooled"):
             found = client.measured(name, api_base, rollouts=20, workers=4)
             assert (found["rollouts"], found["seconds"] > 0, found["peak_mib"] > 0) == (20, True, True), name
     with pytest.raises(ArgumentError, match="rows"):

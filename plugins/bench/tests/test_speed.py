@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,9 @@ def test_every_method_runs_an_epoch(method: str) -> None:
 def test_the_table_and_the_picture_say_what_they_stand_on(runs: list[SpeedRun], tmp_path: Path) -> None:
     from rich.console import Console
 
-    console = Console(width=300, record=True, quiet=True)
-    console.print(speed.table(replace(TINY, seeds=(0, 1)), runs))
-    text = console.export_text()
+    file = io.StringIO()
+    Console(width=300, file=file).print(speed.table(replace(TINY, seeds=(0, 1)), runs))
+    text = file.getvalue()
     assert "simulated service, no language model" in text
     for said in ("times faster than the first", "… seed 1, s", "right untaught 30.0%", "Combee, defaults"):
         assert said in text
@@ -94,7 +95,6 @@ def test_the_table_and_the_picture_say_what_they_stand_on(runs: list[SpeedRun], 
         ({"program": "agent"}, "program"),
         ({"base_accuracy": 0.5, "taught_accuracy": 0.4}, "taught_accuracy"),
         ({"api_base": "http://gpu:8000/v1"}, "lm"),
-        ({"heldout": 10**9}, "heldout"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_runs(change: dict[str, Any], argument: str) -> None:

@@ -6,15 +6,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
 
 from combee_bench.options import SpeedOptions
 from combee_bench.pictures import figure
 from combee_bench.statistics import MARGIN, Side, side_by_side
 from combee_bench.surroundings import LABEL
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from combee_bench.tables import by_columns
 
 __all__ = ["SpeedRun", "draw", "line", "sides_of", "summary", "table"]
 
@@ -90,18 +90,9 @@ def line(options: SpeedOptions, run: SpeedRun) -> str:
 
 def table(options: SpeedOptions, runs: Sequence[SpeedRun]) -> Table:
     """Return the figures of all methods, one column each."""
-    from rich.table import Table
-
     sides, took = sides_of(runs)
     title = f"One epoch of {options.examples} examples, {options.slots} slots\n{options.lm or LABEL}"
-    drawn = Table(title=title, caption="\n".join(_notes(options, sides)), caption_justify="left")
-    drawn.add_column("")
-    for side in sides:
-        drawn.add_column(side.method, justify="right", overflow="fold")
-    columns = [_cells(options, side, took) for side in sides]
-    for said in columns[0] if columns else ():
-        drawn.add_row(said, *(column[said] for column in columns))
-    return drawn
+    return by_columns(title, {side.method: _cells(options, side, took) for side in sides}, _notes(options, sides))
 
 
 def _cells(options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, int], float]) -> dict[str, str]:

@@ -7,7 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
 
 from combee_bench.asking import asker
 from combee_bench.endpoints import model_lm
@@ -15,13 +18,11 @@ from combee_bench.options import TuneScanOptions
 from combee_bench.planted import PlantedFact, plant, planted_task
 from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, quietly
+from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Fit, Laws, Sample, fit_law, pooled
 from combee_bench.tuning.probe import Probe, probe
 from combee_bench.tuning.survival import Plan, Survival, plan_scan, predicted_survival
 from combee_dspy.exceptions import ServiceError
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 __all__ = ["Choice", "TunedScan", "best_of", "choices", "line", "run", "summary", "table"]
 
@@ -177,45 +178,40 @@ def line(options: TuneScanOptions, row: TunedScan) -> str:
 
 def table(options: TuneScanOptions, rows: Sequence[TunedScan]) -> Group:
     """Return what one call keeps, what is expected of each setting, and which to take."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     (tuned,) = rows
-    measured = Table(title=f"What one call keeps: {options.lm or LABEL}")
-    for name in ("call", "items m", "copies", "kept", "q(m), 95 % interval", "fitted, 95 % interval"):
-        measured.add_column(name, justify="left" if name == "call" else "right")
     kinds: tuple[tuple[str, tuple[Sample, ...], Fit], ...] = (
         ("read", tuned.probe.reads, tuned.laws.reads),
         ("merge", tuned.probe.merges, tuned.laws.merges),
     )
-    notes = []
+    measured, notes = [], []
     for kind, samples, fit in kinds:
         for (items, copies), (kept, total, low, high) in pooled(samples).items():
             own = f"{kept / total:.3f} [{low:.3f}, {high:.3f}]"
             fitted = "{:.3f} [{:.3f}, {:.3f}]".format(fit.law.q(items, copies), *fit.interval(items, copies))
-            measured.add_row(kind, str(items), str(copies), f"{kept}/{total}", own, fitted)
+            measured.append((kind, str(items), str(copies), f"{kept}/{total}", own, fitted))
         if fit.misfit is not None and fit.misfit < 0.01:
-            notes.append(
-                f"{kind}: the law does not fit what was measured (p = {fit.misfit:.1g}): trust the ranking less."
-            )
-    if tuned.probe.failed:
-        notes.append(
-            f"{len(tuned.probe.failed)} calls failed and are no sample, the last with: {tuned.probe.failed[-1]}"[:500]
+            notes.append(f"{kind}: the law does not fit what was measured (p = {fit.misfit:.1g}): trust it less.")
+    failed = tuned.probe.failed
+    if failed:
+        notes.append(f"{len(failed)} calls failed and are no sample, the last with: {failed[-1]}"[:500])
+    expected = [
+        (
+            str(one.copies),
+            str(one.fan_in),
+            "+".join(map(str, one.levels)),
+            f"{one.tokens:,}",
+            f"{one.predicted.survival:.3f} [{one.predicted.low:.3f}, {one.predicted.high:.3f}]",
+            f"{one.predicted.level_one:.3f}",
+            "best" if one is tuned.best else "" if one.affordable else "too many calls",
         )
-    expected = Table(title=f"Predicted survival of a lesson, {options.reflections} reflections")
-    for name in ("p", "fan-in", "calls", "tokens", "survival, 95 % interval", "after level 1", ""):
-        expected.add_column(name, justify="right")
-    for one in tuned.choices:
-        found = one.predicted
-        survival = f"{found.survival:.3f} [{found.low:.3f}, {found.high:.3f}]"
-        mark = "best" if one is tuned.best else "" if one.affordable else "too many calls"
-        calls = "+".join(map(str, one.levels))
-        expected.add_row(
-            str(one.copies), str(one.fan_in), calls, f"{one.tokens:,}", survival, f"{found.level_one:.3f}", mark
-        )
+        for one in tuned.choices
+    ]
+    heads = ["<call", "items m", "copies", "kept", "q(m), 95 % interval", "fitted, 95 % interval"]
+    scans = ["p", "fan-in", "calls", "tokens", "survival, 95 % interval", "after level 1", ""]
+    first = by_rows(f"What one call keeps: {options.lm or LABEL}", heads, measured)
+    second = by_rows(f"Predicted survival of a lesson, {options.reflections} reflections", scans, expected)
     # The text comes from a service: no markup of the console's may act in it.
-    return Group(measured, *map(Text, notes), expected, *map(Text, _advice(tuned.best)))
+    return Group(first, *map(Text, notes), second, *map(Text, _advice(tuned.best)))
 
 
 def _advice(best: Choice | None) -> list[str]:

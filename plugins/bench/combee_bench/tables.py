@@ -1,0 +1,30 @@
+"""How figures are shown: one table of rich's, by rows or by columns, with what a reader must know below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+
+__all__ = ["by_columns", "by_rows"]
+
+
+def by_rows(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> Table:
+    """Return a table of one line a row; a head that starts with ``<`` is that of a column of words."""
+    table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
+    for head in heads:
+        table.add_column(head.removeprefix("<"), justify="left" if head.startswith("<") else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def by_columns(title: str, columns: Mapping[str, Mapping[str, str]], notes: Sequence[str]) -> Table:
+    """Return a table of one column a name, all with the same cells by title."""
+    table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    for said in next(iter(columns.values()), ()):
+        table.add_row(said, *(cells[said] for cells in columns.values()))
+    return table
