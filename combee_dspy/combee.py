@@ -205,7 +205,8 @@ class Combee(Teleprompter):
             diversity = Diversity() if diversity else Diversity.off()
         self.diversity = _option("diversity", diversity, Diversity)
         self.budget = budget
-        if budget is not None and not isinstance(budget, StoppingRule):
+        given: object = budget  # whatever it is declared to be
+        if given is not None and not isinstance(given, StoppingRule):
             remedy = "Give combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule."
             raise ArgumentTypeError("budget", budget, "is no stopping rule", remedy)
         self.cache = cache

@@ -8,7 +8,7 @@ import random
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
 
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError
@@ -40,7 +40,7 @@ def parameters(cls: type[T]) -> type[T]:
     refuses is raised as :class:`ArgumentTypeError` or :class:`ArgumentValueError`
     with the parameter's name. ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
     """
-    made = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(cls)
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(cls)
     unchecked = made.__init__
 
     @functools.wraps(unchecked)
@@ -50,12 +50,12 @@ def parameters(cls: type[T]) -> type[T]:
         except ValidationError as error:
             raise _argument_error(cls.__name__, tuple(inspect.signature(made).parameters), error) from error
 
-    made.__init__ = checked  # type: ignore[method-assign]  # the same signature; only the error's class differs
+    made.__init__ = checked
     if not issubclass(made, Strategy):
         for name in ("__eq__", "__hash__", "__repr__"):
             setattr(made, name, getattr(Strategy, name))
-        made.params = Strategy.params  # type: ignore[attr-defined]  # what the three above read
-    return made
+        made.params = Strategy.params
+    return cast("type[T]", made)
 
 
 def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) -> ArgumentError:
@@ -108,7 +108,7 @@ class Strategy(ABC):
         return values
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.params() == other.params()  # type: ignore[attr-defined]  # same type
+        return type(self) is type(other) and self.params() == other.params()
 
     def __hash__(self) -> int:
         # Parameters may be lists; the repr of equal parameters is equal, which is all a hash needs.

@@ -259,10 +259,10 @@ class Effects:
             self.purse.returned("call", usage)
         # Scrubbed once, here: whatever is made of an answer ends in files.
         value = _strings(encode_answer(answer), self._scrub)
-        error = answer.outcome.error if isinstance(answer.outcome, FailedCall) else None
+        failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
         effect = Effect(
             key, "call", value, role, signature.__name__, step, str(place[0]) if place else "",
-            error=error and self._scrub(error), started=started + answer.queue_seconds, ended=time.time(),
+            error=failed, started=started + answer.queue_seconds, ended=time.time(),
             queued=answer.queue_seconds, usage=usage,
         )  # fmt: skip
         found = decode_answer(value) or answer

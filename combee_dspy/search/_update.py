@@ -155,9 +155,11 @@ class Learner:
                 return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
             components = tuple(select(rollouts)) if select is not None else ()
         worth: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        rollouts, *found = await together(
+        ran: Any  # the rollouts, then one entry a component
+        ran = await together(
             [self._all_run(futures, worth), *(self._component(plan, name, futures, worth) for name in components)]
         )
+        rollouts, found = ran[0], ran[1:]
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
         return Learned(
