@@ -91,7 +91,8 @@ class Plan:
         rules: list[Any] = [config.budget] if config.budget is not None else []
         rules += _several("stopping", "strategies.stopping", chosen.stopping)
         budget = reduce(operator.or_, rules) if rules else None
-        return Combee(self.tasks[0].task.metric, reflection_lm=proposer, budget=budget, **given)
+        metric: Any = self.tasks[0].task.metric  # each task's own is in its place when it is compiled
+        return Combee(metric, reflection_lm=proposer, budget=budget, **given)
 
 
 def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
@@ -156,8 +157,8 @@ def _planned(name: str, config: RunConfig, folder: Path) -> TaskPlan:
             remedy = f"Add {key}: module:object, since only a benchmark brings its own."
             raise ArgumentValueError(key, None, "is missing", remedy)
     train, validation, rows = splits
-    terms = {key: value for key, value in config.heldout if value is not None}
-    heldout = Heldout(rows, **terms) if rows else None
+    terms: Any = config.heldout
+    heldout = Heldout(rows, **terms.model_dump()) if rows else None
     program = _program(own["program"], config.program)
     task = Task(name, program, train or [], validation, heldout, metric=own["metric"], seed=config.seed)
     return TaskPlan(task, config.lms.task, config.adapter, known, _output(config.output, name, folder))

@@ -135,7 +135,7 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
     return f"{guess}Known keys: {', '.join(listed)}."
 
 
-def _at(node: Any, place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any]:
+def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a JSON schema that holds for one place of a file; empty where there is none."""
     if "$ref" in node:
         return _at(whole["$defs"][node["$ref"].rpartition("/")[2]], place, whole)
@@ -143,7 +143,7 @@ def _at(node: Any, place: Sequence[str], whole: dict[str, Any]) -> dict[str, Any
         options = [_at(one, place, whole) for one in node["anyOf"]]
         return next((one for one in options if "properties" in one), options[0])
     if not place:
-        return node  # type: ignore[no-any-return]  # JSON
+        return node
     inner = node.get("properties", {}).get(place[0]) or node.get("items") or node.get("additionalProperties")
     return _at(inner, place[1:], whole) if isinstance(inner, dict) else {}
 

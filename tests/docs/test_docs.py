@@ -1,0 +1,100 @@
+"""Every script and configuration that readers are shown runs as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from combee_dspy.cli import main
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("tutorials", "examples")
+SCRIPTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
+MODELS = sorted((ROOT / "examples" / "models").glob("*.yaml"))
+FORMULA = sorted((ROOT / "examples" / "benchmarks").glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def modules_of_no_other_test(monkeypatch):
+    # A configuration lets modules beside it be imported.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def named(path):
+    return str(path.relative_to(ROOT))
+
+
+def combee(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err
+    return out
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=named)
+def test_a_script_runs_and_says_that_it_is_simulated(script, tmp_path):
+    done = subprocess.run(  # noqa: S603 - this repository's own files
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    assert "simulated" in done.stdout
+    if script.name == "01_first_compile.py":
+        assert "loaded the same program: True" in done.stdout
+        state = json.loads((tmp_path / "combee_runs" / "learned.json").read_text(encoding="utf-8"))
+        assert "Lessons learned" in state["answer.predict"]["signature"]["instructions"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=named)
+def test_a_configuration_runs_and_says_that_it_is_simulated(config, tmp_path, capsys):
+    # It may write beside its folder, as it does in a checkout: into combee_runs.
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    out = combee(capsys, "run", shutil.copy(config, folder))
+    assert {path.name for path in tmp_path.iterdir()} == {"examples", "combee_runs"}
+    assert [path.name for path in folder.iterdir()] == [config.name]
+    assert "these figures measure no language model" in out
+    assert "validation" in out
+    assert "held-out" in out
+
+
+@pytest.mark.parametrize("config", MODELS, ids=named)
+def test_a_configuration_of_a_model_is_complete_but_for_the_key(config, tmp_path, capsys, monkeypatch):
+    text = config.read_text(encoding="utf-8")
+    for variable in re.findall(r"api_key_env: (\w+)", text):
+        monkeypatch.setenv(variable, "any-word-will-do")
+    out = combee(capsys, "run", config, "--dry-run")
+    assert yaml.safe_load(text)["lms"]["task"]["model"] in out
+    assert "Nothing was bought" in out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("config", FORMULA, ids=named)
+def test_a_configuration_of_a_benchmark_names_the_benchmarks_parameters(config):
+    from combee_dspy.cli._plan import plan_run
+    from combee_dspy.exceptions import DataSourceError
+
+    # All that it lacks are the rows, which are not part of the package.
+    with pytest.raises(DataSourceError, match="data"):
+        plan_run(yaml.safe_load(config.read_text(encoding="utf-8")), config.parent)
+
+
+@pytest.mark.parametrize("page", ["README.md", "tutorials/self_hosted.md"])
+def test_a_configuration_in_a_text_is_read(page, tmp_path):
+    from combee_dspy.cli._reading import checked
+
+    for block in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
+        checked(yaml.safe_load(block), tmp_path)
+
+
+def test_there_is_something_of_each_kind():
+    assert {path.parent.name for path in SCRIPTS} == set(FOLDERS)
+    assert all((CONFIGS, MODELS, FORMULA))
