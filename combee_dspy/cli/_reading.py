@@ -62,8 +62,11 @@ def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
         case {"calibration": {"reference": str(target)} as calibration}:
             calibration["reference"] = load_object("validation.calibration.reference", target)
     match long:
-        case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": inputs}}:
+        case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": [*inputs]}}:
             guards["anchors"] = tuple(read_examples("guards.anchors", folder / file, inputs))
+        case {"guards": {"anchors": str(file)}}:
+            remedy = "Name the fields that the program is given in data.inputs."
+            raise ArgumentValueError("guards.anchors", file, "needs examples from files beside it", remedy)
     try:
         return FILE.model_validate(long)
     except ValidationError as error:
@@ -122,6 +125,8 @@ def _told(error: ValidationError) -> ArgumentError:
 def _without_keys(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_keys(one, str(key)) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_keys(one, name) for one in value]
     return MASK if SECRET_NAME.search(name.rpartition(".")[2]) else value
 
 

@@ -228,6 +228,7 @@ def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
         ({"search": {"staleness": 9}}, "search.staleness", "less than or equal to 2"),
         ({"guards": {"keep": [" "]}}, "Guards.keep", "empty rule"),
         ({"auto": "huge"}, "auto", "'light'"),
+        ({"guards": {"anchors": "rows.jsonl"}}, "guards.anchors", "data.inputs"),
         ({"output": "learned.pkl"}, "output", ".json"),
         ({"program": "their_task"}, "program", "module:object"),
         ({"program": "no_such_module:x"}, "program", "ModuleNotFoundError"),

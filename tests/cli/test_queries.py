@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from combee_dspy import tracking
+
 
 def lines(text):
     return [json.loads(line) for line in text.splitlines()]
@@ -87,6 +89,14 @@ def test_the_report_is_written(shell, recorded, tmp_path):
     assert code == 0
     assert "page.html" in out
     assert "State the unit" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_replay_says_where_to_look(shell, recorded, monkeypatch):
+    asked = []
+    told = lambda *given, **named: asked.append((given, named)) or ("mlflow/1",)  # noqa: E731
+    monkeypatch.setattr(tracking, "replay", told)
+    assert shell("track", "replay", recorded, "--experiment", "mine") == (0, "mlflow/1\n", "")
+    assert asked == [((recorded,), {"tracking_uri": None, "experiment": "mine"})]
 
 
 @pytest.mark.parametrize(
