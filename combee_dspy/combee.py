@@ -23,7 +23,7 @@ from combee_dspy.operators import Operator
 from combee_dspy.options import Search, Validation
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
-from combee_dspy.search import check_metric, checked_gepa_kwargs, compile_program
+from combee_dspy.search import ONLY_PARETO, check_metric, checked_gepa_kwargs, compile_program
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Tracker
 
@@ -213,6 +213,9 @@ class Combee(Teleprompter):
         self.costs = _option("costs", costs, Costs)
         self.operators = self._resolved_operators(operators)
         self.artifact = self._resolved_artifact(artifact)
+        if operators is not None and not isinstance(self.artifact, Instruction):
+            remedy = f"Leave it out: artifact {self.artifact.name!r} applies lessons itself."
+            raise ArgumentValueError("operators", operators, "edit instructions alone", remedy)
         self.aggregator: Aggregator = resolve("aggregator", aggregator)  # type: ignore[assignment]  # checked by kind
         self.controller = self._resolved_controller(controller)
         self.executor: Executor = resolve("executor", executor)  # type: ignore[assignment]  # checked by kind
@@ -315,6 +318,17 @@ class Combee(Teleprompter):
         values = (value,) if isinstance(value, (str, Tracker, Spec, Mapping)) else tuple(value)
         return tuple(resolve("tracker", one) for one in values)  # type: ignore[misc]  # checked by kind
 
+    def _of_no_use_to_a_trunk(self) -> str:
+        """Return the first argument that a trunk, which has one text and nothing to choose from, would ignore."""
+        given = {
+            "guards.anchors": bool(self.guards.anchors),
+            "instruction_proposer": self.custom_instruction_proposer is not None,
+            "candidate_selection_strategy": self.candidate_selection_strategy != "pareto",
+            "component_selector": not isinstance(self.component_selector, str),
+            **{f"gepa_kwargs[{name!r}]": name in self.gepa_kwargs for name in ONLY_PARETO},
+        }
+        return next((name for name, there in given.items() if there), "")
+
     def _check_together(self) -> None:
         """Refuse arguments that contradict each other, or would be ignored in silence."""
         limits = {name: getattr(self, name) for name in ("auto", "max_full_evals", "max_metric_calls")}
@@ -330,12 +344,10 @@ class Combee(Teleprompter):
         if self.keeps == "pareto" and not isinstance(self.artifact, Instruction):
             remedy = f"Leave keep out, or give 'trunk': artifact {self.artifact.name!r} has one text that grows."
             raise ArgumentValueError("search.keep", "pareto", "cannot keep this artifact", remedy)
-        if self.keeps == "trunk" and (self.custom_instruction_proposer is not None or self.guards.anchors):
-            name = "guards.anchors" if self.guards.anchors else "instruction_proposer"
-            raise ArgumentValueError(name, "given", "is of no use to a trunk", "Give Search(keep='pareto').")
-        whose = "batch_sampler" in self.gepa_kwargs
-        if whose and (self.guards.anchors or self.search.staleness or self.keeps == "trunk"):
-            problem = "cannot be beside anchors, staleness or a trunk: it draws by gepa's iteration"
+        if self.keeps == "trunk" and (useless := self._of_no_use_to_a_trunk()):
+            raise ArgumentValueError(useless, "given", "is of no use to a trunk", "Give Search(keep='pareto').")
+        if "batch_sampler" in self.gepa_kwargs and (self.guards.anchors or self.search.staleness):
+            problem = "cannot be beside anchors or staleness: it draws by gepa's iteration"
             raise ArgumentValueError("gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out.")
         needed = self.custom_instruction_proposer is None and (
             not isinstance(self.artifact, Instruction) or any(operator.needs_lessons for operator in self.operators)

@@ -30,10 +30,11 @@ from combee_dspy.search._compile import (
     make_compilation,
     open_shared,
 )
-from combee_dspy.search._gepa import checked_gepa_kwargs
+from combee_dspy.search._gepa import ONLY_PARETO, checked_gepa_kwargs
 from combee_dspy.search._run import Shared
 
 __all__ = [
+    "ONLY_PARETO",
     "Shared",
     "check_metric",
     "checked_gepa_kwargs",

@@ -25,7 +25,7 @@ from gepa.utils import FileStopper
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 
-__all__ = ["GepaParts", "checked_gepa_kwargs", "make_parts"]
+__all__ = ["ONLY_PARETO", "GepaParts", "checked_gepa_kwargs", "make_parts"]
 
 _SELECTORS: Mapping[str, Callable[[random.Random], Any]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),
@@ -48,6 +48,9 @@ _OURS = (
     "val_evaluation_policy", "mlflow_tracking_uri", "mlflow_experiment_name", "mlflow_attach_existing",
     "tracking_key_prefix", "use_cloudpickle", "wandb_attach_existing",
 )  # fmt: skip
+
+ONLY_PARETO = ("acceptance_criterion", "batch_sampler", "callbacks", "frontier_type", "merge_val_overlap_floor")
+"""Those that have nothing to do where one text grows."""
 
 # What would hand the loop to somebody else, or would not do what it says, and the way to do it.
 _REFUSED: Mapping[str, str] = {

@@ -1,0 +1,354 @@
+"""gepa's own parts in our loop: called where gepa calls them, with a real state of gepa's."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from gepa.core.state import GEPAState
+from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
+from gepa.utils import MaxMetricCallsStopper, NoImprovementStopper
+
+from combee_dspy import Budget, Combee, Search
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from tests.worlds import World, events, examples, in_kind, metric
+
+
+class Heard:
+    """A callback of gepa's that keeps everything it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+
+        def hear(event: Any) -> None:
+            self.heard.append((name, dict(event)))
+
+        return hear
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.heard]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [event for heard, event in self.heard if heard == name]
+
+
+LEVELS = {"none": 0.0, "low": 0.25, "half": 0.5, "full": 1.0}
+
+
+def level_of(request: Any) -> str:
+    found = re.findall(r"level (\w+)", request.system)
+    return in_kind(request, {"answer": found[-1] if found else "none"})
+
+
+def level_metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    return dspy.Prediction(score=LEVELS[pred.answer], feedback="try another level")
+
+
+def proposing(*levels: str) -> Any:
+    texts: Iterator[str] = iter([f"take {number}: level {level}" for number, level in enumerate(levels)])
+
+    def proposer(candidate: Any, reflective_dataset: Any, components_to_update: Any) -> dict[str, str]:
+        return {name: next(texts) for name in components_to_update}
+
+    return proposer
+
+
+SAME = {
+    "average_score", "batch_size", "candidate_idx", "components", "is_best_program", "iteration",
+    "metric_calls_remaining", "metric_calls_used", "new_candidate_idx", "new_front", "new_instructions", "new_score", "old_score", "parent_ids",
+    "proposal_accepted", "scores", "total_valset_size", "trainset_size",
+}  # fmt: skip
+"""Fields of gepa's events that do not hang on which rows were drawn."""
+
+
+def compiled(optimizer: Any, heard: Heard, **kwargs: Any) -> Any:
+    """Compile where every outcome hangs on the instruction alone, whichever rows are drawn."""
+    world = World.made(level_of)
+    # The first is accepted, then two are refused, then one is accepted, and then all is perfect.
+    proposer = proposing("half", "low", "half", "full", *["low"] * 20)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        return optimizer(
+            level_metric, reflection_lm=world.proposer_lm, reflection_minibatch_size=3, max_metric_calls=70, seed=1,
+            instruction_proposer=proposer, gepa_kwargs={"callbacks": [heard]}, track_stats=True, **kwargs,
+        ).compile(dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100))  # fmt: skip
+
+
+def test_callbacks_hear_a_run_in_gepas_order() -> None:
+    theirs, ours = Heard(), Heard()
+    parity = compiled(dspy.GEPA, theirs)
+    program = compiled(Combee, ours, tracker=(), num_threads=2)
+    # The last iterations hang on how the budget ends; before them all is perfect, and skipped.
+    shared = len(theirs.names) - theirs.names[::-1].index("on_candidate_accepted") + 20
+    assert ours.names[:shared] == theirs.names[:shared]
+    assert ours.names[-2:] == theirs.names[-2:] == ["on_iteration_end", "on_optimization_end"]
+    assert {"on_candidate_accepted", "on_candidate_rejected", "on_evaluation_skipped", "on_budget_updated"} <= set(
+        ours.names
+    )
+    for (name, mine), (_, gepas) in zip(ours.heard[:shared], theirs.heard[:shared], strict=True):
+        if name != "on_optimization_start":  # its config is the optimizer's own
+            assert mine.keys() == gepas.keys(), name
+        said = SAME & mine.keys()
+        assert {key: mine[key] for key in said} == {key: gepas[key] for key in said}, name
+    assert program.signature.instructions == parity.signature.instructions == "take 3: level full"
+    mine, gepas = program.detailed_results, parity.detailed_results
+    assert mine.val_aggregate_scores == gepas.val_aggregate_scores
+    assert (mine.parents, mine.discovery_eval_counts) == (gepas.parents, gepas.discovery_eval_counts)
+
+
+def test_callbacks_see_a_real_state_and_real_trajectories(world: World) -> None:
+    heard = Heard()
+    world.compile(gepa_kwargs={"callbacks": [heard]}, reflection_minibatch_size=4, max_metric_calls=60)
+    state = heard.of("on_iteration_end")[0]["state"]
+    assert isinstance(state, GEPAState)
+    assert state.is_consistent()
+    ended = heard.of("on_evaluation_end")[0]
+    assert len(ended["trajectories"]) == len(ended["scores"]) == 4
+    assert ended["trajectories"][0]["prediction"].answer
+    built = heard.of("on_reflective_dataset_built")[0]["dataset"]
+    assert {"Inputs", "Generated Outputs", "Feedback"} <= built["self"][0].keys()
+
+
+def test_callbacks_hear_of_an_error_and_of_the_iteration_that_it_ends(world: World) -> None:
+    class Broken:
+        def __call__(self, state: Any, trajectories: Any, scores: Any, index: int, candidate: Any) -> Any:
+            raise KeyError("a bug of the selector")
+
+    heard = Heard()
+    with pytest.raises(KeyError, match="a bug of the selector"):
+        world.compile(gepa_kwargs={"callbacks": [heard]}, component_selector=Broken())
+    assert heard.names[-2:] == ["on_error", "on_iteration_end"]
+    assert isinstance(heard.of("on_error")[0]["exception"], KeyError)
+
+
+def test_a_callback_that_raises_ends_no_run(world: World) -> None:
+    class Broken:
+        def on_iteration_start(self, event: Any) -> None:
+            raise RuntimeError("a bug of the callback")
+
+    assert world.compile(gepa_kwargs={"callbacks": [Broken()]}, max_metric_calls=60).combee_report.best_score > 0.2
+
+
+@pytest.mark.parametrize(
+    ("criterion", "kept"), [("strict_improvement", False), ("improvement_or_equal", True), ("own", True)]
+)
+def test_an_acceptance_criterion_decides(criterion: str, kept: bool, tmp_path: Path) -> None:
+    class Own:
+        def should_accept(self, proposal: Any, state: Any) -> bool:
+            assert isinstance(state, GEPAState)
+            assert len(proposal.subsample_scores_before) == len(proposal.subsample_scores_after) == 3
+            assert proposal.eval_after.scores == proposal.subsample_scores_after
+            return True
+
+    world = World.made(level_of)
+    given = Own() if criterion == "own" else criterion
+    world.compile(
+        metric=level_metric, instruction_proposer=proposing("none", "none"),
+        gepa_kwargs={"acceptance_criterion": given}, budget=Budget(updates=2), log_dir=tmp_path, validation=4,
+    )  # fmt: skip
+    assert [one["accepted"] for one in events(tmp_path, "screened")] == [kept, kept]
+    assert len(events(tmp_path, "validated")) == 1 + 2 * kept
+
+
+def test_a_sampler_draws_minibatches_and_the_budget_still_holds(world: World, tmp_path: Path) -> None:
+    class Sampler:
+        def next_minibatch_ids(self, loader: Any, state: Any) -> list[int]:
+            assert len(loader.fetch([0])) == 1
+            return [state.i % 24, (state.i + 5) % 24]
+
+    report = world.compile(
+        gepa_kwargs={"batch_sampler": Sampler()}, log_dir=tmp_path, max_metric_calls=80, skip_perfect_score=False
+    ).combee_report
+    assert {one["rows"] for one in events(tmp_path, "update")} == {2}
+    assert report.rollouts <= 80
+    assert "the budget leaves" in report.reason or "nothing more to learn" in report.reason
+
+
+def test_gepas_own_sampler_is_taken_by_object_and_by_name(world: World) -> None:
+    sampler = EpochShuffledBatchSampler(minibatch_size=5)
+    assert world.compile(gepa_kwargs={"batch_sampler": sampler}, max_metric_calls=60).combee_report.updates
+    assert world.compile(gepa_kwargs={"batch_sampler": "epoch_shuffled"}, max_metric_calls=60).combee_report.updates
+
+
+def test_a_validation_policy_chooses_rows_and_the_best(world: World, tmp_path: Path) -> None:
+    class Half:
+        def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> list[int]:
+            return list(loader.all_ids())[:4]
+
+        def get_best_program(self, state: Any) -> int:
+            return 0
+
+        def get_valset_score(self, index: int, state: Any) -> float:
+            return state.get_program_average_val_subset(index)[0]
+
+    report = world.compile(
+        gepa_kwargs={"val_evaluation_policy": Half()},
+        log_dir=tmp_path,
+        max_metric_calls=60,
+        reflection_minibatch_size=6,
+    ).combee_report
+    found = events(tmp_path, "validated")
+    assert [one["rows"] for one in found][:2] == [12, 4]
+    assert report.best_score == report.seed_score, "the policy says that the student is the best"
+
+
+def test_a_policy_may_narrow_the_students_validation(world: World, tmp_path: Path) -> None:
+    class Narrow:
+        def get_seed_eval_batch(self, loader: Any) -> list[int]:
+            return [0, 1]
+
+        def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> list[int]:
+            return [0, 1]
+
+        def get_best_program(self, state: Any) -> int:
+            return len(state.program_candidates) - 1
+
+        def get_valset_score(self, index: int, state: Any) -> float:
+            return state.get_program_average_val_subset(index)[0]
+
+    world.compile(gepa_kwargs={"val_evaluation_policy": Narrow()}, log_dir=tmp_path, max_metric_calls=30)
+    assert {one["rows"] for one in events(tmp_path, "validated")} == {2}
+
+
+def test_stop_callbacks_stop_and_each_is_asked(world: World, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def first(state: Any) -> bool:
+        asked.append(state.i)
+        return False
+
+    def second(state: Any) -> bool:
+        return state.i >= 1
+
+    report = world.compile(
+        gepa_kwargs={"stop_callbacks": [first, second]}, log_dir=tmp_path, budget=Budget(updates=9),
+        reflection_minibatch_size=3, skip_perfect_score=False,
+    ).combee_report  # fmt: skip
+    assert report.reason == "stop callback function"
+    assert (report.updates, asked) == (2, [-1, 0, 1])
+    stopped = MaxMetricCallsStopper(40)
+    assert world.compile(gepa_kwargs={"stop_callbacks": stopped}, budget=Budget(updates=50)).combee_report.reason == (
+        "stop callback MaxMetricCallsStopper"
+    )
+    patient = NoImprovementStopper(2)
+    alone = Combee(metric, reflection_lm=world.proposer_lm, gepa_kwargs={"stop_callbacks": patient}, tracker=())
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        program = alone.compile(dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(6, 100))
+    assert program.combee_report.reason
+
+
+def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path) -> None:
+    (tmp_path / "gepa.stop").touch()
+    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=4, train=48).combee_report
+    assert report.reason == "stop callback FileStopper"
+    assert report.updates <= 1
+
+
+@pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])
+def test_frontier_types(world: World, frontier: str) -> None:
+    def two_objectives(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        found = metric(gold, pred)
+        short = 1.0 / len(str(pred.answer))
+        return dspy.Prediction(**found.toDict(), objective_scores={"right": found.score, "short": short})
+
+    program = world.compile(metric=two_objectives, gepa_kwargs={"frontier_type": frontier}, track_stats=True)
+    assert program.combee_report.best_score == 1.0
+    assert program.detailed_results.best_idx > 0
+
+
+@pytest.mark.parametrize("strategy", ["pareto", "current_best", "epsilon_greedy", "top_k_pareto"])
+def test_candidate_selectors_by_name(world: World, strategy: Any) -> None:
+    report = world.compile(candidate_selection_strategy=strategy, max_metric_calls=100).combee_report
+    assert report.best_score > report.seed_score
+
+
+def test_weights_and_biases_hear_of_candidates(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[Any] = []
+
+    class Run:
+        id = "run"
+
+    wandb: Any = types.ModuleType("wandb")
+    wandb.run = None
+    wandb.login = lambda **kwargs: None
+
+    def init(**kwargs: Any) -> Any:
+        wandb.run = Run()
+        return wandb.run
+
+    wandb.init = init
+    wandb.log = lambda data, **kwargs: logged.append(data)
+    wandb.finish = lambda: logged.append("finished")
+    wandb.Table = lambda **kwargs: "table"
+    wandb.define_metric = lambda *args, **kwargs: None
+    wandb.config = types.SimpleNamespace(update=lambda *args, **kwargs: None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    world.compile(use_wandb=True, wandb_init_kwargs={"project": "p"}, max_metric_calls=60, reflection_minibatch_size=6)
+    assert any("val_program_average" in str(one) for one in logged)
+    assert logged[-1] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("sampling_strategy", "Search(children=…, staleness=…)"),
+        ("reflection_strategy", "CombeeReflection(lm)"),
+        ("max_reflection_cost", "Budget(dollars=…)"),
+        ("run_dir", "Give log_dir to Combee"),
+        ("seed", "Give seed to Combee"),
+        ("cache_evaluation", "no rollout is bought twice"),
+    ],
+)
+def test_what_another_argument_does_is_refused_with_its_name(name: str, remedy: str) -> None:
+    with pytest.raises(ArgumentValueError, match="cannot be used from Combee's own loop") as caught:
+        Combee(metric, auto="light", reflection_lm=dspy.LM("x/y"), gepa_kwargs={name: 1})
+    assert caught.value.argument == f"gepa_kwargs[{name!r}]"
+    assert remedy in str(caught.value)
+
+
+def test_every_argument_of_gepa_optimize_is_taken_or_refused_with_a_remedy() -> None:
+    import inspect
+
+    import gepa
+
+    for name in inspect.signature(gepa.optimize).parameters:
+        try:
+            Combee(metric, auto="light", reflection_lm=dspy.LM("x/y"), gepa_kwargs={name: None})
+        except ArgumentTypeError:
+            pytest.fail(f"{name} is an argument of gepa.optimize")
+        except ArgumentValueError as error:
+            assert "Give" in str(error) or "Leave" in str(error) or "Set" in str(error) or "Call" in str(error)
+    with pytest.raises(ArgumentTypeError, match=r"is no argument of gepa\.optimize"):
+        Combee(metric, auto="light", reflection_lm=dspy.LM("x/y"), gepa_kwargs={"nonsense": 1})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gepa_kwargs": {"callbacks": [Heard()]}},
+        {"gepa_kwargs": {"acceptance_criterion": "strict_improvement"}},
+        {"gepa_kwargs": {"frontier_type": "objective"}},
+        {"gepa_kwargs": {"batch_sampler": EpochShuffledBatchSampler(3)}},
+        {"candidate_selection_strategy": "current_best"},
+        {"component_selector": lambda *_: []},
+        {"instruction_proposer": lambda *_: {}},
+    ],
+)
+def test_what_a_trunk_would_ignore_is_refused(world: World, given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentValueError, match="trunk"):
+        world.combee(search=Search(keep="trunk"), **given)
+
+
+def test_a_sampler_contradicts_a_size_of_minibatches(world: World) -> None:
+    with pytest.raises(ArgumentValueError, match="sets the size of minibatches"):
+        world.combee(reflection_minibatch_size=3, gepa_kwargs={"batch_sampler": EpochShuffledBatchSampler(3)})
