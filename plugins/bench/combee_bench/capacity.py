@@ -99,7 +99,7 @@ class _Watched(ThreadSession):
 
     async def rollout(self, job: RolloutJob) -> Rollout:
         self._count(0)
-        self._at_start(self.begun)
+        self._at_start(self.begun, self)
         self.begun += 1
         self._count(1)
         try:
@@ -161,7 +161,7 @@ class _Run:
 
     async def _driven(self, changed: Any) -> tuple[int, int]:
         program = dspy.Predict("question -> answer")
-        session = _Watched(self._options.ceiling, lambda number: self._at_start(number, session))
+        session = _Watched(self._options.ceiling, self._at_start)
         slots = Slots(session, Adaptive(ceiling=self._options.ceiling), on_change=changed)
 
         async def failed(number: int) -> bool:

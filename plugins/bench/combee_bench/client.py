@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import dspy
 from rich.table import Table
 
 from combee_bench.options import ClientOptions
 from combee_bench.surroundings import in_own_process, own_module, peak_mib, quietly
 from combee_bench.tables import by_rows
+from combee_dspy import Budget, Combee, Validation
 from combee_dspy.exceptions import ArgumentValueError, ServiceError
-
-if TYPE_CHECKING:
-    import dspy
+from combee_dspy.lms import pooled
+from combee_dspy.rollouts import Asyncio, Executor, Fixed, RolloutJob, Slots, Threads, patient
 
 __all__ = ["ROWS", "ClientRow", "instant_service", "line", "measured", "run", "table"]
 
@@ -39,14 +40,6 @@ _CHAT = f"[[ ## answer ## ]]\n{ANSWER}\n\n[[ ## completed ## ]]\n"
 _BASELINE = "evaluate-plain"
 # Rollouts of one call: as many as a large validation set.
 _BATCH = 1_000
-_WHAT = {
-    "evaluate-plain": "dspy.Evaluate, dspy.LM",
-    "evaluate-pooled": "dspy.Evaluate, pooled",
-    "threads-plain": "slots and threads, dspy.LM",
-    "threads-pooled": "slots and threads, pooled",
-    "asyncio-pooled": "slots and asyncio, pooled",
-    "compile-pooled": "Combee.compile, pooled",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +60,7 @@ class ClientRow:
     cpu_ms: float
     lowest: float
     highest: float
-    peak_mib: float = 0.0
+    peak_mib: float
 
 
 def run(options: ClientOptions) -> Iterator[ClientRow]:
@@ -78,8 +71,8 @@ def run(options: ClientOptions) -> Iterator[ClientRow]:
         ServiceError: The service, or a measurement, did not run.
     """
     for name in options.rows:
-        if name not in _WHAT:
-            raise ArgumentValueError("rows", name, "is no row", f"Give some of {', '.join(_WHAT)}.")
+        if name not in ROWS:
+            raise ArgumentValueError("rows", name, "is no row", f"Give some of {', '.join(ROWS)}.")
     return _rows(options)
 
 
@@ -87,15 +80,10 @@ def _rows(options: ClientOptions) -> Iterator[ClientRow]:
     with instant_service() as api_base:
         for name in options.rows:
             arguments = (name, api_base, str(options.rollouts), str(options.workers))
-            yield _row(name, [in_own_process(__name__, *arguments) for _ in range(options.times)])
-
-
-def _row(name: str, found: list[dict[str, Any]]) -> ClientRow:
-    ordered = sorted(found, key=lambda one: one["rollouts"] / one["seconds"])
-    rates = [one["rollouts"] / one["seconds"] for one in ordered]
-    middle, rate = ordered[(len(ordered) - 1) // 2], rates[(len(ordered) - 1) // 2]
-    cpu_ms = 1000 * middle["cpu_seconds"] / middle["rollouts"]
-    return ClientRow(name, rate, cpu_ms, rates[0], rates[-1], middle["peak_mib"])
+            found = [in_own_process(__name__, *arguments) for _ in range(options.times)]
+            found.sort(key=lambda one: one["rate"])
+            middle = found[(len(found) - 1) // 2]
+            yield ClientRow(name, lowest=found[0]["rate"], highest=found[-1]["rate"], **middle)
 
 
 @contextmanager
@@ -115,7 +103,6 @@ def instant_service() -> Iterator[str]:
         finally:
             if process.stdin:
                 process.stdin.close()
-            process.wait()
 
 
 async def _serve() -> None:
@@ -139,7 +126,7 @@ async def _serve() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-Batch = Callable[[Sequence["dspy.Example"]], list[float]]
+Batch = Callable[[Sequence[dspy.Example]], list[float]]
 
 
 def _metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
@@ -147,10 +134,6 @@ def _metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred
 
 
 def _lm(api_base: str, kind: str) -> dspy.LM:
-    import dspy
-
-    from combee_dspy.lms import pooled
-
     # No cache: a call that is not made cannot be measured.
     where: dict[str, Any] = {"api_base": api_base, "api_key": "instant-service-key", "cache": False}
     return pooled(f"openai/{_MODEL}", **where) if kind == "pooled" else dspy.LM(f"openai/{_MODEL}", **where)
@@ -159,8 +142,6 @@ def _lm(api_base: str, kind: str) -> dspy.LM:
 @contextmanager
 def _evaluate(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     """``dspy.Evaluate``, as a user calls it."""
-    import dspy
-
     program = dspy.Predict("question -> answer")
 
     def run(batch: Sequence[dspy.Example]) -> list[float]:
@@ -172,17 +153,12 @@ def _evaluate(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
 
 
 @contextmanager
-def _slots(api_base: str, workers: int, kind: str, executor: str) -> Iterator[Batch]:
+def _slots(api_base: str, workers: int, kind: str, executor: Executor) -> Iterator[Batch]:
     """A search's slots over one executor; nothing is kept."""
-    import dspy
-
-    from combee_dspy.rollouts import Asyncio, Fixed, RolloutJob, Slots, Threads, patient
-
     program = dspy.Predict("question -> answer")
     # The runner keeps the context that it was made in.
     with dspy.context(lm=patient(_lm(api_base, kind))), asyncio.Runner() as runner:
-        made = (Asyncio() if executor == "asyncio" else Threads()).start(workers)
-        slots = Slots(made, Fixed(workers))
+        slots = Slots(executor.start(workers), Fixed(workers))
 
         async def bought(batch: Sequence[dspy.Example]) -> list[float]:
             jobs = [RolloutJob(program, example, str(number), _metric) for number, example in enumerate(batch)]
@@ -199,19 +175,9 @@ def _slots(api_base: str, workers: int, kind: str, executor: str) -> Iterator[Ba
 @contextmanager
 def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
     """A compile that validates a student: journal, books, memo and all."""
-    import dspy
-
-    from combee_dspy import Budget, Combee, Validation
-
-    lm = _lm(api_base, kind)
-    optimizer = Combee(
-        _metric,
-        budget=Budget(updates=1),
-        reflection_lm=lm,
-        num_threads=workers,
-        validation=Validation(probe=False),
-        tracker=(),
-    )
+    lm, probe = _lm(api_base, kind), Validation(probe=False)
+    known: dict[str, Any] = {"num_threads": workers, "validation": probe, "tracker": ()}
+    optimizer = Combee(_metric, budget=Budget(updates=1), reflection_lm=lm, **known)
 
     def run(batch: Sequence[dspy.Example]) -> list[float]:
         student = dspy.Predict("question -> answer")
@@ -225,25 +191,23 @@ def _compile(api_base: str, workers: int, kind: str) -> Iterator[Batch]:
 ROWS: dict[str, Callable[[str, int], AbstractContextManager[Batch]]] = {
     "evaluate-plain": partial(_evaluate, kind="plain"),
     "evaluate-pooled": partial(_evaluate, kind="pooled"),
-    "threads-plain": partial(_slots, kind="plain", executor="threads"),
-    "threads-pooled": partial(_slots, kind="pooled", executor="threads"),
-    "asyncio-pooled": partial(_slots, kind="pooled", executor="asyncio"),
+    "threads-plain": partial(_slots, kind="plain", executor=Threads()),
+    "threads-pooled": partial(_slots, kind="pooled", executor=Threads()),
+    "asyncio-pooled": partial(_slots, kind="pooled", executor=Asyncio()),
     "compile-pooled": partial(_compile, kind="pooled"),
 }
-"""What is measured, by name: each makes a context in which a batch of examples can be run."""
+"""What is measured, by name, with ``dspy.LM`` or the pooled client: each makes a context that runs a batch."""
 
 
-def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, Any]:
+def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str, float]:
     """Run so many rollouts and measure them, after one warm-up of a rollout a worker.
 
     Returns:
-        ``rollouts``, and of the process ``seconds``, ``cpu_seconds`` and ``peak_mib``.
+        ``rate``, ``cpu_ms`` and ``peak_mib`` of a :class:`ClientRow`.
 
     Raises:
         ServiceError: A score is not 1, or the books do not hold every call.
     """
-    import dspy
-
     # The same rows again and again, as in a run.
     count = max(workers, min(_BATCH, rollouts))
     rows = [dspy.Example(question=f"What is {n} + {n}?", answer=ANSWER).with_inputs("question") for n in range(count)]
@@ -256,8 +220,8 @@ def measured(name: str, api_base: str, rollouts: int, workers: int) -> dict[str,
             if len(scores) != len(batch) or set(scores) != {1.0}:
                 raise ServiceError(f"{len(scores)} scores, the lowest {min(scores, default=0)}: 1 was expected")
             done += len(batch)
-        spent = {"seconds": seconds + time.perf_counter(), "cpu_seconds": cpu_seconds + time.process_time()}
-    return {"rollouts": rollouts, **spent, "peak_mib": peak_mib()}
+        seconds, cpu_seconds = seconds + time.perf_counter(), cpu_seconds + time.process_time()
+    return {"rate": rollouts / seconds, "cpu_ms": 1000 * cpu_seconds / rollouts, "peak_mib": peak_mib()}
 
 
 def line(options: ClientOptions, row: ClientRow) -> str:
@@ -268,10 +232,10 @@ def line(options: ClientOptions, row: ClientRow) -> str:
 def table(options: ClientOptions, rows: Sequence[ClientRow]) -> Table:
     """Return one line a row."""
     base = next((row.rate for row in rows if row.name == _BASELINE), None)
-    heads = "<,rollouts a second,lowest to highest,CPU ms a rollout,peak MiB,of dspy.Evaluate"
+    heads = f"<,rollouts a second,lowest to highest,CPU ms a rollout,peak MiB,of {_BASELINE}"
     shown = (
         (
-            _WHAT[row.name],
+            row.name,
             f"{row.rate:,.0f}",
             f"{row.lowest:,.0f} to {row.highest:,.0f}",
             f"{row.cpu_ms:.2f}",

@@ -11,7 +11,7 @@ from typing import Any
 import dspy
 
 from combee_bench.simulated import SimulatedConfig, SimulatedService, SimulatedTask, Tally
-from combee_dspy.costs import Costs, Price, Tariff, metered, role_scope
+from combee_dspy.costs import Costs, Price, Tariff, metered, role_scope, totals
 from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["Counted", "Endpoint", "model_endpoint", "model_lm", "simulated_endpoint"]
@@ -69,36 +69,29 @@ class Endpoint:
     def counting(self) -> Iterator[Counted]:
         """Count what is asked inside the ``with`` block."""
         counted = Counted()
-        if self.service is not None:
-            for service in (self.service, self.reading):
-                if service is not None:
-                    service.reset_stats()
-                    # A further draw is one of the same request: what was asked before must not make it one.
-                    service.forget_attempts()
-            yield counted
-            stats = self.service.stats()
-            counted.tallies = {name: tally for name, tally in stats.by_kind.items() if tally.calls}
-            counted.busy_seconds = stats.slot_busy_seconds
-            counted.dollars = self._dollars(counted)
+        if self.service is None:
+            models = {str(lm.model) for lm in (self.task_lm, self.reflection_lm)}
+            prices = {} if self.price is None else dict.fromkeys(models, self.price)
+            with metered(Tariff(Costs(prices=prices))) as meter:
+                yield counted
+            found = totals(meter.usage())
+            counted.dollars = found.total.dollars
+            for role, sums in found.by_role.items():
+                kind = "task" if role == "task" else "reflect"
+                own = Tally(sums.calls, sums.prompt_tokens, sums.completion_tokens)
+                counted.tallies[kind] = counted.tallies.get(kind, Tally()) + own
             return
-        models = {str(lm.model) for lm in (self.task_lm, self.reflection_lm)}
-        prices = {} if self.price is None else dict.fromkeys(models, self.price)
-        with metered(Tariff(Costs(prices=prices))) as meter:
-            yield counted
-        counted.dollars = 0.0
-        for row in meter.usage():
-            kind = "task" if row.role == "task" else "reflect"
-            tally = Tally(row.calls, row.prompt_tokens, row.completion_tokens)
-            counted.tallies[kind] = counted.tallies.get(kind, Tally()) + tally
-            known = row.dollars is not None and counted.dollars is not None
-            counted.dollars = counted.dollars + row.dollars if known else None
-
-    def _dollars(self, counted: Counted) -> float | None:
-        if self.price is None:
-            return None
-        return sum(
-            self.price.dollars(tally.prompt_tokens, tally.completion_tokens) for tally in counted.tallies.values()
-        )
+        for service in (self.service, self.reading):
+            if service is not None:
+                service.reset_stats()
+                # A further draw is one of the same request: what was asked before must not make it one.
+                service.forget_attempts()
+        yield counted
+        stats = self.service.stats()
+        counted.tallies = {name: tally for name, tally in stats.by_kind.items() if tally.calls}
+        counted.busy_seconds = stats.slot_busy_seconds
+        if self.price is not None:
+            counted.dollars = self.price.dollars(stats.prompt_tokens, stats.completion_tokens)
 
 
 @contextmanager
@@ -161,7 +154,7 @@ def _as_proposer(lm: dspy.LM) -> dspy.LM:
     """Have an LM's calls counted as those of the proposer, whoever makes them: DSPy's optimizers name no role."""
     kind: Any = type(lm)
 
-    class Proposer(kind):  # type: ignore[misc]  # its base is known when it runs
+    class Proposer(kind):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             with role_scope("proposer"):
                 return super().__call__(*args, **kwargs)

@@ -26,13 +26,9 @@ _FIRST_CODE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PlantedFact:
-    """An invented fact that no model can know: which code a shipment has.
+    """An invented fact that no model can know: goods from a port have a code. ``wrong`` was answered instead.
 
-    Attributes:
-        code: The code, an invented letter and number; no other fact has it.
-        goods: What is shipped; an invented word that no other fact has.
-        port: Where from; an invented word that no other fact has.
-        wrong: The code that was answered instead.
+    No two facts share a word or a code.
     """
 
     code: str
@@ -57,12 +53,7 @@ class PlantedFact:
 
 
 def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
-    """Invent ``count`` facts, none of which helps with another.
-
-    Args:
-        count: Facts, 0 to 40,000.
-        seed: Where the words and codes come from.
-    """
+    """Invent up to 40,000 facts, none of which helps with another."""
     stream = derive(seed, "planted facts")
     few = count <= _FEW
     words = ["".join(parts) for parts in product(*[_HEADS.split()] * (2 if few else 3), _TAILS.split())]

@@ -52,8 +52,7 @@ class ScaleRow:
         kept_cpu_seconds: CPU seconds to measure what was kept.
         prompt_tokens: Prompt tokens of the scan.
         completion_tokens: Completion tokens of the scan.
-        base_mib: Memory that the process had taken before the scan: imports and reflections.
-        peak_mib: The most that it held, the measuring of what was kept and the edit included.
+        peak_mib: The most memory that the process held, the measuring of what was kept and the edit included.
         lessons: Lessons of the result.
         covered: Share of the reflections that the result covers, as measured from texts.
         failed: Nodes that failed.
@@ -70,7 +69,6 @@ class ScaleRow:
     kept_cpu_seconds: float
     prompt_tokens: int
     completion_tokens: int
-    base_mib: float
     peak_mib: float
     lessons: int
     covered: float | None
@@ -128,7 +126,6 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
     facts = plant(job["reflections"], job["seed"])
     reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
     lm = dspy.LM("openai/simulated", api_base=f"{job['url']}/v1", api_key="simulated", cache=False)
-    base = peak_mib()
     async with asker(lm, job["slots"], dspy.JSONAdapter()) as ask:
         context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=job["seed"])
         since, spent = time.monotonic(), time.process_time()
@@ -151,7 +148,6 @@ async def scanned(job: dict[str, Any]) -> dict[str, Any]:
         "kept_cpu_seconds": kept_cpu,
         "prompt_tokens": total.prompt_tokens,
         "completion_tokens": total.completion_tokens,
-        "base_mib": base,
         "peak_mib": peak_mib(),
         "lessons": len(lessons.lessons),
         "covered": sum(one.covered for one in retained) / len(retained) if retained else None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -98,13 +98,13 @@ def _rows(options: SweepOptions, aggregators: Mapping[str, Any]) -> Iterator[Swe
             sizes = {"train": options.examples, "validation": 1, "heldout": options.heldout}
             rows = load_benchmark("formula-mini", task=options.task, seed=seed, **sizes)
             task = _planted(rows, seed) if options.lm is None else None
+            before: float | None = None
             with _endpoint(options, law, seed, task) as endpoint, dspy.context(**endpoint.settings()):
-                before: float | None = None
                 for aggregator in aggregators.values():
                     for size in options.sizes:
                         with quietly():
-                            epoch = _Epoch(options, rows, endpoint, aggregator, size, seed, before)
-                            row = asyncio.run(epoch.row(law, task))
+                            epoch = _Epoch(rows, aggregator, size, seed)
+                            row = asyncio.run(epoch.row(law, task, endpoint, options.workers, before))
                         before = row.before
                         yield row
 
@@ -132,81 +132,63 @@ def _planted(rows: LoadedBenchmark, seed: int) -> SimulatedTask:
     return SimulatedTask.from_examples(examples, question, answer, key_of=key_of, seed=seed)
 
 
+@dataclass(slots=True)
 class _Epoch:
     """One epoch of one aggregator at one size."""
 
-    def __init__(
-        self,
-        options: SweepOptions,
-        rows: LoadedBenchmark,
-        endpoint: Endpoint,
-        aggregator: Any,
-        size: int,
-        seed: int,
-        before: float | None,
-    ) -> None:
-        self._options = options
-        self._rows = rows
-        self._endpoint = endpoint
-        self._aggregator = aggregator
-        self._size = size
-        self._seed = seed
-        self._before = before
-        self._failed: list[dspy.Example] = []
+    rows: LoadedBenchmark
+    aggregator: Any
+    size: int
+    seed: int
+    failed: list[dspy.Example] = field(default_factory=list)
 
-    async def row(self, law: str, task: SimulatedTask | None) -> SweepRow:
-        """Learn for one epoch, and read the held-out set."""
-        async with asker(self._endpoint.reflection_lm, self._options.workers, self._endpoint.adapter) as ask:
-            heldout = self._rows.heldout.examples
-            first = str(next(iter(self._rows.program().predictors())).signature.instructions)
-            if self._before is None:
-                self._before = fmean(one.score for one in await self._run(first, heldout, ask))
-            text = await self._learned(first, ask)
+    async def row(
+        self, law: str, task: SimulatedTask | None, endpoint: Endpoint, workers: int, before: float | None
+    ) -> SweepRow:
+        """Learn for one epoch, and read the held-out set; the student's score where it is not known."""
+        async with asker(endpoint.reflection_lm, workers, endpoint.adapter) as ask:
+            heldout = self.rows.heldout.examples
+            text = str(next(iter(self.rows.program().predictors())).signature.instructions)
+            if before is None:
+                before = fmean(one.score for one in await self._run(text, heldout, ask))
+            examples = list(self.rows.train.examples)
+            derive(self.seed, "sweep order").shuffle(examples)
+            for update, start in enumerate(range(0, len(examples), self.size)):
+                text = await self._updated(text, examples[start : start + self.size], update, ask)
             after = fmean(one.score for one in await self._run(text, heldout, ask))
             spent = ask.costs().total
-        kept, taught = _counted(task, text, self._failed)
+        kept, taught = _counted(task, text, self.failed)
         return SweepRow(
-            aggregator=self._aggregator.name,
-            size=self._size,
+            aggregator=self.aggregator.name,
+            size=self.size,
             law=law,
-            seed=self._seed,
+            seed=self.seed,
             kept=kept,
             taught=taught,
             result_tokens=estimate_tokens(text),
-            before=self._before,
+            before=before,
             after=after,
             calls=spent.calls,
             tokens=spent.tokens,
         )
 
-    async def _learned(self, text: str, ask: Asker) -> str:
-        examples = list(self._rows.train.examples)
-        derive(self._seed, "sweep order").shuffle(examples)
-        for update, start in enumerate(range(0, len(examples), self._size)):
-            text = await self._updated(text, examples[start : start + self._size], update, ask)
-        return text
-
     async def _updated(self, text: str, examples: Sequence[dspy.Example], update: int, ask: Asker) -> str:
-        name, predictor = next(iter(self._rows.program().named_predictors()))
+        name, predictor = next(iter(self.rows.program().named_predictors()))
         rollouts = await self._run(text, examples, ask)
-        failed = [one for one, rollout in zip(examples, rollouts, strict=True) if rollout.score < 1]
-        self._failed += failed
-        seed = derive_seed(self._seed, "sweep", self._aggregator.name, self._size)
+        pairs = list(zip(examples, rollouts, strict=True))
+        self.failed += [example for example, rollout in pairs if rollout.score < 1]
+        seed = derive_seed(self.seed, "sweep", self.aggregator.name, self.size)
         context = StrategyContext(name, text, ask, lambda kind, **data: None, update=update, seed=seed)
-        reflections = there(
-            _reflection(index, example, rollout)
-            for index, (example, rollout) in enumerate(zip(examples, rollouts, strict=True))
-        )
-        lessons = await self._aggregator.aggregate(reflections, context)
-        given = OperatorInput(text, (), predictor.signature, lessons)
-        edit = await Insert().apply(given, context)
+        reflections = there(_reflection(index, *pair) for index, pair in enumerate(pairs))
+        lessons = await self.aggregator.aggregate(reflections, context)
+        edit = await Insert().apply(OperatorInput(text, (), predictor.signature, lessons), context)
         return edit.instruction if isinstance(edit, Edit) and edit.instruction is not None else text
 
     async def _run(self, text: str, examples: Sequence[dspy.Example], ask: Asker) -> list[Rollout]:
-        program = self._rows.program()
+        program = self.rows.program()
         predictor = next(iter(program.predictors()))
         predictor.signature = predictor.signature.with_instructions(text)
-        jobs = [RolloutJob(program, example, row_hash(example), self._rows.metric) for example in examples]
+        jobs = [RolloutJob(program, example, row_hash(example), self.rows.metric) for example in examples]
         return await asyncio.gather(*(ask.slots.rollout(job, (0,)) for job in jobs))
 
 

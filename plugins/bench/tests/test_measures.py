@@ -18,13 +18,13 @@ def test_a_scan_is_measured_in_a_process_of_its_own() -> None:
     assert (row.levels, row.calls, row.lessons, row.failed, row.refused) == ((3, 1), 3, 12, 0, None)
     assert row.covered == 1.0
     assert row.simulated_seconds is not None
-    assert 0 < row.base_mib <= row.peak_mib
+    assert row.peak_mib > 0
     assert scale.passed(options, [row]) is row.holds is True
     assert not scale.passed(options, [replace(row, failed=1)])
 
 
 def test_growth_is_an_exponent() -> None:
-    row = ScaleRow("union", 10, (3, 1), 3, 1.0, 1.0, 1.0, 0.0, 100, 0, 1.0, 2.0, 10, 1.0, 0, None)
+    row = ScaleRow("union", 10, (3, 1), 3, 1.0, 1.0, 1.0, 0.0, 100, 0, 2.0, 10, 1.0, 0, None)
     rows = [
         replace(row, reflections=n, calls=n, prompt_tokens=n * n, simulated_seconds=5.0, cpu_seconds=n**0.5)
         for n in (10, 100, 1000)
@@ -72,6 +72,6 @@ def test_a_client_is_measured_against_a_service_that_answers_at_once() -> None:
     with client.instant_service() as api_base:
         for name in ("evaluate-plain", "threads-plain", "asyncio-pooled", "compile-pooled"):
             found = client.measured(name, api_base, rollouts=20, workers=4)
-            assert (found["rollouts"], found["seconds"] > 0, found["peak_mib"] > 0) == (20, True, True), name
+            assert min(found.values()) > 0, name
     with pytest.raises(ArgumentError, match="rows"):
         client.run(ClientOptions(rows=("nothing",)))

@@ -21,35 +21,23 @@ Limit = Annotated[int, Field(ge=1)] | None
 
 @parameters
 class CapacityModel:
-    """Context overload as an explicit law of one writing call.
+    """Context overload as an explicit law of one writing call: three limits, alone or together.
 
-    Three limits, alone or together. *Attention*: of the N items of a prompt
-    (reflection records and lesson lines), min(N, attended_items) are read, a
-    uniform sample without replacement, so beyond the limit an item is read
-    with probability attended_items / N, whatever its place in the prompt. A
-    copy of an item is an item of its own. *Reading* counts tokens instead, so
-    that a lesson of one line weighs less than a whole record: items are read
-    in a uniform random order as long as those read so far have fewer than
-    attended_tokens tokens. The item that crosses the limit is still read, and
-    so is at least one. An item reaches from its start to the start of the
-    next one in the same message, or to the message's end. With both limits
-    the sample of attended_items comes first, and its tokens are counted in
-    the order in which it was drawn. *Writing*: at most written_lessons
-    distinct lessons are written in one answer; lessons of an instruction that
-    is being rewritten are written first and count, and a uniform sample of
-    the new ones fills what is left.
+    *Attention*: of the N items of a prompt (reflection records and lesson lines), min(N, attended_items) are read, a
+    uniform sample without replacement, whatever their place in the prompt. A copy of an item is an item of its own.
+    *Reading* counts tokens instead, so that a lesson of one line weighs less than a whole record: items are read
+    in a uniform random order as long as those read so far have fewer than attended_tokens tokens; the one that
+    crosses the limit is still read. An item reaches to the start of the next one in the same message, or to the
+    message's end. With both limits the sample of attended_items comes first, and its tokens are counted in
+    the order in which it was drawn. *Writing*: at most written_lessons distinct lessons are written in one answer;
+    lessons of an instruction that is being rewritten are written first and count.
 
-    The laws and their limits of 12 items, 12 lessons and 5,000 tokens are
-    assumptions stated here, not measurements of a model. They stand for what
-    the paper reports: with many reflections in one prompt, fewer of them
-    survive. 5,000 tokens are about 12 records of the Formula benchmark, of
-    about 400 tokens each (13 or 14 with the one that crosses the limit, where
-    the program reasons for 300), so that both laws of attention nearly agree
-    on what one call over raw records takes in. They lie between effective
-    lengths, up to which 85 % of the short-context score is kept, that the
-    NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B
-    and 8K for GPT-4o. The laws belong to the service alone: nothing outside
-    it may read them.
+    The laws and their limits of 12 items, 12 lessons and 5,000 tokens are assumptions stated here, not measurements
+    of a model. They stand for what the paper reports: with many reflections in one prompt, fewer of them
+    survive. 5,000 tokens are about 12 records of the Formula benchmark, so that both laws of attention nearly agree
+    on raw records. They lie between effective lengths, up to which 85 % of the short-context score is kept, that the
+    NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B and 8K for GPT-4o. The laws belong to
+    the service alone: nothing outside it may read them.
 
     Args:
         attended_items: Items read in one call; None for no limit.
@@ -84,15 +72,7 @@ class CapacityModel:
         return cls(attended_items=None, written_lessons=None)
 
     def crowded(self, items: int, seed: int = 0, *place: str | int, tokens: Sequence[int] = ()) -> bool:
-        """Whether a call leaves an item of its prompt unread.
-
-        Args:
-            items: How many the prompt has.
-            seed: The service's seed. The item that crosses ``attended_tokens`` is still read, so that with
-                this limit the order which the call draws may decide.
-            *place: What identifies the call.
-            tokens: Tokens of each item, needed with ``attended_tokens`` alone.
-        """
+        """Whether a call leaves one of so many items unread, by the same draw as :meth:`attend`."""
         return len(self._read(items, tokens, seed, *place)) < items
 
     def attend(self, items: Sequence[T], seed: int, *place: str | int, tokens: Sequence[int] = ()) -> tuple[T, ...]:

@@ -72,8 +72,8 @@ def _runs(rows: LoadedBenchmark, options: SpeedOptions) -> Iterator[SpeedRun]:
 
 def _endpoint(rows: LoadedBenchmark, options: SpeedOptions, seed: int) -> AbstractContextManager[Endpoint]:
     if options.lm is not None:
-        given = {"api_base": options.api_base, "api_key_env": options.api_key_env}
-        return nullcontext(model_endpoint(options.lm, temperature=options.temperature, slots=options.slots, **given))
+        where: dict[str, Any] = {"api_base": options.api_base, "api_key_env": options.api_key_env}
+        return nullcontext(model_endpoint(options.lm, temperature=options.temperature, slots=options.slots, **where))
     task = benchmark_task(rows, seed, params=_source(options)[1], base_rate=options.base_accuracy)
     task = replace(task, taught_rate=options.taught_accuracy)
     if options.lessons == "mistake":
