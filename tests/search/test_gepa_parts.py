@@ -66,7 +66,8 @@ def proposing(*levels: str) -> Any:
 
 SAME = {
     "average_score", "batch_size", "candidate_idx", "components", "is_best_program", "iteration",
-    "metric_calls_remaining", "metric_calls_used", "new_candidate_idx", "new_front", "new_instructions", "new_score", "old_score", "parent_ids",
+    "metric_calls_remaining", "metric_calls_used", "new_candidate_idx", "new_front", "new_instructions", "new_score",
+    "old_score", "parent_ids",
     "proposal_accepted", "scores", "total_valset_size", "trainset_size",
 }  # fmt: skip
 """Fields of gepa's events that do not hang on which rows were drawn."""

@@ -1,0 +1,203 @@
+"""Budgets: nothing beyond them is bought, what ended a run is recorded, and a larger one goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.stopping import Patience, StoppingRule, Target
+from tests.worlds import TwoSteps, World, events, examples, metric, rows
+
+
+@pytest.mark.parametrize("limit", [24, 47, 100])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"search": Search(staleness=2)},
+        {"search": Search(keep="trunk", staleness=1)},
+        {"operators": ["insert", "few-shot-swap", "rewrite"]},
+        {"validation": Validation(draws=2)},
+        {"cache": False},
+    ],
+    ids=["plain", "stale", "trunk", "children", "draws", "no cache"],
+)
+def test_never_more_rollouts_than_granted(tmp_path: Path, limit: int, given: dict[str, Any]) -> None:
+    world = World.made(temperature=1.0)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        report = (
+            world.combee(max_metric_calls=limit, log_dir=tmp_path, reflection_minibatch_size=7, **given)
+            .compile(dspy.Predict("question -> answer"), trainset=examples(30), valset=examples(12, 100))
+            .combee_report
+        )
+    (bought,) = rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
+    assert bought["n"] == report.rollouts == len(world.task_lm.requests) <= limit
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_merges_are_within_the_budget(tmp_path: Path, staleness: int) -> None:
+    for limit in (60, 75, 90):
+        world = World.made()
+        report = world.compile(
+            TwoSteps(), max_metric_calls=limit, search=Search(staleness=staleness), reflection_minibatch_size=5,
+            log_dir=tmp_path / str(limit), seed=limit,
+        ).combee_report  # fmt: skip
+        assert report.rollouts <= limit
+
+
+def test_a_budget_below_the_students_validation_is_refused_before_anything_is_bought(world: World) -> None:
+    with pytest.raises(ArgumentValueError, match="which takes 12 rollouts") as caught:
+        world.compile(max_metric_calls=11)
+    assert "Give a larger budget, or a smaller valset" in str(caught.value)
+    assert not world.asked
+    with pytest.raises(ArgumentValueError, match="in the middle of the student's validation"):
+        world.compile(budget=Budget(calls=5))
+    assert len(world.task_lm.requests) <= 5
+
+
+@pytest.mark.parametrize("auto", ["light", "medium"])
+def test_presets_buy_what_gepas_presets_buy(world: World, auto: Any) -> None:
+    stock = dspy.GEPA(metric, auto=auto, reflection_lm=world.proposer_lm)
+    theirs = stock.auto_budget(num_preds=1, num_candidates={"light": 6, "medium": 12}[auto], valset_size=12)
+    report = world.compile(auto=auto, reflection_minibatch_size=3, cache=False, skip_perfect_score=False).combee_report
+    assert theirs - 30 < report.rollouts <= theirs
+
+
+def test_full_evaluations(world: World) -> None:
+    report = world.compile(max_full_evals=2, cache=False, skip_perfect_score=False).combee_report
+    assert 36 < report.rollouts <= 2 * (24 + 12)
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+def test_calls_end_a_run_and_are_not_passed(tmp_path: Path, keep: Any, staleness: int) -> None:
+    for limit in (30, 45, 60):
+        world, place = World.made(), tmp_path / str(limit)
+        report = world.compile(
+            budget=Budget(calls=limit), log_dir=place, search=Search(keep=keep, staleness=staleness), heldout=6,
+            reflection_minibatch_size=4, train=48, skip_perfect_score=False,
+        ).combee_report  # fmt: skip
+        assert str(limit) in report.reason
+        sql = "SELECT sum(u.calls) AS n FROM usage u JOIN effect e ON e.id = u.effect WHERE split = 'heldout'"
+        (held,) = rows(place, sql)
+        # The held-out set is read beyond the budget of the search; once, where the student is the result.
+        assert held["n"] in (6, 12)
+        assert report.heldout.n == 6
+        assert world.asked - held["n"] <= limit
+        assert report.costs.total.calls == world.asked
+        assert events(place, "stopped")[0]["reason"] == report.reason
+
+
+@pytest.mark.parametrize("given", [{"tokens": 9_000}, {"dollars": 0.01}])
+def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> None:
+    prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
+    world = World.made()
+    report = world.compile(
+        budget=Budget(**given), costs=prices, log_dir=tmp_path, reflection_minibatch_size=4, train=48,
+        skip_perfect_score=False,
+    ).combee_report  # fmt: skip
+    name = next(iter(given))
+    assert name in report.reason
+    spent = report.costs.total.dollars if name == "dollars" else report.costs.total.tokens
+    # What an effect comes to is known afterwards: it is expected to come to what others of its kind did.
+    assert spent < 1.1 * given[name]
+    assert report.updates >= 1
+
+
+def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
+    report = world.compile(
+        budget=Budget(seconds=0.4), log_dir=tmp_path, train=480, reflection_minibatch_size=3, skip_perfect_score=False
+    ).combee_report
+    assert "seconds" in report.reason
+    assert report.best_score >= report.seed_score
+
+
+def test_updates_and_epochs_are_exact(world: World, tmp_path: Path) -> None:
+    report = world.compile(budget=Budget(updates=2), reflection_minibatch_size=4).combee_report
+    assert (report.updates, report.reason) == (2, "2 updates are done")
+    report = world.compile(
+        budget=Budget(epochs=1.5), reflection_minibatch_size=7, log_dir=tmp_path, skip_perfect_score=False
+    ).combee_report
+    assert report.reason == "1.5 epochs are done"
+    assert [one["rows"] for one in events(tmp_path, "update")] == [7, 7, 7, 3, 7, 5]
+
+
+def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Path) -> None:
+    report = world.compile(
+        max_metric_calls=12 + 8 + 8 + 12 + 20, reflection_minibatch_size=8, log_dir=tmp_path, skip_perfect_score=False
+    ).combee_report
+    assert [one["size"] for one in events(tmp_path, "batch")] == [8, 4]
+    assert report.reason == "the budget leaves 0 rollouts, fewer than another update may take"
+
+
+def test_a_resumed_run_has_one_budget(world: World, tmp_path: Path) -> None:
+    first = world.compile(budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
+    asked = world.asked
+    again = world.compile(budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
+    assert world.asked == asked
+    assert (again.reason, again.texts, again.best_score) == (first.reason, first.texts, first.best_score)
+    more = world.compile(budget=Budget(calls=90), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
+    assert 40 < world.asked <= 90
+    assert more.costs.total.calls == world.asked
+    assert more.updates > first.updates
+
+
+def test_a_target_and_patience_stop_where_they_say(world: World, tmp_path: Path) -> None:
+    report = world.compile(budget=Target(0.5) | Budget(updates=50), reflection_minibatch_size=8).combee_report
+    assert report.reason.startswith("the target is reached")
+    rule = Patience(updates=2) | Budget(updates=50)
+    report = world.compile(budget=rule, reflection_minibatch_size=6, skip_perfect_score=False).combee_report
+    assert report.reason.startswith("patience is over")
+    report = world.compile(
+        budget=Target(0.5) | Budget(updates=50), search=Search(keep="trunk"), reflection_minibatch_size=4, train=96
+    ).combee_report
+    assert report.reason.startswith("the target is reached")
+
+
+class Seen(StoppingRule):
+    """Keeps what it is shown."""
+
+    name = "seen"
+
+    def __init__(self, stop: int = 4) -> None:
+        self.stop = stop
+        self.views: list[Any] = []
+
+    def check(self, view: Any) -> str | None:
+        self.views.append(view)
+        return "enough" if view.updates >= self.stop else None
+
+
+def test_a_rule_sees_what_is_known_for_sure(world: World) -> None:
+    rule = Seen()
+    world.compile(budget=rule, reflection_minibatch_size=4, skip_perfect_score=False, search=Search(staleness=1))
+    assert [view.updates for view in rule.views] == [0, 1, 2, 3, 4]
+    assert [max((step for step, _ in view.validation_history), default=None) for view in rule.views[:2]] == [None, None]
+    assert all(step <= view.updates - 2 for view in rule.views for step, _ in view.validation_history)
+    assert rule.views[-1].rollouts > 12
+    assert rule.views[-1].calls > rule.views[-1].rollouts - 24
+
+
+def test_a_broken_rule_ends_the_run_with_its_error(world: World) -> None:
+    class Broken(Seen):
+        name = "broken"
+
+        def check(self, view: Any) -> str | None:
+            raise ZeroDivisionError("a bug of the rule")
+
+    with pytest.raises(ZeroDivisionError, match="a bug of the rule"):
+        world.compile(budget=Broken())
+
+
+def test_without_any_budget_nothing_begins(world: World) -> None:
+    with pytest.raises(ArgumentValueError, match="the run would never stop"):
+        Combee(metric, reflection_lm=world.proposer_lm)
+    with pytest.raises(ArgumentValueError, match="cannot be given together"):
+        Combee(metric, reflection_lm=world.proposer_lm, auto="light", max_metric_calls=5)
+    with pytest.raises(ArgumentValueError, match="no price is known for 'scripted/task'"):
+        world.compile(budget=Budget(dollars=1.0))
