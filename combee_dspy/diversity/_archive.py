@@ -12,8 +12,6 @@ from combee_dspy.diversity._likeness import Statements, likeness, statements
 from combee_dspy.diversity._options import Diversity
 from combee_dspy.records import Refusal
 
-__all__ = ["Archive"]
-
 _REMEMBERED = 8_192
 
 

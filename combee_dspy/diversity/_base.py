@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Embedder", "Vectors", "unit_rows"]
-
 Vectors = NDArray[np.float32]
 """One row a text: shape (n, d)."""
 

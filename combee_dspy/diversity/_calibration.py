@@ -11,8 +11,6 @@ from combee_dspy.diversity._likeness import likeness
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
 
-__all__ = ["calibrate_threshold"]
-
 _FEWEST = 16
 _FALSE_REFUSALS = 0.01
 _MOST_SHARED = 40
@@ -61,10 +59,9 @@ def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int
         old, new = order[:shared], order[shared:]
         if number % 2:
             new.sort(key=lambda one: -float(alike[one, old].max()))
-        said = [
-            {("", lesson): lesson for lesson in map(different.__getitem__, chosen)} for chosen in (old, new[:count])
-        ]
-        found.append(likeness(said[0], {**said[0], **said[1]}, lambda texts: known))
+        said = {("", different[one]): different[one] for one in old}
+        more = {("", different[one]): different[one] for one in new[:count]}
+        found.append(likeness(said, {**said, **more}, lambda texts: known))
     threshold = float(np.ceil(np.quantile(found, 1 - _FALSE_REFUSALS) * 1000) / 1000)
     if not 0 < threshold < 1:
         remedy = "It gives different lessons the same vector, or unlike ones nothing in common: use another embedder."

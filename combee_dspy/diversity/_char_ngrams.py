@@ -11,8 +11,6 @@ from combee_dspy.diversity._base import Embedder, Vectors, unit_rows
 from combee_dspy.reflections import ngram_counts
 from combee_dspy.strategies import parameters
 
-__all__ = ["CharNgrams"]
-
 
 @parameters
 class CharNgrams(Embedder):

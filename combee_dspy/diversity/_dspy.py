@@ -14,8 +14,6 @@ from combee_dspy.diversity._base import Embedder, Vectors, unit_rows
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 
-__all__ = ["DSPyEmbedder"]
-
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 

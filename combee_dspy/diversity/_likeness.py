@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 
+import numpy as np
+
 from combee_dspy.diversity._base import Vectors
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import decode_demonstrations, decode_fields
 from combee_dspy.reflections import normalised
-
-__all__ = ["Statements", "likeness", "statements"]
 
 Statements = Mapping[tuple[str, str], str]
 """What a candidate says, in order: its words as written, by component and normal form."""
@@ -60,7 +60,7 @@ def _sentences(text: str) -> list[str]:
     return [part for line in lines for part in _SENTENCE_END.split(_BULLET.sub("", line).strip())]
 
 
-def telling_words(form: str) -> frozenset[str]:
+def _telling_words(form: str) -> frozenset[str]:
     """Return what of a normal form changes its meaning however alike the rest looks.
 
     Its numbers, formulas and units, and a negation: embedders place "round to
@@ -104,11 +104,11 @@ def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[s
     for mine, theirs in ((one, other), (other, one)):
         near = defaultdict(list)
         for (component, form), text in theirs.items():
-            near[component, telling_words(form)].append(text)
+            near[component, _telling_words(form)].append(text)
         alone = defaultdict(list)
         for (component, form), text in mine.items():
             if (component, form) not in theirs:
-                alone[component, telling_words(form)].append(text)
+                alone[component, _telling_words(form)].append(text)
         if any(group not in near for group in alone):
             return 0.0
         comparisons.extend((texts, near[group]) for group, texts in alone.items())
@@ -121,6 +121,4 @@ def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[s
 
 
 def _rows(known: Mapping[str, Vectors], texts: list[str]) -> Vectors:
-    import numpy as np
-
     return np.stack([known[text] for text in texts])

@@ -1,25 +1,133 @@
-"""What a run does against collapse, in one place."""
+"""What a run does against collapse: no near copies and, where asked for, a temperature schedule and restarts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from pydantic import Field
 
 from combee_dspy import registry
 from combee_dspy.diversity._base import Embedder
-from combee_dspy.diversity._restart import Restart
-from combee_dspy.diversity._temperature import Temperature
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 
-__all__ = ["Diversity"]
+Degrees = Annotated[float, Field(ge=0, le=2)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+@parameters
+class Temperature:
+    """The proposer's sampling temperature by update, raised while the search stands still.
+
+    Between ``start`` and ``end`` it follows half a cosine (Loshchilov and Hutter
+    2017, "SGDR", equation 5), and stays at ``end`` afterwards. Each stale update
+    beyond ``patience`` adds ``raise_by``, up to ``highest``.
+
+    Not used unless asked for: some models take no temperature, and a cached
+    answer is asked for again only at another temperature.
+
+    Attributes:
+        start: Temperature of the first update.
+        end: Temperature after ``updates`` updates; ``start`` for a constant one.
+        updates: Updates from ``start`` to ``end``.
+        raise_by: Added for each stale update beyond ``patience``.
+        patience: Updates without progress that raise nothing.
+        highest: No temperature is above it.
+    """
+
+    start: Degrees = 1.0
+    end: Degrees = 0.7
+    updates: Annotated[int, Field(ge=1)] = 20
+    raise_by: Degrees = 0.1
+    patience: Annotated[int, Field(ge=0)] = 2
+    highest: Degrees = 1.3
+
+    def __post_init__(self) -> None:
+        if self.highest < max(self.start, self.end):
+            remedy = "Raise it, or lower start and end."
+            raise ArgumentValueError("Temperature.highest", self.highest, "is below start or end", remedy)
+
+    def at(self, update: int, stale: int = 0) -> float:
+        """Return the temperature of an update. Pure.
+
+        Args:
+            update: From 0.
+            stale: Updates since the best validation score last rose. A draw after a refusal counts as one more.
+        """
+        part = min(update / (self.updates - 1), 1.0) if self.updates > 1 else 1.0
+        planned = self.start + (self.end - self.start) * (1 - math.cos(math.pi * part)) / 2
+        return min(planned + self.raise_by * max(stale - self.patience, 0), self.highest)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateView:
+    """What one finished update left behind.
+
+    Attributes:
+        best_score: Best mean validation score so far.
+        similarity: Mean pairwise similarity of the best candidates, 0 to 1 (see
+            :meth:`~combee_dspy.diversity.Archive.similarity`); ``None`` where it was not measured.
+        restarted: Whether this update's children were made from the seed's text.
+    """
+
+    best_score: float
+    similarity: float | None = None
+    restarted: bool = False
+
+
+@parameters
+class Restart:
+    """Starts the next children from the seed's text when the search has run dry.
+
+    It does when for ``patience`` updates in a row the best validation score
+    has risen by less than ``min_progress`` in all, or the front's diversity
+    (1 − mean pairwise similarity) has been below ``min_diversity`` in each. The
+    best candidates stay in the pool, so nothing that was learned is lost. After
+    a restart the count begins anew: never twice within ``patience`` updates.
+
+    Attributes:
+        patience: Updates.
+        min_progress: Rise of the best mean validation score over ``patience``
+            updates; ``None`` to look at diversity alone.
+        min_diversity: Least diversity; ``None`` to look at progress alone.
+    """
+
+    patience: Annotated[int, Field(ge=1)] = 5
+    min_progress: Share | None = 0.005
+    min_diversity: Share | None = 0.1
+
+    def __post_init__(self) -> None:
+        if self.min_progress is None and self.min_diversity is None:
+            remedy = "Give min_progress or min_diversity, or leave restart out."
+            raise ArgumentValueError("Restart.min_progress", None, "leaves no bound", remedy)
+
+    def due(self, history: Sequence[UpdateView]) -> str | None:
+        """Return the reason to start again, or ``None``, from every finished update of the run in order. Pure."""
+        since = next((n for n in range(len(history) - 1, -1, -1) if history[n].restarted), 0)
+        # The update that was restarted is the first one of a new search.
+        if len(history) - since < self.patience:
+            return None
+        window = history[-self.patience :]
+        before = len(history) - self.patience - 1
+        if self.min_progress is not None and before >= 0:
+            progress = window[-1].best_score - history[before].best_score
+            if progress < self.min_progress:
+                rose = f"the best validation score rose by {progress:.4f} in {self.patience} updates"
+                return f"{rose}, less than {self.min_progress:g}"
+        if self.min_diversity is not None:
+            found = [1 - view.similarity for view in window if view.similarity is not None]
+            if len(found) == len(window) and max(found) < self.min_diversity:
+                was = f"the front's diversity was {max(found):.3f} at most in {self.patience} updates"
+                return f"{was}, below {self.min_diversity:g}"
+        return None
 
 
 @parameters
 class Diversity:
-    """What a run does against collapse: no near copies, and where asked for a temperature schedule and restarts.
+    """What a run does against collapse, in one place.
 
     Attributes:
         embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`;

@@ -11,8 +11,6 @@ from combee_dspy.guards import Guards
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
-__all__ = ["Operator", "OperatorInput"]
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
@@ -21,17 +19,15 @@ class OperatorInput:
     Attributes:
         instruction: The parent's instruction.
         demonstrations: The parent's demonstrations.
-        signature: The predictor's ``dspy.Signature`` class, for field names and types; ``None`` where the
-            host knows texts alone.
+        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts alone, and
+            then no operator is asked that edits more.
         lessons: What the aggregator returned; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
         perfect_score: The score of a success.
         field_descriptions: The parent's description of every field by name, ``""`` where
             there is none; empty where the signature's own are the parent's.
-        guards: What the edit must not break. Whoever asks the operator checks it
-            again, copied text included.
-        seed_instruction: The program's first instruction, whose placeholders must stay;
-            ``None`` where it is not known.
+        guards: What the edit must not break. Whoever asks checks it again, copied text included.
+        seed_instruction: The program's first instruction, whose placeholders must stay; ``None`` where not known.
         seed_field_descriptions: The program's first field descriptions; empty where they are not known.
     """
 
@@ -71,9 +67,4 @@ class Operator(Strategy):
 
     @abstractmethod
     async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
-        """Return the edit, or why there is none.
-
-        Args:
-            given: The parent's component, the lessons and the rollouts. Not to be changed.
-            context: Random stream, way to the LM, and events.
-        """
+        """Return the edit, or why there is none."""

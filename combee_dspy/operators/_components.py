@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -11,10 +10,11 @@ import dspy
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import Guards, own_description
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._demonstrable import NotJSON, demonstration_of
 from combee_dspy.operators._encoding import (
+    NotJSON,
     decode_demonstrations,
     decode_fields,
+    demonstration_of,
     demonstrations_key,
     encode_demonstrations,
     encode_fields,
@@ -23,26 +23,13 @@ from combee_dspy.operators._encoding import (
 )
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Rollout
 
-__all__ = [
-    "apply_components",
-    "describe_fields",
-    "edit_components",
-    "field_descriptions",
-    "operator_input",
-    "predictor_runs",
-    "seed_components",
-]
-
 
 def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) -> dict[str, str]:
     """Return the candidate that is the student itself: instructions by predictor, then what is hidden.
 
-    Args:
-        student: The program.
-        operators: Where one of them edits demonstrations, each predictor's
-            demonstrations become a component too, unless they hold values that
-            JSON cannot carry or lack a field of the signature. Where one edits
-            field descriptions, these become a component as well.
+    Where one of the operators edits demonstrations, each predictor's demonstrations
+    become a component too, unless they hold values that JSON cannot carry or lack a
+    field of the signature. Where one edits field descriptions, so do these.
     """
     predictors = list(student.named_predictors())
     seed: dict[str, str] = {name: predictor.signature.instructions for name, predictor in predictors}
@@ -55,6 +42,15 @@ def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) ->
         for name, predictor in predictors:
             seed[fields_key(name)] = encode_fields(field_descriptions(predictor.signature))
     return seed
+
+
+def _demonstrations(predictor: Any) -> tuple[Demonstration, ...] | None:
+    """Return a predictor's demonstrations; ``None`` where one is incomplete or JSON cannot carry it."""
+    # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
+    try:
+        return tuple(demonstration_of(demo, demo, predictor.signature) for demo in predictor.demos)
+    except NotJSON:
+        return None
 
 
 def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
@@ -82,6 +78,31 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
         described = decode_fields(candidate.get(fields_key(name), ""))
         predictor.signature = describe_fields(predictor.signature, described)
     return program
+
+
+def field_descriptions(signature: Any) -> dict[str, str]:
+    """Return the description of every field of a signature, inputs first; the empty text for a field without one."""
+    return {
+        name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
+        for name, field in signature.fields.items()
+    }
+
+
+def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
+    """Return a signature with these descriptions; the same object where nothing changes.
+
+    Raises:
+        ArgumentValueError: A field is described that the signature does not have.
+    """
+    current = field_descriptions(signature)
+    for name, text in descriptions.items():
+        if name not in current:
+            problem = f"describes {name!r}, which the signature does not have"
+            remedy = f"Its fields are {', '.join(current)}."
+            raise ArgumentValueError("fields", dict(descriptions), problem, remedy)
+        if own_description(name, text) != current[name]:
+            signature = signature.with_updated_fields(name, desc=text)
+    return signature
 
 
 def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str]:
@@ -117,18 +138,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     guards: Guards | None = None,
     perfect_score: float = 1.0,
 ) -> OperatorInput:
-    """Return what operators work on, read from a candidate.
-
-    Args:
-        student: The program, or any copy of it.
-        component: One of its predictors.
-        candidate: The parent.
-        lessons: What was learned about the component.
-        seed: The candidate that is the student itself (see :func:`seed_components`).
-        runs: The predictor's part of the minibatch (see :func:`predictor_runs`).
-        guards: The user's guards.
-        perfect_score: The score of a success.
-    """
+    """Return what operators work on, read from a candidate of the program and its seed (:func:`seed_components`)."""
     return OperatorInput(
         instruction=candidate[component],
         demonstrations=decode_demonstrations(candidate.get(demonstrations_key(component), "")),
@@ -154,46 +164,3 @@ def predictor_runs(component: str, minibatch: Iterable[tuple[dspy.Example, Rollo
                 runs.append(PredictorRun(rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels))
                 first = False
     return tuple(runs)
-
-
-def field_descriptions(signature: Any) -> dict[str, str]:
-    """Return the description of every field of a signature, inputs first.
-
-    A field without one has the empty text: DSPy's stand-in ``${name}`` is not shown to the LM either.
-    """
-    return {
-        name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
-        for name, field in signature.fields.items()
-    }
-
-
-def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
-    """Return a signature with these descriptions; the same object where nothing changes.
-
-    Raises:
-        ArgumentValueError: A field is described that the signature does not have.
-    """
-    current = field_descriptions(signature)
-    for name, text in descriptions.items():
-        if name not in current:
-            problem = f"describes {name!r}, which the signature does not have"
-            remedy = f"Its fields are {', '.join(current)}."
-            raise ArgumentValueError("fields", dict(descriptions), problem, remedy)
-        if own_description(name, text) != current[name]:
-            signature = signature.with_updated_fields(name, desc=text)
-    return signature
-
-
-def _demonstrations(predictor: Any) -> tuple[Demonstration, ...] | None:
-    """Return a predictor's demonstrations; ``None`` where one is incomplete or JSON cannot carry it."""
-    signature, found = predictor.signature, []
-    for demo in predictor.demos:
-        # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
-        fields = {name: value for name, value in demo.items() if name in signature.fields}
-        if len(fields) < len(signature.fields):
-            return None
-        try:
-            found.append(demonstration_of(PredictorRun("", fields, fields, 0.0), signature))
-        except NotJSON:
-            return None
-    return tuple(replace(demo, example_id=None) for demo in found)

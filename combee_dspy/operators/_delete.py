@@ -8,13 +8,10 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import read_section, write_section
-from combee_dspy.operators._asking import ask, numbered, shown_runs
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._checked import checked, is_protected
+from combee_dspy.operators._shared import ask, checked, is_protected, numbered, shown_runs
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["Delete", "NameUselessLines"]
 
 
 class NameUselessLines(dspy.Signature):

@@ -1,4 +1,4 @@
-"""Demonstrations and field descriptions as text components of a candidate, under keys that selection does not see."""
+"""Demonstrations, and field descriptions, as text components of a candidate, under keys that selection does not see."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dspy.adapters.types.base_type import CUSTOM_TYPE_START_IDENTIFIER
+from dspy.adapters.types.history import History
+from pydantic_core import to_jsonable_python
+
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import Demonstration
-
-__all__ = [
-    "decode_demonstrations",
-    "decode_fields",
-    "demonstrations_key",
-    "encode_demonstrations",
-    "encode_fields",
-    "fields_key",
-    "is_hidden",
-    "visible",
-]
+from combee_dspy.reflections import estimate_record_tokens
 
 _VERSION = 1
 # A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
@@ -125,3 +119,53 @@ def _decoded(what: str, text: str) -> Any:
         problem = f"holds no {what} of version {_VERSION}"
         raise ArgumentValueError(what, text, problem, f"Give what encode_{what} wrote.")
     return data[what]
+
+
+class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves this package
+    """A value that no demonstration can hold, such as an image."""
+
+
+def demonstration_of(
+    inputs: Mapping[str, Any], outputs: Mapping[str, Any], signature: Any, example_id: str | None = None
+) -> Demonstration:
+    """Return the fields of a ``dspy.Signature`` as JSON values: models as mappings, enum members as their values.
+
+    Raises:
+        NotJSON: An input or output field is missing, or its value cannot be written as JSON.
+    """
+    return Demonstration(_fields(inputs, signature.input_fields), _fields(outputs, signature.output_fields), example_id)
+
+
+def demonstration_tokens(demonstration: Demonstration) -> int:
+    """Estimate the tokens that a demonstration takes in a prompt."""
+    return estimate_record_tokens(demonstration.inputs) + estimate_record_tokens(demonstration.outputs)
+
+
+def key_of(demonstration: Demonstration) -> str:
+    """Return the inputs as canonical JSON: two demonstrations of one question are one too many."""
+    return canonical(demonstration.inputs)
+
+
+def canonical(value: Any) -> str:
+    """Return canonical JSON of a JSON value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _fields(values: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    missing = [name for name in names if values.get(name) is None]
+    if missing:
+        raise NotJSON(f"field {missing[0]!r} has no value")
+    return {name: _json(values[name], name) for name in names}
+
+
+def _json(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return value
+    try:
+        text = json.dumps(to_jsonable_python(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotJSON(f"field {name!r} holds a {type(value).__name__}: {error}") from error
+    # An image would come back as text, a history as a mapping: no prompt would show what they are.
+    if isinstance(value, History) or CUSTOM_TYPE_START_IDENTIFIER in text:
+        raise NotJSON(f"field {name!r} holds a {type(value).__name__} of DSPy's")
+    return json.loads(text)

@@ -11,11 +11,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._demonstrable import NotJSON, canonical, demonstration_of, demonstration_tokens, key_of
+from combee_dspy.operators._encoding import NotJSON, canonical, demonstration_of, demonstration_tokens, key_of
 from combee_dspy.records import Demonstration, Edit, PredictorRun, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["FewShotSwap"]
 
 
 @parameters
@@ -85,7 +83,7 @@ class FewShotSwap(Operator):
         unusable: list[str] = []
         for run in runs:
             try:
-                demonstration = demonstration_of(run, signature)
+                demonstration = demonstration_of(run.inputs, run.outputs, signature, run.example_id)
             except NotJSON as reason:
                 unusable.append(str(reason))
                 continue

@@ -9,18 +9,11 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import read_section, write_section
-from combee_dspy.operators._asking import ask
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._checked import checked, described, is_protected
+from combee_dspy.operators._shared import MOST_SHOWN, WORDS_PER_TOKEN, ask, checked, described, is_protected
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import NearDuplicates, estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["CondenseLessons", "Insert"]
-
-_WORDS_PER_TOKEN = 0.75
-# What one call may be shown; 24,000 tokens leave room for the answer in a 32k context.
-_MOST_SHOWN = 24_000
 
 
 class CondenseLessons(dspy.Signature):
@@ -110,11 +103,11 @@ class Insert(Operator):
             return Refusal(f"{asked} and the protected ones alone take {_size(kept):,}")
         sources = {_plain(one.text): len(one.sources) for one in given.lessons.lessons}
         free = [lesson for lesson in lessons if lesson not in kept]
-        shown = _within(free, max(_MOST_SHOWN, 2 * most), sources)
+        shown = _within(free, max(MOST_SHOWN, 2 * most), sources)
         inputs = {
             "instruction": write_section(own, kept),
             "lessons": shown,
-            "most_words": max(int(most * _WORDS_PER_TOKEN), 1),
+            "most_words": max(int(most * WORDS_PER_TOKEN), 1),
         }
         answer = await ask(context, CondenseLessons, inputs, "condense")
         fresh = [] if isinstance(answer, Refusal) else self._united([], answer)

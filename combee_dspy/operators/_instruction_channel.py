@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 import dspy
+from dspy.adapters.utils import parse_value
 from pydantic import Field
 
 from combee_dspy.guards import bullets, read_section, write_section
-from combee_dspy.operators._asking import ask, numbered
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._checked import checked, described, is_protected
-from combee_dspy.operators._demonstrable import demonstration_tokens, key_of
-from combee_dspy.operators._examples import take_examples
-from combee_dspy.records import Edit, Refusal
+from combee_dspy.operators._encoding import demonstration_of, demonstration_tokens, key_of
+from combee_dspy.operators._shared import ask, checked, described, is_protected, numbered
+from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["InstructionChannel", "PlaceLessons"]
 
 INSTRUCTION = "instruction"
 _BULLET = "- "
+_TITLE = re.compile(r"\W*(?:worked |for )?(?:examples?|instance)\W*\d*\W*", re.IGNORECASE)
+# DSPy's own field for a step-by-step answer, which no written example needs to show.
+_OPTIONAL = "reasoning"
 
 
 class PlaceLessons(dspy.Signature):
@@ -72,10 +73,8 @@ class InstructionChannel(Operator):
 
     def _demonstrated(self, given: OperatorInput) -> Edit | None:
         """Turn examples that stand in the instruction into demonstrations, where there is room for all."""
-        if given.signature is None:
-            return None
         own, lessons = read_section(given.instruction)
-        left, made = take_examples(own.split("\n"), given.signature)
+        left, made = _take_examples(own.split("\n"), given.signature)
         text = "\n".join(left).strip("\n")
         # Two demonstrations of one question are one too many.
         shown = {key_of(one): one for one in (*made, *given.demonstrations)}
@@ -141,3 +140,52 @@ def _shown_fields(given: OperatorInput, descriptions: Mapping[str, str]) -> list
         kind = "input" if name in given.signature.input_fields else "output"
         shown.append(f"{name} ({kind}): {text}" if text else f"{name} ({kind})")
     return shown
+
+
+def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], list[Demonstration]]:
+    """Return lines without the worked examples among them, and these as demonstrations.
+
+    A worked example is a run of lines that name one field each, such as
+    ``Question: How much came back?``, together every field of the signature
+    once, with values of the fields' types. A title such as ``Example 2:`` before it goes with it.
+    """
+    left: list[str] = []
+    made: list[Demonstration] = []
+    place = 0
+    while place < len(lines):
+        fields: dict[str, str] = {}
+        while place + len(fields) < len(lines):
+            name, value = _field(lines[place + len(fields)], signature)
+            if not name or name in fields:
+                break
+            fields[name] = value
+        found = _demonstration(fields, signature)
+        if found is None:
+            left.append(lines[place])
+            place += 1
+            continue
+        if left and _TITLE.fullmatch(left[-1]):
+            left.pop()
+        made.append(found)
+        place += len(fields)
+    return left, made
+
+
+def _field(line: str, signature: Any) -> tuple[str, str]:
+    for name in signature.fields:
+        found = re.fullmatch(rf"\W*{name.replace('_', '[_ ]')}\W*:[*\s]*(.*\S)\s*", line, re.IGNORECASE)
+        if found:
+            return name, found[1]
+    return "", ""
+
+
+def _demonstration(fields: dict[str, str], signature: Any) -> Demonstration | None:
+    if _OPTIONAL in signature.fields and _OPTIONAL not in fields:
+        signature = signature.delete(_OPTIONAL)
+    if set(fields) != set(signature.fields):
+        return None
+    try:
+        values = {name: parse_value(value, signature.fields[name].annotation) for name, value in fields.items()}
+        return demonstration_of(values, values, signature)
+    except ValueError:
+        return None

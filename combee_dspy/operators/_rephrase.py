@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import dspy
 from pydantic import Field
 
-from combee_dspy.guards import read_section, write_section
-from combee_dspy.operators._asking import ask
+from combee_dspy.guards import placeholders, read_section, write_section
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._checked import checked, is_protected
-from combee_dspy.operators._facts import labels_of, lost_fact
+from combee_dspy.operators._shared import ask, checked, is_protected
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["MANNERS", "Rephrase", "RewordPassages"]
 
 MANNERS = (
     "Short, direct commands: one thing to do per sentence, no filler.",
@@ -29,6 +28,11 @@ MANNERS = (
 """In which manner a text is reworded; one is drawn per edit, so that two edits of one parent differ."""
 
 _SLACK_TOKENS = 16
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_LITERAL = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|“([^”\n]+)”")
+# Abbreviations, and names as code writes them: EBITDA, snake_case, camelCase.
+_NAME = re.compile(r"\b(?:[A-Z][A-Z0-9]+|\w+_\w+|[a-z]+[A-Z]\w*)\b")
+_OPERATOR = re.compile(r"[=*^<>≤≥×÷%$€£]")
 
 
 class RewordPassages(dspy.Signature):
@@ -93,7 +97,7 @@ class Rephrase(Operator):
         """Return what is wrong with the answer's passages, empty where nothing is."""
         if len(after) != len(before):
             return f"{len(before)} passages were to be reworded and the answer is {len(after)} passages"
-        labels = labels_of(given.signature)
+        labels = _labels_of(given.signature)
         for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
             if not new.strip():
                 return f"passage {number} came back empty"
@@ -104,3 +108,41 @@ class Rephrase(Operator):
             if fault:
                 return f"the rewording of passage {number} {fault}"
         return ""
+
+
+def _labels_of(signature: Any) -> tuple[str, ...]:
+    """Return the values that a signature's outputs may take, where it is known and their types list them."""
+    found: list[str] = []
+    for field in () if signature is None else signature.output_fields.values():
+        if get_origin(field.annotation) is Literal:
+            found.extend(str(option) for option in get_args(field.annotation))
+    return tuple(dict.fromkeys(found))
+
+
+def lost_fact(before: str, after: str, labels: tuple[str, ...] = ()) -> str:
+    """Return what a rewording has lost or invented, as the rest of a sentence; empty where nothing shows.
+
+    Compared are numbers, in both directions; placeholders, quoted and marked-up
+    texts, abbreviations, names as code writes them, labels of the task, and how often
+    each operator of a formula occurs. Synonyms of other words cannot be told from
+    changed facts by code.
+    """
+    before, after = (unicodedata.normalize("NFC", text) for text in (before, after))
+    numbers, kept = set(_NUMBER.findall(before)), set(_NUMBER.findall(after))
+    if numbers - kept:
+        return f"lost the number {min(numbers - kept)}"
+    if kept - numbers:
+        return f"invented the number {min(kept - numbers)}"
+    lost = [f"placeholder {name}" for name in placeholders(before) if name not in after]
+    facts = [("quoted text", text) for found in _LITERAL.findall(before) for text in found if text]
+    facts += [("name", name) for name in _NAME.findall(before)]
+    facts += [("label", label) for label in labels if _stands_in(label, before)]
+    lost += [f"{what} {fact!r:.60}" for what, fact in facts if not _stands_in(fact, after)]
+    if lost:
+        return f"lost the {lost[0]}"
+    gone = Counter(_OPERATOR.findall(before)) - Counter(_OPERATOR.findall(after))
+    return f"lost the operator {min(gone)!r} of a formula" if gone else ""
+
+
+def _stands_in(label: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text) is not None

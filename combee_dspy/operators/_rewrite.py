@@ -8,18 +8,12 @@ from typing import Annotated, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_dspy.operators._asking import ask
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._checked import checked
+from combee_dspy.operators._shared import MOST_SHOWN, WORDS_PER_TOKEN, ask, checked
 from combee_dspy.records import Edit, Lesson, Refusal
 from combee_dspy.reflections import NearDuplicates, estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
 
-__all__ = ["Rewrite", "RewriteWithLessons"]
-
-_WORDS_PER_TOKEN = 0.75
-# What one call may be shown; 24,000 tokens leave room for the answer in a 32k context.
-_MOST_SHOWN = 24_000
 _SIMILARITY = 0.8
 
 
@@ -72,7 +66,7 @@ class Rewrite(Operator):
         inputs = {
             "current_instruction": given.instruction,
             "lessons": _shown(lessons, context),
-            "most_words": max(int(room * _WORDS_PER_TOKEN), 1),
+            "most_words": max(int(room * WORDS_PER_TOKEN), 1),
         }
         written = await ask(context, RewriteWithLessons, inputs, "rewrite")
         if isinstance(written, Refusal):
@@ -90,7 +84,7 @@ def _shown(lessons: Sequence[Lesson], context: StrategyContext) -> list[str]:
     used = 0
     for text in texts:
         used += estimate_tokens(f"- {text}\n")
-        if used > _MOST_SHOWN:
+        if used > MOST_SHOWN:
             left_out = f"{len(texts) - len(shown):,} of {len(texts):,} lessons are left out"
             context.emit("warning", text=f"rewrite of {context.component}: {left_out}: too many for one call")
             break

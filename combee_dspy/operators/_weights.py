@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from combee_dspy.operators._base import Operator
 
-__all__ = ["OperatorOutcome", "draw_operators", "operator_labels", "operator_weights"]
-
 _PRIOR = 1.0
 _HALF_LIFE = 20.0
 _WARMUP = 4
@@ -27,8 +25,7 @@ class OperatorOutcome:
         update: The update, from 0.
         lift: The child's mean validation score less its parent's, in points of the
             metric; ``None`` where the child was not validated.
-        accepted: Whether the child joined the pool. A refused edit and a rejected
-            child did not.
+        accepted: Whether the child joined the pool. A refused edit and a rejected child did not.
     """
 
     operator: str
@@ -115,12 +112,9 @@ def _qualities(outcomes: Iterable[OperatorOutcome], labels: Sequence[str], updat
 
 
 def draw_operators(weights: Mapping[str, float], count: int, stream: random.Random) -> list[str]:
-    """Draw operators without replacement: none is drawn again before each has been drawn.
+    """Draw labels by their weights, from 0, without replacement: none is drawn again before each has been drawn.
 
-    Args:
-        weights: Any weight from 0 by label, at least one label. Where all that is left weighs 0, all are equal.
-        count: How many. Past the number of operators a new round begins.
-        stream: Where chance comes from.
+    Where all that is left weighs 0, all are equal.
     """
     drawn: list[str] = []
     left: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Asking an LM for an edit, and reading what it answered as the hostile data that it is."""
+"""What operators share: asking an LM for an edit, reading its hostile answer, and checking what comes of it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any
 import dspy
 from pydantic import TypeAdapter, ValidationError
 
+from combee_dspy.guards import GuardInput, check, own_description, placeholders, read_section
 from combee_dspy.operators._base import OperatorInput
-from combee_dspy.records import FailedCall, PredictorRun, Reflection, Refusal
+from combee_dspy.operators._components import field_descriptions
+from combee_dspy.records import Edit, FailedCall, PredictorRun, Reflection, Refusal
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["ask", "numbered", "shown_runs"]
+WORDS_PER_TOKEN = 0.75
+MOST_SHOWN = 24_000
+"""Estimated tokens that one call may be shown: they leave room for the answer in a 32k context."""
 
 _PER_RUN = 8
 _MIN_TOKENS = 64
@@ -44,9 +48,8 @@ async def ask(
 def _constrained(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """Return a signature with one more input, for what the context has to say."""
     constraints = dspy.InputField(desc="What the new text must respect, whatever else is asked.")
-    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in signature.input_fields.items()}
+    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in signature.fields.items()}
     fields["constraints"] = (str, constraints)
-    fields.update({name: (field.annotation, field) for name, field in signature.output_fields.items()})
     return dspy.make_signature(fields, signature.instructions, signature.__name__)
 
 
@@ -61,23 +64,15 @@ def shown_runs(given: OperatorInput, context: StrategyContext, max_tokens: int) 
     However long the trajectories are, the prompt is not: one rollout takes an
     eighth of the budget at most, the middle of long texts left out, and rollouts are
     drawn from the context's stream until the budget is spent.
-
-    Args:
-        given: What the operator works on.
-        context: Where chance comes from.
-        max_tokens: Estimated tokens that all of them may take together.
     """
     failed = [run for run in given.runs if run.score < given.perfect_score]
     passed = [run for run in given.runs if not run.score < given.perfect_score]
-    for runs, name in ((failed, "failed"), (passed, "passed")):
-        context.stream("shown runs", name).shuffle(runs)
+    context.stream("shown runs", "failed").shuffle(failed)
+    context.stream("shown runs", "passed").shuffle(passed)
     chosen: list[dict[str, Any]] = []
-    left = max_tokens
-    for run in chain.from_iterable(zip_longest(failed, passed)):
-        if run is None:
-            continue
+    limit, left = max(_MIN_TOKENS, max_tokens // _PER_RUN), max_tokens
+    for run in filter(None, chain.from_iterable(zip_longest(failed, passed))):
         # Nothing is said of what is cut: the scan has read these rollouts, and tells.
-        limit = max(_MIN_TOKENS, max_tokens // _PER_RUN)
         fitted = fit_reflections([Reflection(0, _record(run))], limit, lambda said: None, max_parts=1)
         record = render_records(fitted)[0]
         left -= estimate_record_tokens(record)
@@ -93,3 +88,42 @@ def _record(run: PredictorRun) -> dict[str, Any]:
         record["Expected"] = dict(run.labels)
     record["Score"] = f"{run.score:g}"
     return record
+
+
+def described(given: OperatorInput) -> dict[str, str]:
+    """Return the parent's field descriptions: its own, or its signature's where it has none."""
+    own = {name: own_description(name, text) for name, text in given.field_descriptions.items()}
+    # A host other than Combee may know texts alone.
+    return {**(field_descriptions(given.signature) if given.signature is not None else {}), **own}
+
+
+def guard_input(given: OperatorInput, component: str) -> GuardInput:
+    """Return what the guards judge an edit of this component by."""
+    return GuardInput(
+        component=component,
+        instruction=given.instruction,
+        field_descriptions=described(given),
+        demonstrations=given.demonstrations,
+        seed_instruction=_required_text(given),
+        seed_field_descriptions=given.seed_field_descriptions,
+        signature=given.signature,
+    )
+
+
+def checked(edit: Edit, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    """Return an edit that changes something and breaks nothing, or why it is none."""
+    return check(edit, given.guards, guard_input(given, context.component)) or edit
+
+
+def is_protected(line: str, given: OperatorInput, context: StrategyContext) -> bool:
+    """Whether a line carries a protected rule, a part of one, or a placeholder that must stay."""
+    rules = given.guards.rules(context.component)
+    text = line.strip()
+    if any(rule in line or (text and text in rule and rule in given.instruction) for rule in rules):
+        return True
+    return any(name in line for name in placeholders(_required_text(given)))
+
+
+def _required_text(given: OperatorInput) -> str:
+    """Return the text whose placeholders must stay: the seed's, or the parent's without learned lessons."""
+    return read_section(given.instruction)[0] if given.seed_instruction is None else given.seed_instruction
