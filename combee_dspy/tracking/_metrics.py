@@ -60,9 +60,8 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
     """
     found: dict[str, float] = defaultdict(float)
     scores: dict[str, list[float]] = defaultdict(list)
-    for row in reader.rows(
-        "SELECT * FROM event WHERE run = ? AND step <= ? AND id <= ? ORDER BY id", (run, step, event)
-    ):
+    sql = "SELECT * FROM event WHERE run = ? AND step <= ? AND id <= ? ORDER BY id"
+    for row in reader.rows(sql, (run, step, event)):
         data = json.loads(row["data"])
         if row["kind"] == "validated" and data["score"] is not None:
             _validated(found, data, of_step=row["step"] == step)
@@ -120,10 +119,8 @@ def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str,
         case "screened":
             found["candidates/screened"] += 1
             found["candidates/screened_out"] += not data["accepted"]
-        case "candidate":
-            found["candidates/proposed"] += 1
-        case "refused" | "reverted":
-            found[f"candidates/{kind}"] += 1
+        case "candidate" | "refused" | "reverted":
+            found[f"candidates/{'proposed' if kind == 'candidate' else kind}"] += 1
         case "warning" | "error":
             found[f"{kind}s"] += 1
 

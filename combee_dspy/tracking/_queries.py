@@ -15,16 +15,7 @@ from combee_dspy.tracking._learned import diffs
 from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, READABLE, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
-__all__ = [
-    "candidates",
-    "candidates_of",
-    "costs",
-    "costs_of",
-    "rollouts",
-    "run_number",
-    "runs",
-    "show",
-]
+__all__ = ["candidates", "candidates_of", "costs", "costs_of", "rollouts", "run_number", "runs", "show"]
 
 _SHORTEST = 4
 

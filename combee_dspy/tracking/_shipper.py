@@ -204,7 +204,10 @@ class Shipper(Follower):
         import pyarrow.parquet
 
         bounds = (self._run, self._cursor.effect, pinned.effect)
-        rows = [dict(row) for row in self._reader.rows(f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ?", bounds)]
+        rows = [
+            dict(row)
+            for row in self._reader.rows(f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id", bounds)
+        ]
         if not rows:
             return
         schema = pyarrow.schema([(name, _type(pyarrow, name)) for name in rows[0]])

@@ -1,4 +1,4 @@
-"""A run written through the journal alone: three candidates, two updates, a held-out set, a hostile feedback and a key."""
+"""A run written through the journal alone: candidates, updates, a held-out set, hostile texts and a key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Story:
         return self.write("begin", "first", "second", "end")
 
     async def begin(self, log: RunLog) -> None:
-        log.emit("warning", {"text": f"validation is small {KEY}"})
+        log.emit("warning", {"text": f"validation is small {HOSTILE} {KEY}"})
         self._candidate(log, SEED, [], "seed", -1)
         await self._validate(log, SEED, 0, -1, best=True)
 

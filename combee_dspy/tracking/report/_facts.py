@@ -43,18 +43,15 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "seconds": row["finished"] - row["created"] if row["finished"] else None,
         "dollars": dollars(total["dollars"], total["unpriced"]),
         "warnings": list(dict.fromkeys(one["text"] for one in events if one["kind"] == "warning")),
-        "percent": all(
-            0 <= score <= 1 for score in [*scores, *(heldout[name] for name in ("before", "after") if heldout)]
-        ),
-        "full": about.get("perfect_score", 1.0),
+        "percent": all(0 <= one <= 1 for one in (*scores, row["heldout_before"] or 0, row["heldout_after"] or 0)),
         "seed_score": row["seed_score"],
         "best_score": row["best_score"] if row["best_score"] is not None else max(scores, default=None),
         "heldout": heldout,
         "flips": _flips(reader, run, known[0]["candidate"], chosen["candidate"]) if heldout and chosen else {},
-        "chosen": {} if chosen is None else chosen,
-        "learned": [] if chosen is None else learned(chosen, known),
-        "diffs": {} if chosen is None else diffs(known[0]["texts"], chosen["texts"]),
-        "parts": 0 if chosen is None else len(chosen["texts"]),
+        "chosen": chosen,
+        "learned": learned(chosen, known) if chosen else [],
+        "diffs": diffs(known[0]["texts"], chosen["texts"]) if chosen else {},
+        "parts": len(chosen["texts"]) if chosen else 0,
         "candidates": _candidates(reader, run, known, row["created"]),
         "validated": len(scores),
         "scans": [_scan(one) for one in sorted(events, key=lambda one: one["step"]) if one["kind"] == "scan"],
@@ -68,10 +65,11 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     }
 
 
-def _chosen(known: Sequence[_Row]) -> _Row | None:
+def _chosen(known: Sequence[_Row]) -> _Row:
+    """Return the candidate that was chosen, else the best so far, else the student; empty where there is none."""
     selected = [one for one in known if one["selected"]]
     scored = sorted((one for one in known if one["score"] is not None), key=lambda one: float(one["score"]))
-    return next(iter(reversed(selected or scored or known[:1])), None)
+    return (selected or scored or [*known[:1]] or [{}])[-1]
 
 
 def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
@@ -107,10 +105,9 @@ def _candidates(reader: Reader, run: int, known: Sequence[_Row], created: float)
         at = one["validated_at"]
         place = -1 if at is None else bisect.bisect_right(ended, at) - 1
         axes = {} if at is None else {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
-        names = ("index", "step", "operator", "parents", "score")
-        kept = {name: one[name][:] if name == "parents" else one[name] for name in names}
-        found.append({**kept, **axes, "id": one["candidate"][:8], "chosen": bool(one["selected"]), "fate": _fate(one)})
-        found[-1]["parents"] = [parent[:8] for parent in one["parents"]]
+        kept = {name: one[name] for name in ("index", "step", "operator", "score")}
+        shown = {"id": one["candidate"][:8], "parents": [parent[:8] for parent in one["parents"]], "fate": _fate(one)}
+        found.append({**kept, **axes, **shown, "chosen": bool(one["selected"])})
     return found
 
 

@@ -49,12 +49,10 @@ def render_report(reader: Reader, run: int) -> str:
     environment.filters["gain"] = lambda value: _score(value, found["percent"], "+")
     scripts = {"plot": _file("plot.min.js"), "js": _file("report.js")}
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
-    # The rest is escaped by the template: "<" is all that could end a script's text.
+    # The template does not escape these four. "<" is all that could end a script of data.
     data = json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
-    safe = {name: jinja2.utils.markupsafe.Markup(text) for name, text in (*scripts.items(), ("data", data))}
-    css = jinja2.utils.markupsafe.Markup(_file("report.css"))
     page = environment.get_template("report.html.j2")
-    return page.render(d=found, hashes=jinja2.utils.markupsafe.Markup(hashes), css=css, **safe)
+    return page.render(d=found, hashes=hashes, css=_file("report.css"), data=data, **scripts)
 
 
 def _file(name: str) -> str:

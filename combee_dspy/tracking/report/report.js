@@ -87,12 +87,13 @@
   const columns = [["id", "id"], ["step", "update"], ["purpose", "purpose"], ["candidate", "candidate"], ["score", "score"], ["tokens", "tokens"], ["seconds", "seconds"], ["inputs", "inputs"], ["prediction", "prediction"]];
   const shown = {score, seconds: (value) => value.toFixed(2), tokens: (value) => number.format(value), step: (value) => (value < 0 ? "" : value)};
   const texts = new Set(["inputs", "prediction"]);
+  const full = d.rolls.reduce((top, row) => Math.max(top, row.score), -Infinity);
   let key = "id", direction = 1;
 
   function rollouts() {
     if (!at("rolls")) return;
     const wanted = at("find").value.toLowerCase(), why = at("why").value, how = at("how").value;
-    const keep = {"": () => true, low: (r) => r.score < d.full, full: (r) => r.score >= d.full, error: (r) => r.error}[how];
+    const keep = {"": () => true, low: (r) => r.score < full, full: (r) => r.score >= full, error: (r) => r.error}[how];
     const rows = d.rolls.filter((r) => (!why || r.purpose === why) && keep(r) && (!wanted || `${r.inputs}\n${r.prediction}\n${r.feedback}\n${r.error}`.toLowerCase().includes(wanted)));
     rows.sort((a, b) => (a[key] > b[key] ? direction : a[key] < b[key] ? -direction : a.id - b.id));
     at("count").textContent = `${number.format(rows.length)} of ${number.format(d.rolls.length)}`;

@@ -1,0 +1,320 @@
+"""MLflow gets each row exactly once, whoever dies in between, and no key."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import logging
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
+from combee_dspy.journal import Journal, Reader, journal_file
+from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts, track
+from combee_dspy.tracking._metrics import MAX_PARAM, description, end_metrics, params, update_metrics
+from tests.tracking.journals import DESCRIPTION, KEY, SWAPPED, TEXTS, Story
+
+mlflow = pytest.importorskip("mlflow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Store:
+    """What a store keeps, by MlflowClient's own methods. It may be down, or the process may die at any write."""
+
+    def __init__(self):
+        self.experiments, self.runs, self.writes = [], {}, 0
+        self.dies_at, self.down = None, False
+
+    def client(self, tracking_uri=None):
+        self._write(lambda: None)
+        return self
+
+    def _write(self, work):
+        if self.down:
+            raise mlflow.exceptions.MlflowException(f"Connection refused, Bearer {KEY}")
+        self.writes += 1
+        if self.writes == self.dies_at:
+            raise Killed
+        return work()
+
+    def get_experiment_by_name(self, name):
+        return SimpleNamespace(experiment_id=name) if name in self.experiments else None
+
+    def create_experiment(self, name):
+        self._write(lambda: self.experiments.append(name))
+        return name
+
+    def search_runs(self, experiments, condition, max_results):
+        wanted = condition.split("'")[1]
+        here = [run for run in self.runs.values() if run.info.experiment in experiments]
+        return [run for run in here if run.data.tags["combee.run"] == wanted][:max_results]
+
+    def create_run(self, experiment, begun, tags, name):
+        def make():
+            number = f"run{len(self.runs)}"
+            info = SimpleNamespace(run_id=number, status="RUNNING", name=name, experiment=experiment)
+            data = SimpleNamespace(tags=dict(tags), params={}, metrics=[], files={})
+            self.runs[number] = SimpleNamespace(info=info, data=data)
+            return self.runs[number]
+
+        return self._write(make)
+
+    def log_batch(self, run, metrics=(), params=(), tags=()):
+        def keep():
+            data = self.runs[run].data
+            for one in metrics:
+                point = (one.key, one.step, one.timestamp, one.value)
+                if point not in data.metrics:  # as a database's key does
+                    data.metrics.append(point)
+            data.params.update({one.key: one.value for one in params})
+            data.tags.update({one.key: one.value for one in tags})
+
+        self._write(keep)
+
+    def log_artifact(self, run, path, folder):
+        content = Path(path).read_bytes()
+        self._write(lambda: self.runs[run].data.files.update({f"{folder}/{Path(path).name}": content}))
+
+    def log_text(self, run, text, name):
+        self._write(lambda: self.runs[run].data.files.update({name: text.encode()}))
+
+    def set_tag(self, run, name, value):
+        self._write(lambda: self.runs[run].data.tags.update({name: value}))
+
+    def update_run(self, run, status):
+        self._write(lambda: setattr(self.runs[run].info, "status", status))
+
+    def set_terminated(self, run, status, end_time):
+        self._write(lambda: setattr(self.runs[run].info, "status", status))
+
+    def only(self):
+        (run,) = self.runs.values()
+        return run
+
+    def rows(self):
+        files = self.only().data.files
+        tables = [pq.read_table(io.BytesIO(files[name])) for name in sorted(files) if name.endswith(".parquet")]
+        return [row for table in tables for row in table.to_pylist()]
+
+    def metrics(self):
+        return sorted(self.only().data.metrics)
+
+
+@pytest.fixture
+def store(monkeypatch):
+    made = Store()
+    monkeypatch.setattr(mlflow, "MlflowClient", made.client)
+    return made
+
+
+def test_a_whole_run_is_recorded(tmp_path, store):
+    place = Story(tmp_path).whole()
+    (where,) = replay(place)
+    assert where.startswith("mlflow ui --backend-store-uri")
+    run = store.only()
+    assert (run.info.status, run.info.name) == ("FINISHED", "main")
+    assert run.data.params["size/train"] == "8"
+    assert run.data.params["model/task"] == "openai/simulated"
+    assert run.data.params["digest/train"] == "a" * 64
+    assert [row["id"] for row in store.rows()] == [row["id"] for row in rollouts(place, limit=None)]
+    found = {(name, step): value for name, step, _, value in store.metrics()}
+    assert found["val/best", 0] == 0.5
+    assert found["val/best", 1] == 1.0
+    assert found["train/train", 1] == 0.5
+    assert found["tokens/proposer", 1] == 240
+    assert found["scan/failed_nodes", 0] == 1
+    assert found["scan/covered", 0] == 0.5
+    assert found["batch/plateau", 1] == 12.4
+    assert found["heldout/difference", 1] == 0.25
+    assert found["total/calls", 1] == costs(place, by=())[0]["calls"]
+    assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
+    assert b"<!doctype html>" in run.data.files["report.html"]
+    assert run.data.tags["mlflow.note.content"].startswith("Held-out 0.500 → 0.750 (gain +0.250")
+    assert "simulated" in run.data.tags["mlflow.note.content"]
+
+
+def test_doing_it_twice_changes_nothing(tmp_path, store):
+    place = Story(tmp_path).whole()
+    replay(place)
+    writes, before = store.writes, store.metrics()
+    replay(place)
+    assert store.metrics() == before
+    assert store.writes == writes + 1  # the client alone
+
+
+def test_a_run_is_followed_update_by_update(tmp_path, store):
+    story = Story(tmp_path)
+    path = journal_file(story.write("begin"))
+    with Reader(path) as reader:
+        follower = MLflowTracker().open(reader, 1)
+        follower.follow()
+        assert not store.metrics()
+        story.write("first")
+        follower.follow()
+        first = store.metrics()
+        assert {step for _, step, _, _ in first} == {0}
+        follower.follow()
+        assert store.metrics() == first
+        story.write("second", "end")
+        follower.follow()
+        follower.close()
+    assert store.only().info.status == "FINISHED"
+    assert len([name for name in store.only().data.files if name.endswith(".parquet")]) == 2
+    ids = [row["id"] for row in store.rows()]
+    assert ids == [row["id"] for row in rollouts(story.folder, limit=None)]
+
+
+def test_told_at_once_or_update_by_update_comes_to_the_same(tmp_path, store):
+    story = Story(tmp_path)
+    with Reader(journal_file(story.write("begin"))) as reader:
+        follower = MLflowTracker(experiment="piecewise").open(reader, 1)
+        for step in ("first", "second", "end"):
+            story.write(step)
+            follower.follow()
+    replay(story.folder, experiment="at once")
+    piecewise, at_once = (sorted(run.data.metrics) for run in store.runs.values())
+    assert piecewise == at_once
+
+
+@pytest.mark.parametrize("write", range(1, 22))
+def test_whoever_dies_before_any_write_each_row_arrives_once(tmp_path, store, write):
+    story = Story(tmp_path)
+    story.write("begin", "first")
+    store.dies_at = write
+    with Reader(journal_file(tmp_path)) as reader:
+        follower = MLflowTracker().open(reader, 1)
+        try:
+            follower.follow()
+            story.write("second")
+            follower.follow()
+        except Killed:
+            pass
+    story.write(*(("end",) if write > 8 else ("second", "end")))
+    try:
+        replay(tmp_path)
+    except Killed:
+        replay(tmp_path)
+    assert store.writes >= write  # it has died
+    ids = [row["id"] for row in store.rows()]
+    assert ids == [row["id"] for row in rollouts(tmp_path, limit=None)]
+    points = [(name, step) for name, step, _, _ in store.metrics()]
+    assert len(points) == len(set(points))
+    assert store.only().info.status == "FINISHED"
+
+
+def test_a_run_that_was_killed_and_is_taken_up_again(tmp_path, store):
+    story = Story(tmp_path)
+    story.write("begin", "first")
+    replay(tmp_path)
+    assert store.only().info.status == "KILLED"
+    with Reader(journal_file(tmp_path)) as reader:
+        follower = MLflowTracker().open(reader, 1)
+        story.write("second")
+        follower.follow()
+        assert store.only().info.status == "RUNNING"
+    story.write("end")
+    replay(tmp_path)
+    assert store.only().info.status == "FINISHED"
+    assert len(store.rows()) == 26
+
+
+def test_a_store_that_is_down_is_reported_once_and_completed_later(tmp_path, store, caplog):
+    path = journal_file(Story(tmp_path).whole())
+    store.down = True
+    with caplog.at_level(logging.WARNING), track(path, 1, [MLflowTracker(experiment="my runs")]):
+        pass
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 2
+    assert "MLflow takes nothing" in said[0]
+    assert f"combee track replay {tmp_path} --experiment 'my runs'" in said[1]
+    assert KEY not in caplog.text
+    with pytest.raises(ArgumentValueError, match="tracking_uri") as refused:
+        replay(tmp_path)
+    assert KEY not in str(refused.value)
+    store.down = False
+    replay(tmp_path, experiment="my runs")
+    assert len(store.rows()) == 26
+
+
+def test_a_journal_that_is_being_written_is_left_alone(tmp_path, store):
+    Story(tmp_path).write("begin")
+    holder = Journal(tmp_path)
+    try:
+        with pytest.raises(JournalHeldError):
+            replay(tmp_path)
+    finally:
+        holder.close()
+
+
+def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
+    Story(tmp_path, "first").whole()
+    Story(tmp_path, "second").whole()
+    assert len(replay(tmp_path)) == 2
+    sizes = [len([name for name in run.data.files if name.startswith("rollouts/")]) for run in store.runs.values()]
+    assert [run.info.name for run in store.runs.values()] == ["first", "second"]
+    assert sizes == [1, 1]
+
+
+def test_no_key_leaves(tmp_path, store):
+    specs = {"aggregator": {"name": f"api_key={KEY}"}}
+    Story(tmp_path, specs=specs).whole()
+    (where,) = replay(tmp_path, tracking_uri=f"https://me:{KEY}@mlflow.test")
+    assert KEY not in where
+    data = store.only().data
+    assert KEY not in repr((data.params, data.tags, data.metrics, store.rows()))
+    assert not any(KEY.encode() in content for content in data.files.values())
+
+
+def test_what_mlflow_would_cut_in_silence_says_so(tmp_path):
+    story = Story(tmp_path, specs={"operators": ["x" * 10_000], "odd@name=": "y"})
+    with Reader(journal_file(story.whole())) as reader:
+        found = params(reader.rows("SELECT * FROM run")[0])
+        assert len(found["strategy/operators"]) == MAX_PARAM
+        assert found["strategy/operators"].endswith(" …")
+        assert found["strategy/odd_name_"] == "y"
+        assert "Warning: validation is small" in description(reader, 1)
+
+
+def test_metrics_of_an_update_do_not_depend_on_what_came_later(tmp_path):
+    story = Story(tmp_path)
+    with Reader(journal_file(story.write("begin", "first"))) as reader:
+        event, effect = reader.rows("SELECT (SELECT max(id) FROM event), (SELECT max(id) FROM effect)")[0]
+        before = update_metrics(reader, 1, 0, event=event, effect=effect)
+        story.write("second", "end")
+        assert update_metrics(reader, 1, 0, event=event, effect=effect) == before
+        assert end_metrics(reader, 1)["heldout/n"] == 4
+    assert DESCRIPTION["simulated"]
+
+
+def test_mlflow_that_is_missing_is_named_before_the_run(monkeypatch):
+    monkeypatch.delitem(sys.modules, "mlflow")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDistributionError, match=r"combee-dspy\[mlflow\]"):
+        MLflowTracker().check()
+
+
+def test_a_real_store_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    story = Story(tmp_path / "run")
+    path = journal_file(story.whole())
+    with track(path, 1, [MLflowTracker(tracking_uri=uri)]):
+        pass
+    replay(story.folder, tracking_uri=uri)
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("combee_dspy").experiment_id
+    (run,) = client.search_runs([experiment])
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["total/calls"] == 28
+    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "val/best")] == [
+        (0, 0.5),
+        (1, 1),
+    ]
+    assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"prompts", "report.html", "rollouts"}

@@ -1,0 +1,307 @@
+"""The report says what queries say, on one page that loads nothing and runs nothing of anybody else's."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from importlib import resources
+
+import pytest
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking import candidates, costs, rollouts, runs, write_report
+from combee_dspy.tracking._learned import diffs, learned
+from combee_dspy.tracking.report import _facts
+from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
+
+
+class Page(html.parser.HTMLParser):
+    """A page's scripts, attributes and visible text, as a browser without scripts sees them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.html, self.scripts, self.attributes, self.texts, self._inside = text, [], [], [], ""
+        self.ids = set()
+        self.feed(text)
+        self.text = " ".join(" ".join(self.texts).split())
+
+    def handle_starttag(self, tag, attrs):
+        self._inside = tag
+        self.attributes += [(tag, *one) for one in attrs]
+        self.ids |= {value for name, value in attrs if name == "id"}
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.texts.append(data)
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+    @property
+    def policy(self):
+        return next(value for _, name, value in self.attributes if name == "content" and "default-src" in value)
+
+
+def page_of(place, run=None):
+    return Page(write_report(place, place / "report.html", run).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return Story(tmp_path_factory.mktemp("report")).whole()
+
+
+@pytest.fixture(scope="module")
+def page(place):
+    return page_of(place)
+
+
+def test_figures_are_those_of_the_queries(place, page):
+    data, (run,) = page.data, runs(place)
+    for name in ("rollouts", "updates", "calls", "tokens", "dollars", "seed_score", "best_score", "reason"):
+        assert data["run"][name] == run[name]
+    for name in ("before", "after", "difference", "low", "high", "n"):
+        assert data["heldout"][name] == run[f"heldout_{name}"]
+    assert data["costs"] == costs(place, by=("role", "model"))
+    assert sum(one["tokens"] for one in data["spent"]) == run["tokens"]
+    assert {(one["when"], one["role"]) for one in data["spent"]} == {
+        ("before", "task"), ("0", "task"), ("0", "proposer"), ("1", "task"), ("1", "proposer"), ("held-out", "task"),
+    }  # fmt: skip
+    assert [(one["id"], one["score"]) for one in data["candidates"]] == [
+        (one["candidate"][:8], one["score"]) for one in candidates(place)
+    ]
+    found = rollouts(place, limit=None)
+    assert data["all_rolls"] == len(found)
+    names = ("id", "score", "tokens", "purpose")
+    assert [[one[name] for name in names] for one in data["rolls"]] == [[one[name] for name in names] for one in found]
+
+
+def test_the_headline_needs_no_script(page):
+    assert "50 % → 75 % on held-out" in page.text.replace("\N{NO-BREAK SPACE}", " ")
+    shown = page.text.replace("\N{NO-BREAK SPACE}", " ")
+    assert "+25 points, interval -25 points to +75 points (90 %) , on 4 examples" in shown
+    assert "2 better, 1 worse" in shown
+    assert "1 epochs are done" in shown
+    assert "validation is small" in shown
+
+
+def test_each_line_names_the_update_it_came_from(page):
+    lines = {one["text"]: (one["step"], one["operator"], one["gain"]) for one in page.data["learned"]}
+    assert lines == {
+        "Answer.": (-1, "seed", None),
+        "Lessons learned:": (0, "insert", 0.25),
+        "- Round to two decimals.": (0, "insert", 0.25),
+        "- Name the unit.": (1, "few-shot-swap", 0.5),
+    }
+    assert "update 1 · few-shot-swap" in page.text
+    assert "+ - Name the unit." in page.text
+    assert "2 lines learned" in page.text
+
+
+def test_what_was_spent_when_a_candidate_was_validated(tmp_path, monkeypatch):
+    story = Story(tmp_path)
+    with Reader(journal_file(story.whole())) as reader:
+        known = [
+            {**one, "validated_at": at} for one, at in zip(_known(reader), (story.clock - 100, 0, 1e12), strict=True)
+        ]
+        found = _facts._candidates(reader, 1, known, created=0.0)
+    assert [one["rollouts"] for one in found] == [0, 0, 18]
+    assert [one["tokens"] for one in found] == [0, 0, 26 * 15 + 240]
+
+
+def _known(reader):
+    from combee_dspy.tracking._queries import candidates_of
+
+    return candidates_of(reader, 1)
+
+
+def test_a_scan_says_what_was_kept_and_where_the_rest_was_lost(page):
+    first, second = page.data["scans"]
+    assert (first["kept"], first["lost"], first["failed"]) == (1, 1, 1)
+    assert (second["kept"], second["lost"]) == (2, 0)
+    kept, lost_here, on_the_way, missing = 0, 1, 2, 3
+    assert [(one["name"], one["cells"]) for one in first["nodes"]] == [
+        ("1.1", [[0, kept], [1, lost_here]]),
+        ("1.2", [[0, kept], [1, on_the_way]]),
+        ("result", [[0, kept], [1, missing]]),
+    ]
+
+
+def test_sizes_have_their_reasons_and_the_law(page):
+    data = page.data
+    assert [(one["step"], one["size"]) for one in data["batches"]] == [(0, 2), (1, 4)]
+    assert [(one["size"], one["seconds"]) for one in data["delays"]] == [(2, 10.0), (4, 5.0)]
+    assert data["law"]["plateau"] == 12.4
+    assert "9 → 2: the budget leaves no more" in page.text
+    assert {"sizes", "law"} <= page.ids
+
+
+def test_a_chart_with_fewer_than_two_points_is_a_sentence(tmp_path):
+    story = Story(tmp_path)
+    page = page_of(story.write("begin"))
+    assert not {"search", "scan", "cost", "sizes", "law"} & page.ids
+    for said in ("One candidate has been validated", "No scan has run", "All of it went into one", "No minibatch has"):
+        assert said in page.text
+    page = page_of(story.write("first"))
+    assert "One minibatch, of 2 examples: the ladder." in page.text
+    assert "sizes" not in page.ids
+    assert "search" in page.ids
+
+
+def test_a_run_of_which_nothing_is_known_yet(tmp_path):
+    page = page_of(Story(tmp_path).write())
+    for said in (
+        "this run is not over",
+        "Nothing has been validated yet",
+        "There is no text yet",
+        "No rollout has ended",
+    ):
+        assert said in page.text
+
+
+def test_without_a_held_out_set_the_page_claims_nothing(tmp_path):
+    shown = page_of(Story(tmp_path).write("begin", "first", "second")).text.replace("\N{NO-BREAK SPACE}", " ")
+    assert "25 % → 100 % on validation" in shown
+    assert "they support no claim" in shown
+
+
+def test_simulated_models_are_called_so_wherever_they_stand(page, tmp_path):
+    assert page.text.count("openai/simulated (simulated)") == 4
+    assert "simulated models: supports no claim" in page.text
+    real = page_of(Story(tmp_path, simulated=False, models={"task": "openai/real"}).write("begin"))
+    assert "supports no claim about a model" not in real.text
+
+
+def test_texts_that_would_be_markup_are_text(page):
+    assert len(page.scripts) == 3
+    assert "alert(1)" not in "".join(page.scripts[1:])
+    assert "alert(1)" in page.scripts[0]
+    assert "</script><script>alert(1)</script><!--" in page.text
+    assert not [one for one in page.attributes if one[1].startswith("on")]
+    assert "\x1b" not in page.html
+
+
+def test_only_the_two_scripts_of_the_page_may_run_and_nothing_is_loaded(page):
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[1:]]
+    allowed = re.search("script-src ([^;]+);", page.policy).group(1)
+    assert allowed == " ".join(f"'sha256-{one}'" for one in digests)
+    assert page.policy.startswith("default-src 'none'")
+    assert not [one for one in page.attributes if one[1] in ("src", "srcset", "data")]
+    assert all(value.startswith("#") for _, name, value in page.attributes if name == "href")
+
+
+def test_neither_keys_nor_the_held_out_set_are_on_the_page(page):
+    assert KEY not in page.html
+    held = [one for one in page.data["rolls"] if one["purpose"] == "heldout"]
+    assert {one[name] for one in held for name in ("inputs", "prediction", "feedback")} == {""}
+    assert "heldout 0" not in page.html
+
+
+def test_a_long_run_shows_its_last_rollouts_and_says_so(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(_facts, "_MOST_ROLLOUTS", 5)
+    page = Page(write_report(place, tmp_path / "short.html").read_text(encoding="utf-8"))
+    assert len(page.data["rolls"]) == 5
+    assert "The last 5 of 26" in page.text
+    assert page.data["rolls"][-1]["id"] == rollouts(place, limit=None)[-1]["id"]
+
+
+def test_scores_that_are_no_shares_are_shown_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.tracking.journals.SCORES", {SEED: 12.5, CHILD: 40.0, SWAPPED: 80.0})
+    page = page_of(Story(tmp_path).write("begin", "first"))
+    assert "12.5 → 40 on validation" in page.text
+    assert "%" not in page.text.split("What it learned")[0]
+
+
+def test_one_of_several_runs_is_chosen_by_name(tmp_path):
+    Story(tmp_path, "first").whole()
+    Story(tmp_path, "second").write("begin")
+    assert page_of(tmp_path).data["run"]["name"] == "second"
+    assert page_of(tmp_path, "first").data["run"]["name"] == "first"
+    with pytest.raises(ArgumentValueError, match="no run of this journal"):
+        page_of(tmp_path, "third")
+
+
+def test_the_vendored_library_can_stand_in_a_page_and_has_its_licence():
+    folder = resources.files("combee_dspy.tracking.report")
+    library = folder.joinpath("plot.min.js").read_text(encoding="utf-8")
+    assert not re.search("</script|<!--", library, re.IGNORECASE)
+    licence = folder.joinpath("plot.min.js.LICENSE.txt").read_text(encoding="utf-8")
+    for owner in ("Observable, Inc.", "Mike Bostock", "Charles Karney", "Cynthia Brewer"):
+        assert owner in licence
+    version = re.search(r"Observable Plot (\S+)", licence).group(1)
+    assert f"@observablehq/plot@{version}" in folder.joinpath("README.md").read_text(encoding="utf-8")
+
+
+def candidate(name, parents, step, text, score=None, part="predict"):
+    return {
+        "candidate": name,
+        "parents": parents,
+        "step": step,
+        "operator": name,
+        "texts": {part: text},
+        "score": score,
+    }
+
+
+def test_a_line_of_a_merge_comes_from_the_first_of_both_lines_of_descent():
+    known = [
+        candidate("seed", [], -1, "a", 0.1), candidate("left", ["seed"], 0, "a\nb", 0.2),
+        candidate("other", ["seed"], 1, "a\nc", 0.9), candidate("right", ["seed"], 2, "a\nc", 0.4),
+        candidate("merge", ["left", "right"], 3, "a\nb\nc\nd", 0.5),
+    ]  # fmt: skip
+    found = {one["text"]: (one["step"], one["gain"]) for one in learned(known[-1], known)}
+    assert found["a"] == (-1, None)
+    assert found["b"] == (0, pytest.approx(0.1))
+    assert found["c"] == (2, pytest.approx(0.3))
+    assert found["d"] == (3, pytest.approx(0.1))
+
+
+def test_a_bullet_stays_itself_while_it_is_counted():
+    bullet = "[form-1] helpful={} harmful=0 :: Round."
+    known = [
+        candidate("seed", [], -1, "## FORMS"), candidate("one", ["seed"], 0, "## FORMS\n" + bullet.format(0)),
+        candidate("two", ["one"], 4, "## FORMS\n" + bullet.format(3)),
+    ]  # fmt: skip
+    heading, line = learned(known[-1], known)
+    assert (heading["heading"], line["heading"]) == (True, False)
+    assert (line["text"], line["step"]) == (bullet.format(3), 0)
+
+
+def test_demonstrations_and_descriptions_are_lines():
+    rows = [{"inputs": {"question": "2 + 2"}, "outputs": {"answer": "4"}}]
+    shown = json.dumps({"demonstrations": rows, "version": 1})
+    empty = json.dumps({"demonstrations": [], "version": 1})
+    assert diffs({"p::demonstrations": empty}, {"p::demonstrations": shown}) == {
+        "p::demonstrations": ["+ question: 2 + 2 ⇒ answer: 4"]
+    }
+    fields = json.dumps({"fields": {"answer": "a number"}, "version": 1})
+    assert diffs({}, {"p::fields": fields}) == {"p::fields": ["+ answer: a number"]}
+    assert diffs({"p": "same"}, {"p": "same"}) == {}
+
+
+@pytest.mark.chromium
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_a_browser_draws_every_chart_and_complains_of_nothing(place, tmp_path):
+    out = write_report(place, tmp_path / "report.html")
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000"]
+    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path}/profile", "--dump-dom", out.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)  # noqa: S603 - our own page
+    assert "CONSOLE" not in done.stderr
+    assert 'data-ready="yes"' in done.stdout
+    for chart in ("search", "scan", "cost", "sizes", "law"):
+        assert re.search(f'id="{chart}"[^>]*>(<figure|<svg)', done.stdout), chart
+    assert "26 of 26" in done.stdout
