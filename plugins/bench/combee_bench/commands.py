@@ -165,59 +165,48 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
 
 _DRAWN = ("combee_bench.speed", "combee_bench.compare", "combee_bench.scale")
 
-_COMPARABLE = """A method is called so many times faster than the first one only if it learned no
-less: the 95 % interval of its held-out score minus the first one's, paired over examples
-and seeds, must lie above -0.05. Otherwise the table says "not comparable", which may also
-mean that there is too little held-out to tell."""
+_COMPARABLE = """A method is called so many times faster than the first one only if it learned no less: the 95 %
+interval of its held-out score minus the first one's, paired over examples and seeds, must lie above -0.05.
+Otherwise it is "not comparable", which may also mean that there is too little held-out to tell."""
 
-_SPEED = f"""Without --lm no language model is involved: a service on this machine answers
-with seeded latencies, and seconds are its simulated seconds. Every method gets the
-same program, data, service and seed, and the defaults of its own constructor.
-The program reasons before it answers, 300 tokens; the model is right where it was taught
-and nowhere else, and a formula has up to three lessons. So nearly every lesson helps, serial
-dspy.GEPA accepts and validates nearly every child, and multiples over it are large. They are
-smallest where it skips most minibatches, as by what the ACE paper reports for DeepSeek-V3.1
-on Formula: --lessons formula --base-accuracy 0.675 --taught-accuracy 0.855. Show that beside it.
+_SPEED = f"""Without --lm no language model is involved: a service on this machine answers with seeded latencies, and
+seconds are its simulated seconds. Every method gets the same program, data, service and seed.
+
+The program reasons before it answers, 300 tokens; the model is right where it was taught and nowhere else, and a
+formula has up to three lessons. So nearly every lesson helps, serial dspy.GEPA accepts and validates nearly every
+child, and multiples over it are large. They are smallest where it skips most minibatches, as by what the ACE paper
+reports for DeepSeek-V3.1 on Formula: --lessons formula --base-accuracy 0.675 --taught-accuracy 0.855. Show both.
 
 \b
-    combee bench speed
     combee bench speed --path data/formula --heldout 136 --seeds 0-9 --json speed.json
     combee bench speed --methods gepa,combee-epoch --path data/formula --temperature 1
     combee bench speed --lm openai/my-model --api-base http://gpu:8000/v1
 
 {_COMPARABLE}
 
-What this machine computes counts in the seconds too, and counts for more the
-smaller --time-scale is: 1 costs as much time as it simulates, and is exact."""
+What this machine computes counts in the seconds too, and counts for more the smaller --time-scale is: 1 costs as
+much time as it simulates, and is exact."""
 
-_COMPARE = f"""Every method gets the same program, rows, budget in rollouts, seeds and endpoint.
-Without --lm a service on this machine answers, which is no language model; its
-seconds are simulated.
+_COMPARE = f"""Every method gets the same program, rows, budget in rollouts, seeds and endpoint. Without --lm a service
+on this machine answers, which is no language model; its seconds are simulated.
 
 \b
-    combee compare
     combee compare --methods gepa,ace,mipro,combee,combee-playbook --seeds 0-4
     combee compare --lm embedded --task route --methods gepa,combee --budget 120
     combee compare --lm openai/my-model --api-base http://gpu:8000/v1 --api-key-env MY_KEY
 
-{_COMPARABLE} ★ marks the Pareto-best: no other method has at least its held-out score
-for at most its cost."""
+{_COMPARABLE} ★ marks the Pareto-best: no other method has at least its held-out score for at most its cost."""
 
-_TUNE = """Plants invented facts in records and in lists of lessons, asks the model to
-learn and to merge, as a scan does, and reads off what it kept at each size:
-q(m). From that it predicts how many lessons survive a scan of --reflections
-records for each p (copies) and fan-in, and names the cheapest of the best.
+_TUNE = """Plants invented facts in records and in lists of lessons, asks the model to learn and to merge, as a scan
+does, and reads off what it kept at each size: q(m). From that it predicts how many lessons survive a scan of
+--reflections records for each p (copies) and fan-in, and names the cheapest of the best.
 
-\b
-    combee tune-scan
-    combee tune-scan --lm openai/my-model --reflections 120
+A model is asked (sizes × calls × 3) times. Facts that are planted are short and unlike each other; real lessons are
+neither, so take q(m) as an upper bound."""
 
-A model is asked (sizes × calls × 3) times. Facts that are planted are short and
-unlike each other; real lessons are neither, so take q(m) as an upper bound."""
-
-_CAPACITY = """No language model is involved. The client has default settings and is not told the number of
-slots. The exit code is 1 where a rollout failed, or where rollouts in flight after the warm-up are not within 10 %
-of the slots of a service that rejects."""
+_CAPACITY = """No language model is involved. The client is not told the number of slots. The exit code is 1 where a
+rollout failed, or where rollouts in flight after the warm-up are not within 10 % of the slots of a service that
+rejects."""
 
 _SWEEP = """No child is refused and no parent is chosen, so that what differs between two rows is the aggregator and the
 size, and nothing else. On the simulated service the planted lessons are known: "lessons kept" counts those in

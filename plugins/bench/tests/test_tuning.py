@@ -27,7 +27,7 @@ def drawn(law: Law, sizes: tuple[int, ...], copies: int = 1, calls: int = 20) ->
 
 
 def known(law: Law) -> Fit:
-    return Fit(law, (law, law), None)
+    return Fit(law, (law, law))
 
 
 @given(st.integers(1, 200), st.integers(1, 4), st.floats(0.1, 1), st.floats(1, 50), st.floats(1, 50))
@@ -52,8 +52,6 @@ def test_a_law_is_found_again_from_calls() -> None:
     assert fit.law.reads == pytest.approx(12, abs=1.5)
     low, high = fit.interval(32)
     assert low < law.q(32) < high < low + 0.2
-    assert fit.misfit is not None
-    assert fit.misfit > 0.01
 
 
 def test_a_limit_on_writing_is_told_from_one_on_reading_by_copies() -> None:
@@ -62,12 +60,6 @@ def test_a_limit_on_writing_is_told_from_one_on_reading_by_copies() -> None:
     fit = fit_law([*drawn(law, sizes), *drawn(law, sizes, copies=2)])
     assert fit.law.writes == pytest.approx(10, abs=1.5)
     assert fit.law.reads > 30
-
-
-def test_calls_that_contradict_the_law_say_so() -> None:
-    # Large calls keep everything, small ones half: no limit does that.
-    samples = [Sample(m, 1, kept) for m, kept in ((4, 2), (8, 4), (16, 8), (64, 64)) for _ in range(10)]
-    assert (fit_law(samples).misfit or 0.0) < 0.01
 
 
 def test_pooled_shares_have_intervals_and_no_law() -> None:

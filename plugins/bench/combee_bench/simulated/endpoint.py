@@ -117,7 +117,7 @@ class Endpoint:
     async def _complete(self, http: web.Request) -> web.Response:
         body = await http.read()
         arrived = asyncio.get_running_loop().time()
-        self._counters.arrived()
+        self._counters.note()
         try:
             request = parse_request(body)
             self._check_window(request)
@@ -131,7 +131,7 @@ class Endpoint:
         if reply.status is Status.RATE_LIMITED or self._config.time_scale == 0:
             # A refusal takes no slot; without waiting, no call holds one for any time.
             started = arrived
-            self._counters.started(self._in_flight + (reply.status is not Status.RATE_LIMITED), 0.0)
+            self._counters.note(in_flight=self._in_flight + (reply.status is not Status.RATE_LIMITED))
         else:
             started = await self._held(reply.seconds, arrived)
         gone = http.transport is None or http.transport.is_closing()
@@ -151,11 +151,11 @@ class Endpoint:
         else:
             turn = loop.create_future()
             self._queue.append(turn)
-            self._counters.waiting(len(self._queue))
+            self._counters.note(queued=len(self._queue))
             # Whoever frees a slot hands it over.
             await turn
             started = loop.time()
-        self._counters.started(self._in_flight, (started - arrived) / scale)
+        self._counters.note(in_flight=self._in_flight, queue_seconds=(started - arrived) / scale)
         try:
             await asyncio.sleep(started + seconds * scale - loop.time())
         finally:

@@ -66,11 +66,7 @@ class SimulatedService:
 
     @property
     def url(self) -> str:
-        """The root of the service, for example ``http://127.0.0.1:40123``.
-
-        Raises:
-            ServiceError: The service is not running.
-        """
+        """The root of the service, for example ``http://127.0.0.1:40123``, while it runs."""
         if self._running is None:
             raise ServiceError("the simulated service is not running. Use it in a with statement or call start().")
         return f"http://{_HOST}:{self._running.port}"
@@ -107,15 +103,11 @@ class SimulatedService:
         self.stop()
 
     def lm(self, **kwargs: Any) -> dspy.LM:
-        """Return a ``dspy.LM`` that calls this service and says that its temperature is 0.
+        """Return a ``dspy.LM`` that calls this service, at temperature 0 and without a cache unless told otherwise.
 
         Sets ``LITELLM_LOCAL_MODEL_COST_MAP`` where the environment does not:
         DSPy would otherwise ask a host outside for its list of models with the
         first call. The list in its package then serves every LM of the process.
-
-        Args:
-            **kwargs: Passed to ``dspy.LM``. ``cache`` is False unless given, since a cached call tells nothing
-                about the service. ``temperature`` above 0 makes it sample.
 
         Raises:
             ServiceError: The service is not running.
@@ -139,13 +131,7 @@ class SimulatedService:
         self._counters.reset()
 
     def resize(self, slots: int) -> None:
-        """Serve another number of calls at once from now on, as a shared service would. Thread-safe.
-
-        Calls that hold a slot keep it. The counters go on naming the slots of the start.
-
-        Raises:
-            ArgumentValueError: ``slots`` is below 1.
-        """
+        """Serve another number of calls at once from now on; those that hold a slot keep it. Thread-safe."""
         if slots < 1:
             raise ArgumentValueError("slots", slots, "must be at least 1", "A service without a slot answers nothing.")
         if self._running is not None:

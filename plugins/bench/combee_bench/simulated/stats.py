@@ -139,22 +139,14 @@ class Counters:
         self._lock = threading.Lock()
         self._now = _Counted()
 
-    def arrived(self) -> None:
-        """Note that a request came in."""
+    def note(self, *, queued: int = 0, in_flight: int = 0, queue_seconds: float = 0.0) -> None:
+        """Note how many calls wait or hold a slot now, and how long one waited; the first note starts the clock."""
         with self._lock:
-            if self._now.first is None:
-                self._now.first = time.monotonic()
-
-    def waiting(self, queued: int) -> None:
-        """Note how many calls wait for a slot now."""
-        with self._lock:
-            self._now.peak_queued = max(self._now.peak_queued, queued)
-
-    def started(self, in_flight: int, queue_seconds: float) -> None:
-        """Note that a call took a slot: how many hold one now, and how long it waited in simulated seconds."""
-        with self._lock:
-            self._now.peak_in_flight = max(self._now.peak_in_flight, in_flight)
-            self._now.queue_seconds += queue_seconds
+            now = self._now
+            now.first = time.monotonic() if now.first is None else now.first
+            now.peak_queued = max(now.peak_queued, queued)
+            now.peak_in_flight = max(now.peak_in_flight, in_flight)
+            now.queue_seconds += queue_seconds
 
     def ended(
         self, kind: Kind, status: Status, tokens: tuple[int, int], seconds: float, record: CallRecord | None = None

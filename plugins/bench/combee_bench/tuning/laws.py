@@ -53,7 +53,7 @@ class Law:
     limits: what is kept grows with the input up to c, then stays. Copies raise
     the odds of being read, not of being written.
 
-    The form is an assumption; :attr:`Fit.misfit` says whether the calls that were measured contradict it.
+    The form is an assumption: compare what it gives with :func:`pooled`, which assumes none.
 
     Attributes:
         rate: Probability below the limits, 0 to 1.
@@ -86,13 +86,10 @@ class Fit:
     Attributes:
         law: The likeliest law. A limit above all sizes that were measured is reported as the largest of them.
         replicates: Laws fitted to bootstrap samples of the calls, for intervals.
-        misfit: p-value of the deviance from the best law that has a q for each size of its own; below 0.01 the
-            law's form is contradicted. ``None`` with too few sizes to tell.
     """
 
     law: Law
     replicates: tuple[Law, ...]
-    misfit: float | None
 
     def interval(self, items: int, copies: int = 1) -> tuple[float, float]:
         """Return the 95 % interval of q at a size."""
@@ -139,7 +136,7 @@ def fit_law(samples: Sequence[Sample], *, replicates: int = _REPLICATES, seed: i
     generator = np.random.default_rng(derive_seed(seed, "retention", "bootstrap"))
     drawn = (generator.binomial(draws.astype(int), q).astype(float) for _ in range(replicates))
     laws = tuple(_likeliest(tuple(sizes), one, draws, near=law) for one in drawn)
-    return Fit(law, laws, _misfit(sizes, law, dispersion))
+    return Fit(law, laws)
 
 
 def _likeliest(places: Sequence[tuple[int, int]], kept: Floats, total: Floats, near: Law | None = None) -> Law:
@@ -179,10 +176,6 @@ def _point(law: Law, separate: bool) -> list[float]:
     return [law.rate, math.log(max(law.reads, 1.0)), *([math.log(max(law.writes, 1.0))] * separate)]
 
 
-def _parameters(sizes: Sizes) -> int:
-    return 3 if any(copies > 1 for _, copies in sizes) else 2
-
-
 def _dispersion(sizes: Sizes, law: Law) -> float:
     """Return Pearson's ratio of the variance between calls to that of independent draws, at least 1."""
     pearson, telling = 0.0, 0
@@ -193,23 +186,8 @@ def _dispersion(sizes: Sizes, law: Law) -> float:
         if variance > _TELLING:
             pearson += sum((kept - mean) ** 2 / variance for kept in calls)
             telling += len(calls)
-    free = telling - _parameters(sizes)
+    free = telling - (3 if any(copies > 1 for _, copies in sizes) else 2)
     return max(1.0, pearson / free) if free > 0 else 1.0
-
-
-def _misfit(sizes: Sizes, law: Law, dispersion: float) -> float | None:
-    from scipy.stats import chi2
-
-    free = len(sizes) - _parameters(sizes)
-    if free < 1:
-        return None
-    deviance = 0.0
-    for (items, copies), calls in sizes.items():
-        total = items * len(calls)
-        q = min(max(law.q(items, copies), _EDGE), 1.0 - _EDGE)
-        for own, likely in ((sum(calls) / total, q), (1.0 - sum(calls) / total, 1.0 - q)):
-            deviance += 2 * total * own * math.log(own / likely) if own > 0 else 0.0
-    return float(chi2.sf(max(0.0, deviance) / dispersion, free))
 
 
 def pooled(samples: Sequence[Sample]) -> dict[tuple[int, int], tuple[int, int, float, float]]:
