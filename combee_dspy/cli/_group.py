@@ -37,7 +37,8 @@ def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
     if debug:
         sys.stderr.write(scrub("".join(traceback.format_exception(error))))
     else:
-        text = str(error) if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        named = error if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}"
+        text = "interrupted" if isinstance(error, KeyboardInterrupt) else str(named)
         sys.stderr.write(f"error: {plain(scrub(of + text), _LINE)}\n")
     if isinstance(error, KeyboardInterrupt):
         return 130
