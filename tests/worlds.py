@@ -121,7 +121,9 @@ class World:
         heldout: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """Compile with LMs of this world."""
+        """Compile with LMs of this world; ``validation`` is the size of the valset, its options go by another name."""
+        if "validation_options" in kwargs:
+            kwargs["validation"] = kwargs.pop("validation_options")
         with dspy.context(lm=self.task_lm, adapter=dspy.ChatAdapter()):
             return self.combee(**kwargs).compile(
                 dspy.Predict("question -> answer") if student is None else student,

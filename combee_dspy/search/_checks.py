@@ -12,7 +12,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, SplitO
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.search._candidates import Row, Split, Splits
 
-__all__ = ["check_metric", "check_splits", "check_student"]
+__all__ = ["check_metric", "check_rows", "check_splits", "check_student"]
 
 
 def check_metric(metric: object) -> None:
@@ -96,9 +96,18 @@ def check_splits(trainset: object, valset: object, heldout: object, anchors: obj
     return Splits(train, validation, held, digests, tuple(warnings))
 
 
-def _rows(argument: str, value: Any, split: Split) -> tuple[Row, ...]:
-    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+def check_rows(argument: str, value: object) -> None:
+    """Check that something is a list.
+
+    Raises:
+        ArgumentTypeError: It is not.
+    """
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__") or not hasattr(value, "__len__"):
         raise ArgumentTypeError(argument, value, "is no list of dspy.Example", "Give a list of dspy.Example.")
+
+
+def _rows(argument: str, value: Any, split: Split) -> tuple[Row, ...]:
+    check_rows(argument, value)
     return tuple(_row(f"{argument}[{index}]", index, example, split) for index, example in enumerate(value))
 
 

@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 
 import dspy
 
+from combee_dspy._private import flex_sources
+from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Cache, Journal
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._checks import check_splits, check_student
+from combee_dspy.search._checks import check_rows, check_splits, check_student
 from combee_dspy.search._describe import describe, identity, result_of
 from combee_dspy.search._run import Run, Shared
 from combee_dspy.tracking import default_trackers, track
@@ -48,11 +51,14 @@ def make_compilation(
     """
     check_student(student, 1)
     check_student(student, len(settings.artifact.components(student)))
-    if heldout is not None and not isinstance(heldout, Heldout) and len(heldout):
-        heldout = Heldout(heldout)
-    rows = heldout.rows if isinstance(heldout, Heldout) else None
-    splits = check_splits(trainset, valset, rows, settings.guards.anchors)
-    return Compilation(settings, student, splits, heldout if rows is not None else None, name, number)
+    if heldout is not None and not isinstance(heldout, Heldout):
+        check_rows("heldout", heldout)
+        heldout = Heldout(tuple(heldout)) if len(tuple(heldout)) else None
+    splits = check_splits(trainset, valset, heldout.rows if heldout else None, settings.guards.anchors)
+    if settings.keeps == "trunk" and isinstance(settings.artifact, Instruction) and flex_sources(student):
+        problem = "has dspy.Flex parts, whose code no trunk can grow"
+        raise ArgumentValueError("student", type(student).__name__, problem, "Give Search(keep='pareto').")
+    return Compilation(settings, student, splits, heldout, name, number)
 
 
 def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 from collections.abc import Mapping, Sequence
 
-from combee_dspy.evaluation import Heldout, HeldoutPin, PairedDifference, Receipt, check_unread, heldout_identity, pin
+from combee_dspy.evaluation import (
+    Heldout,
+    HeldoutPin,
+    PairedDifference,
+    Receipt,
+    check_unmoved,
+    check_unread,
+    heldout_identity,
+    pin,
+)
 from combee_dspy.journal import Reader, RunLog
 from combee_dspy.search._candidates import Candidate, Row, Splits
 from combee_dspy.search._effects import VALIDATION, Effects, Place
+
+logger = logging.getLogger("combee_dspy")
 
 __all__ = ["HeldoutReading", "earlier_receipts", "note_unheld"]
 
@@ -20,11 +32,16 @@ def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
     return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
 
 
-def note_unheld(splits: Splits, metric: str, log: RunLog) -> None:
-    """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out."""
+def note_unheld(splits: Splits, metric: str, log: RunLog, receipts: Sequence[tuple[int, Receipt]]) -> None:
+    """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out.
+
+    Raises:
+        HeldoutMovedError: It would learn from what its study has read.
+    """
+    train, validation = [row.hash for row in splits.train], [row.hash for row in splits.validation]
+    identity = heldout_identity([], metric, train=train, validation=validation)
+    check_unmoved([receipt for run, receipt in receipts if run != log.number], identity)
     if not log.resumed:
-        train, validation = [row.hash for row in splits.train], [row.hash for row in splits.validation]
-        identity = heldout_identity([], metric, train=train, validation=validation)
         log.emit("receipt", Receipt("pinned", f"run {log.number}", _now(), identity).to_dict())
 
 
@@ -61,6 +78,7 @@ class HeldoutReading:
             validation=[row.hash for row in splits.validation],
         )  # fmt: skip
         self.pin: HeldoutPin = pin(heldout, identity, others)
+        logger.info(self.pin.summary())
         self._keep(self.pin.pinned(self._run, _now()))
 
     async def read(

@@ -119,7 +119,7 @@ class Run:
         self.reading = None
         if task.heldout is None:
             # What this run learns from, no later run of the study may hold out.
-            note_unheld(splits, self.metric_print, log)
+            note_unheld(splits, self.metric_print, log, receipts)
         else:
             self.reading = HeldoutReading(task.heldout, splits, self.metric_print, self.effects, receipts)
 
@@ -309,7 +309,7 @@ class Run:
 
     def _report(self, loop: Loop, chosen: Member, held: Any, receipt: Any) -> CombeeReport:
         settings, splits = self.task.settings, self.task.splits
-        warnings = [*splits.warnings, *(self.reading.pin.warnings if self.reading is not None else ())]
+        warnings = [*splits.warnings, *(receipt.warnings if receipt is not None else ())]
         return CombeeReport(
             reason=loop.reason,
             seed_score=self.pool.members[0].mean,
