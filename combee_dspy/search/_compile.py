@@ -70,7 +70,8 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     result: list[T] = []
     failed: list[BaseException] = []
     tasks: list[asyncio.Task[Any]] = []
-    begun = threading.Event()
+    # Not Thread.join: interrupted once, it takes the thread for dead (CPython 3.11).
+    begun, ended = threading.Event(), threading.Event()
 
     async def noted() -> T:
         tasks.extend(filter(None, [asyncio.current_task()]))
@@ -82,16 +83,18 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             result.append(asyncio.run(noted()))
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             failed.append(error)
+        finally:
+            ended.set()
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True)
     thread.start()
     try:
-        thread.join()
+        ended.wait()
     except BaseException:
         begun.wait()
         with suppress(RuntimeError):  # the loop has ended meanwhile
             tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
-        thread.join()
+        ended.wait()
         raise
     if failed:
         raise failed[0]
