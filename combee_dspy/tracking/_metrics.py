@@ -37,11 +37,9 @@ def params(row: Mapping[str, Any]) -> dict[str, str]:
     groups = {"specs": "strategy", "models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
     found = {"run/name": row["name"], "run/seed": str(row["seed"])}
     for name, value in about.items():
-        group = groups.get(name)
-        inside = {name: value} if group is None else dict(value)
-        for key, one in inside.items():
+        for key, one in (value if name in groups else {name: value}).items():
             text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
-            found[f"{group or 'run'}/{_named(key)}"] = text
+            found[f"{groups.get(name, 'run')}/{_named(key)}"] = text
     return {name: cut(text, MAX_PARAM) for name, text in found.items()}
 
 

@@ -65,7 +65,7 @@ class MLflowTracker(Tracker):
 
     def open(self, reader: Reader, run: int) -> Follower:
         """Return who records one run. Nothing is asked of MLflow yet."""
-        return Shipper(reader, run, **self.params())
+        return Shipper(self, reader, run)
 
 
 def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: str | None = None) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
     # To hold the journal is to know that no run goes on, and that nobody else replays it.
     with closing(Journal(path.parent)), Reader(path) as reader:
         for row in reader.rows("SELECT id FROM run ORDER BY id"):
-            shipper = Shipper(reader, row["id"], **tracker.params())
+            shipper = Shipper(tracker, reader, row["id"])
             try:
                 shipper.ship(over=True)
             except (MlflowException, OSError) as error:

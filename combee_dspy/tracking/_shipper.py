@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._base import Follower
@@ -20,6 +20,9 @@ from combee_dspy.tracking._metrics import description, end_metrics, params, upda
 from combee_dspy.tracking._queries import candidates_of
 from combee_dspy.tracking._sql import ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
+
+if TYPE_CHECKING:
+    from combee_dspy.tracking._mlflow import MLflowTracker
 
 __all__ = ["Shipper"]
 
@@ -62,26 +65,13 @@ class Shipper(Follower):
     of their rows, metrics the time of their events.
 
     Args:
+        tracker: Where to.
         reader: Borrowed.
         run: The run's id.
-        experiment: See :class:`combee_dspy.tracking.MLflowTracker`, also of the others.
-        tracking_uri: The store.
-        run_name: The MLflow run's name.
-        parent: An MLflow run's id.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        run: int,
-        *,
-        experiment: str,
-        tracking_uri: str | None,
-        run_name: str | None,
-        parent: str | None,
-    ) -> None:
-        self._reader, self._run = reader, run
-        self._experiment, self._store, self._name, self._parent = experiment, tracking_uri, run_name, parent
+    def __init__(self, tracker: MLflowTracker, reader: Reader, run: int) -> None:
+        self._tracker, self._reader, self._run = tracker, reader, run
         self._clean = cleaner()
         self._client: Any = None
         self._id = ""
@@ -89,7 +79,7 @@ class Shipper(Follower):
         self._pending: _Cursor | None = None
         self._again = 0.0
         self._failing = self._complete = False
-        self.uri = self._clean(tracking_uri or "")
+        self.uri = self._clean(tracker.tracking_uri or "")
 
     def follow(self) -> None:
         """Tell of the updates that have ended since, and of the run's end."""
@@ -112,7 +102,7 @@ class Shipper(Follower):
         """Say how to complete what is not complete."""
         if not self._complete:
             given = f" --tracking-uri {shlex.quote(self.uri)}" if self.uri else ""
-            given += f" --experiment {shlex.quote(self._experiment)}"
+            given += f" --experiment {shlex.quote(self._tracker.experiment)}"
             where = shlex.quote(str(self._reader.path.parent))
             _logger.warning("MLflow has not got all of the run. With a log_dir: combee track replay %s%s", where, given)
 
@@ -142,8 +132,7 @@ class Shipper(Follower):
     def _pin(self, over: bool) -> _Cursor | None:
         """Say in the run's tags what is told next; ``None`` where there is nothing to tell."""
         sql = "SELECT count(*) FROM event WHERE run = ? AND id > ? AND kind = 'update'"
-        updates = self._one(sql, self._cursor.event)
-        if not updates and not over:
+        if not over and not self._one(sql, self._cursor.event):
             return None
         # Events first: the effects that they rest on are then there as well.
         event = self._one("SELECT coalesce(max(id), 0) FROM event WHERE run = ?")
@@ -163,19 +152,18 @@ class Shipper(Follower):
         row = self._reader.rows("SELECT * FROM run WHERE id = ?", (self._run,))[0]
         known = json.dumps([row[name] for name in ("name", "created", "seed", "identity")])
         identity = hashlib.sha256(known.encode()).hexdigest()[:32]
-        client = mlflow.MlflowClient(tracking_uri=self._store)
-        home = client.get_experiment_by_name(self._experiment)
-        experiment = client.create_experiment(self._experiment) if home is None else home.experiment_id
+        client = mlflow.MlflowClient(tracking_uri=self._tracker.tracking_uri)
+        home = client.get_experiment_by_name(self._tracker.experiment)
+        experiment = client.create_experiment(self._tracker.experiment) if home is None else home.experiment_id
         found = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
         if found:
             tags, self._id = found[0].data.tags, found[0].info.run_id
             if found[0].info.status != "RUNNING" and row["state"] == "running":
                 client.update_run(self._id, status="RUNNING")
         else:
-            tags = {_RUN: identity, "mlflow.source.name": "combee_dspy", "mlflow.source.type": "LOCAL"}
-            if self._parent is not None:
-                tags["mlflow.parentRunId"] = self._parent
-            name = self._clean(self._name or row["name"])
+            nested = {"mlflow.parentRunId": self._tracker.parent} if self._tracker.parent else {}
+            tags = {_RUN: identity, "mlflow.source.name": "combee_dspy", "mlflow.source.type": "LOCAL", **nested}
+            name = self._clean(self._tracker.run_name or row["name"])
             self._id = client.create_run(experiment, round(row["created"] * 1000), tags, name).info.run_id
         if _CURSOR in tags:
             self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
@@ -184,11 +172,11 @@ class Shipper(Follower):
                 # Its end was pinned, and it has been taken up again since: that was not its end.
                 self._pending = replace(self._pending, ended=0.0)
         else:
-            decided = [mlflow.entities.Param(*one) for one in clean_values(params(row), self._clean).items()]
+            decided = [mlflow.entities.Param(*one) for one in clean_values(params(dict(row)), self._clean).items()]
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
             client.log_batch(self._id, params=decided, tags=[begun])
         self._client = client
-        self.uri = self._clean(self._store or mlflow.get_tracking_uri())
+        self.uri = self._clean(self._tracker.tracking_uri or mlflow.get_tracking_uri())
         if self.uri.startswith(("http://", "https://")):
             self.where = f"{self.uri}/#/experiments/{experiment}/runs/{self._id}"
         else:
@@ -204,10 +192,8 @@ class Shipper(Follower):
         import pyarrow.parquet
 
         bounds = (self._run, self._cursor.effect, pinned.effect)
-        rows = [
-            dict(row)
-            for row in self._reader.rows(f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id", bounds)
-        ]
+        sql = f"{ROLLOUT} AND e.run = ? AND e.id > ? AND e.id <= ? ORDER BY e.id"
+        rows = [dict(row) for row in self._reader.rows(sql, bounds)]
         if not rows:
             return
         schema = pyarrow.schema([(name, _type(pyarrow, name)) for name in rows[0]])

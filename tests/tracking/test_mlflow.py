@@ -14,8 +14,8 @@ import pytest
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts, track
-from combee_dspy.tracking._metrics import MAX_PARAM, description, end_metrics, params, update_metrics
-from tests.tracking.journals import DESCRIPTION, KEY, SWAPPED, TEXTS, Story
+from combee_dspy.tracking._metrics import MAX_PARAM, description, params
+from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story
 
 mlflow = pytest.importorskip("mlflow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -280,17 +280,6 @@ def test_what_mlflow_would_cut_in_silence_says_so(tmp_path):
         assert found["strategy/operators"].endswith(" …")
         assert found["strategy/odd_name_"] == "y"
         assert "Warning: validation is small" in description(reader, 1)
-
-
-def test_metrics_of_an_update_do_not_depend_on_what_came_later(tmp_path):
-    story = Story(tmp_path)
-    with Reader(journal_file(story.write("begin", "first"))) as reader:
-        event, effect = reader.rows("SELECT (SELECT max(id) FROM event), (SELECT max(id) FROM effect)")[0]
-        before = update_metrics(reader, 1, 0, event=event, effect=effect)
-        story.write("second", "end")
-        assert update_metrics(reader, 1, 0, event=event, effect=effect) == before
-        assert end_metrics(reader, 1)["heldout/n"] == 4
-    assert DESCRIPTION["simulated"]
 
 
 def test_mlflow_that_is_missing_is_named_before_the_run(monkeypatch):

@@ -82,17 +82,6 @@ def test_a_terminal_has_a_panel_that_goes(tmp_path):
     display.close()
 
 
-def test_what_is_in_flight_is_averaged_over_the_last_seconds(tmp_path):
-    story = Story(tmp_path)
-    screen = Screen(story.write("begin"), now=BEGAN)
-    display = screen.display()
-    screen.now = story.clock + 1
-    # Four rollouts of half a second in the last five: less than one at a time.
-    assert display._flying() == "about 0"
-    display._recent = [(screen.now - 5, screen.now)] * 7
-    assert display._flying() == "about 7"
-
-
 def test_only_one_of_several_has_the_panel(tmp_path):
     place = Story(tmp_path, "first").write("begin")
     Story(tmp_path, "second").write("begin")

@@ -34,7 +34,6 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     chosen = _chosen(known)
     total = costs_of(reader, run, ())[0]
     spent = _spent(reader, run)
-    batches, delays, law = _batches(events, about)
     scores = [one["score"] for one in known if one["score"] is not None]
     heldout = _heldout(row, events)
     return {
@@ -58,9 +57,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
         "costs": costs_of(reader, run, ("role", "model")),
-        "batches": batches,
-        "delays": delays,
-        "law": law,
+        **_batches(events, about),
         **_rollouts(reader, run),
     }
 
@@ -75,9 +72,9 @@ def _chosen(known: Sequence[_Row]) -> _Row:
 def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
     if not row["heldout_n"]:
         return {}
-    reading = next((one["difference"] for one in events if one["kind"] == "receipt" and one.get("difference")), {})
+    readings = [one["difference"] for one in events if one["kind"] == "receipt" and one.get("difference")]
     figures = {name: row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")}
-    return {**figures, "confidence": reading.get("confidence")}
+    return {**figures, "confidence": readings[0].get("confidence") if readings else None}
 
 
 def _flips(reader: Reader, run: int, before: str, after: str) -> dict[str, Any]:
@@ -172,36 +169,29 @@ def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
     ]
 
 
-def _batches(events: Sequence[_Row], about: _Row) -> tuple[list[_Row], list[_Row], _Row | None]:
+def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
     """Return the sizes, the seconds that an epoch would take at each as its update measured, and the last law."""
-    sizes = [
-        {name: one[name] for name in ("step", "size", "reason", "clamps", "fit")}
-        for one in events
-        if one["kind"] == "batch"
-    ]
+    sizes = [one for one in events if one["kind"] == "batch"]
+    ran = [one for one in events if one["kind"] == "update" and one["rows"] and not one.get("skipped")]
     rows = about.get("sizes", {}).get("train", 0)
-    delays = [
-        {"size": one["rows"], "seconds": one["seconds"] * rows / one["rows"]}
-        for one in events
-        if one["kind"] == "update" and one["rows"] and not one.get("skipped")
-    ]
-    fits = [one.pop("fit") for one in sizes]
-    return sizes, delays, next((fit for fit in reversed(fits) if fit is not None), None)
+    return {
+        "batches": [{name: one[name] for name in ("step", "size", "reason", "clamps")} for one in sizes],
+        "delays": [{"size": one["rows"], "seconds": one["seconds"] * rows / one["rows"]} for one in ran],
+        "law": next((one["fit"] for one in reversed(sizes) if one["fit"] is not None), None),
+    }
 
 
 def _rollouts(reader: Reader, run: int) -> dict[str, Any]:
     count = reader.rows("SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout'", (run,))[0][0]
-    names = ("id", "step", "purpose", "score", "tokens", "seconds")
-    rows = reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS))
-    rolls = [
-        {
-            **{name: row[name] for name in names},
-            "candidate": row["candidate"][:8],
-            **{name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in ("inputs", "prediction", "feedback", "error")},
-        }
-        for row in reversed(rows)
-    ]
-    return {"rolls": rolls, "all_rolls": count}
+    figures, texts = (
+        ("id", "step", "purpose", "score", "tokens", "seconds"),
+        ("inputs", "prediction", "feedback", "error"),
+    )
+    rolls = []
+    for row in reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS)):
+        shown = {name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in texts}
+        rolls.append({**{name: row[name] for name in figures}, **shown, "candidate": row["candidate"][:8]})
+    return {"rolls": rolls[::-1], "all_rolls": count}
 
 
 def _flat(text: str | None) -> str:
