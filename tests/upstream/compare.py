@@ -1,0 +1,98 @@
+"""DSPy's own tests of ``dspy.GEPA``: as they are, and with ``Combee`` in its place.
+
+    .venv/bin/python tests/upstream/compare.py PATH [arguments of pytest]
+
+PATH is a checkout of DSPy's repository at the version that is installed: its distribution holds no tests of GEPA.
+The tests run three times: with ``dspy.GEPA``, with ``Combee`` by its defaults, and with a ``Combee`` that
+is matched to GEPA, which has DSPy's own proposer and gepa's minibatches.
+
+Ends with 1 where ``dspy.GEPA`` passes a test that ``Combee`` fails, and nothing below says why.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+FILES = ("tests/teleprompt/test_gepa*.py", "tests/flex/test_flex_gepa*.py")
+RUNS = {"dspy.GEPA": [], "Combee": ["-p", "in_place_of_gepa"], "matched": ["-p", "in_place_of_gepa", "--matched"]}
+
+# What differs by default alone: the reflection LM of these tests answers DSPy's own prompts and no others.
+BY_DEFAULT = {
+    "test_basic_workflow[False]": "replays a recording of DSPy's proposer, prompt by prompt",
+    "test_component_selector_string_all": "answers in the field of DSPy's proposer",
+    "test_workflow_with_custom_instruction_proposer_and_component_selector": (
+        "replays a recording in which a minibatch holds one of the two examples twice; ours repeat none"
+    ),
+}
+# What is meant to differ.
+ALWAYS = {
+    "test_basic_workflow[True]": "as test_basic_workflow[False]; counts mlflow.start_run, where we use MlflowClient",
+    "test_gepa_compaction_on_a_react_program_and_custom_proposers_see_the_context_string": (
+        "counts proposals that a budget pays for; ours pays for each rollout once, and so for more of them"
+    ),
+    "test_gepa_default_proposer_on_a_text_program": "reads DSPy's prompt, and the log line of gepa's loop",
+    "test_gepa_flex_module_requires_trainset": "wants an AssertionError, where ours is a ValueError",
+    "test_gepa_plain_module_requires_trainset": "wants an AssertionError, where ours is a ValueError",
+    "test_gepa_seed_mixes_code_and_instruction_components": "listens at gepa.optimize, which we do not call",
+}
+
+
+def outcomes(checkout: Path, options: list[str]) -> dict[str, str]:
+    """Run the tests; return what became of each."""
+    files = [str(path.relative_to(checkout)) for pattern in FILES for path in sorted(checkout.glob(pattern))]
+    if not files:
+        sys.exit(f"There is no {' and no '.join(FILES)} in {checkout}.")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        # -P: the checkout's tests are wanted, and not the checkout's dspy; which is there by the time they are read.
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "dspy", "-p", "no:cacheprovider"]
+        where = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        subprocess.run(  # noqa: S603 - this Python, with what the user gave
+            [*command, f"--junitxml={report}", *options, *files],
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, where))},
+            stdout=sys.stderr,
+            check=False,
+        )
+        if not report.exists():
+            sys.exit("pytest did not get as far as a report.")
+        cases = ElementTree.parse(report).iter("testcase")  # noqa: S314 - written by the pytest above
+        return {f"{case.get('classname')}::{case.get('name')}": outcome(case) for case in cases}
+
+
+def outcome(case: ElementTree.Element) -> str:
+    return next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    checkout = Path(sys.argv[1]).resolve()
+    found = {name: outcomes(checkout, [*options, *sys.argv[2:]]) for name, options in RUNS.items()}
+    unexplained = 0
+    say(*RUNS, "test")
+    for test, before in found["dspy.GEPA"].items():
+        ours, matched = (found[name].get(test, "not run") for name in ("Combee", "matched"))
+        always = ALWAYS.get(test.rpartition("::")[2], "")
+        why = always or BY_DEFAULT.get(test.rpartition("::")[2], "")
+        explained = (ours == "passed" or why) and (matched == "passed" or always)
+        unexplained += before == "passed" and not explained
+        said = "" if ours == matched == before else why if explained else "WHY?"
+        say(before, ours, matched, test, said)
+    totals = [f"{name} {sum(one == 'passed' for one in run.values())} of {len(run)}" for name, run in found.items()]
+    sys.stdout.write(f"passed: {', '.join(totals)}; {unexplained} differ without a reason\n")
+    return int(unexplained > 0)
+
+
+def say(*columns: str) -> None:
+    *results, test, why = (*columns, "")[:5]
+    sys.stdout.write("".join(f"{one:10}" for one in results) + f"{test}{why and ': ' + why}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
