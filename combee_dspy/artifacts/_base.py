@@ -13,8 +13,6 @@ from combee_dspy.aggregators import Aggregator
 from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.strategies import Strategy, StrategyContext
 
-__all__ = ["Artifact", "Trajectory"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast, get_args
 
 import dspy
 
-from combee_dspy.aggregators import even_runs
-from combee_dspy.aggregators._base import arrived, together
-from combee_dspy.artifacts._book import Book
-from combee_dspy.artifacts._deltas import Delta
+from combee_dspy.aggregators import arrived, even_runs, together
+from combee_dspy.artifacts._book import Book, render
+from combee_dspy.artifacts._deltas import Delta, Op
 from combee_dspy.artifacts._prompts import CurateInsights
-from combee_dspy.artifacts._reading import read_deltas
-from combee_dspy.artifacts._reflecting import insight_of
-from combee_dspy.artifacts._text import render
-from combee_dspy.records import FailedCall, Lesson, NodeOutput, Reflection
+from combee_dspy.artifacts._reflecting import MOST_CHARACTERS, NOTED, insight_of
+from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext
-
-__all__ = ["Curated", "curated"]
 
 # An insight may ask for more than one operation, and what stands in the playbook for some besides.
 _SPARE = 4
 # The signature's own text, its output schema and the adapter's frame, rounded up.
 _PROMPT_TOKENS = 1_000
+_OPS: tuple[str, ...] = get_args(Op)
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Curated:
-    """What the curators of a minibatch asked for.
-
-    Attributes:
-        deltas: Of all calls, in the order of shards and calls.
-        lessons: The same as lines, each once, with the trajectories that it came from.
-        nodes: What each call returned, and their join.
-    """
-
-    deltas: tuple[Delta, ...] = ()
-    lessons: tuple[Lesson, ...] = ()
-    nodes: tuple[NodeOutput, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """One call's answer, the positions of the insights that it read, and the most operations it was asked for."""
 
     sources: tuple[int, ...]
@@ -59,7 +41,7 @@ async def curated(
     *,
     max_tokens: int,
     call_tokens: int | None,
-) -> Curated:
+) -> Lessons:
     """Ask about each shard as soon as its own reflections are there.
 
     A shard without insights costs no call; one too long for a call is read by several. A call that fails
@@ -72,6 +54,10 @@ async def curated(
         context: The way to the LM; its notes are what the program is told besides the playbook.
         max_tokens: Estimated tokens that curators see of the playbook.
         call_tokens: Estimated tokens that one call may take; ``None`` for no limit.
+
+    Returns:
+        The deltas of all calls in the order of shards and calls; the same as lines, each once, with the
+        trajectories that it came from; and what each call returned, and their join.
     """
     shown, _ = render(book, max_tokens)
 
@@ -104,7 +90,7 @@ async def curated(
     return _joined([call for shard in asked for call in shard], context)
 
 
-def _joined(calls: Sequence[_Call], context: StrategyContext) -> Curated:
+def _joined(calls: Sequence[_Call], context: StrategyContext) -> Lessons:
     deltas: list[Delta] = []
     sources: dict[str, set[int]] = {}
     level: list[NodeOutput] = []
@@ -122,13 +108,72 @@ def _joined(calls: Sequence[_Call], context: StrategyContext) -> Curated:
             sources.setdefault(line, set()).update(call.sources)
         level.append(NodeOutput(1, node, call.sources, lines))
     if not level:
-        return Curated()
+        return Lessons(context.component)
     every = tuple(sorted({source for node in level for source in node.sources}))
     lessons = tuple(Lesson(line, tuple(sorted(found))) for line, found in sources.items())
-    return Curated(tuple(deltas), lessons, (*level, NodeOutput(2, 0, every, tuple(sources))))
+    nodes = (*level, NodeOutput(2, 0, every, tuple(sources)))
+    return Lessons(context.component, lessons, nodes=nodes, deltas=tuple(delta.to_json() for delta in deltas))
 
 
 def _line(delta: Delta) -> str:
     if delta.op == "ADD":
         return delta.content
     return f"{delta.op} {', '.join(delta.ids)}{': ' if delta.content else ''}{delta.content}"
+
+
+def read_deltas(answer: object, most: int) -> tuple[list[Delta], list[str]]:
+    """Return the deltas in a curator's answer, in its order, and what cannot be used and why, one sentence each.
+
+    An operation names its kind ``op`` or ``type`` and its bullets ``ids``, ``id`` or ``bullet_id``, as ACE's
+    curator does. A whole playbook in place of operations names none: no bullet is deleted for being left out.
+
+    Args:
+        answer: The value of the curator's output field. It is hostile: adapters make a list of mappings of it,
+            and what is in those may be anything.
+        most: The most deltas to use.
+    """
+    if not isinstance(answer, (list, tuple)):
+        return [], [] if answer is None else [f"the answer is no list of operations: {str(answer)[:NOTED]!r}"]
+    ignored: list[str] = []
+    found = [delta for row in answer if (delta := _delta(row, ignored)) is not None]
+    # An answer has one voice, however often it says something.
+    deltas = list(dict.fromkeys(found))
+    if len(deltas) < len(found):
+        ignored.append(f"{len(found) - len(deltas)} operations that repeat another one of the same answer")
+    if len(deltas) > most:
+        ignored.append(f"{len(deltas) - most} operations beyond the {most} that were asked for")
+    return deltas[:most], ignored
+
+
+def _delta(row: object, ignored: list[str]) -> Delta | None:
+    if not isinstance(row, Mapping):
+        ignored.append(f"this is no operation: {str(row)[:NOTED]!r}")
+        return None
+    op = str(row.get("op", row.get("type", ""))).strip().upper()
+    content, section = row.get("content", ""), row.get("section", "")
+    ids = () if op == "ADD" else _ids(row)
+    problem = ""
+    if op not in _OPS:
+        problem = f"there is no operation {op[:NOTED]!r}"
+    elif not isinstance(content, str) or not isinstance(section, str):
+        problem = f"{op} with a content or a section that is no text"
+    elif len(content) > MOST_CHARACTERS:
+        problem = f"{op} with {len(content):,} characters, more than {MOST_CHARACTERS:,}"
+    elif op != "DELETE" and not content.strip():
+        problem = f"{op} without a content"
+    elif op == "MERGE" and len(ids) < 2:
+        problem = "MERGE must name two bullets or more"
+    elif op in ("UPDATE", "DELETE") and len(ids) != 1:
+        problem = f"{op} must name one bullet"
+    if problem:
+        ignored.append(f"{problem}: {str(dict(row))[:NOTED]}")
+        return None
+    # A lone half of a surrogate pair cannot be written into a file or a request.
+    content = _SURROGATES.sub("\ufffd", content)
+    return Delta(cast("Op", op), ids, section.strip() if op == "ADD" else "", "" if op == "DELETE" else content.strip())
+
+
+def _ids(row: Mapping[str, Any]) -> tuple[str, ...]:
+    value = next((row[name] for name in ("ids", "id", "bullet_id") if row.get(name)), ())
+    named = value if isinstance(value, (list, tuple)) else [value]
+    return tuple(sorted({one.strip().strip("[]") for one in named if isinstance(one, str)}))

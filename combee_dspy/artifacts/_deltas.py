@@ -1,4 +1,4 @@
-"""Deltas: what a curator asks for, and what code makes of it. Pure."""
+"""Deltas: what a curator asks for, and what code makes of it and of near-duplicates. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from combee_dspy.artifacts._book import Book, Bullet, own_id
-
-__all__ = ["Applied", "Delta", "Op", "apply_deltas"]
+from combee_dspy.reflections import NearDuplicates
 
 Op = Literal["ADD", "UPDATE", "MERGE", "DELETE"]
 
@@ -78,16 +77,11 @@ def apply_deltas(book: Book, deltas: Iterable[Delta]) -> Applied:
 
     A merge keeps the bullet that stands first, with the counters of all of them. What names an
     unknown bullet is ignored; a merge that knows fewer than two of its bullets is too.
-    A section that the playbook lacks stands for its last one.
-
-    Args:
-        book: The playbook; no bullet that no delta names is changed.
-        deltas: In any order, repetitions included.
+    A section that the playbook lacks stands for its last one. No bullet that no delta names is changed.
     """
     support = Counter(deltas)
-    ignored: list[str] = []
     blank = sorted((one for one in support if one.op != "DELETE" and not one.content.strip()), key=_order)
-    ignored += [f"{delta}: it says nothing" for delta in blank]
+    ignored = [f"{delta}: it says nothing" for delta in blank]
     wanted = [delta for delta in support if delta not in blank]
     added: dict[str, Bullet] = {}
     for delta in sorted((one for one in wanted if one.op == "ADD"), key=_order):
@@ -131,15 +125,47 @@ def _change(delta: Delta, bullets: dict[str, Bullet], ignored: list[str]) -> Non
         unknown = ", ".join(one for one in delta.ids if one not in bullets) or "no bullet"
         ignored.append(f"{delta}: it names {unknown}, which the playbook does not hold")
         return
-    kept, *others = merged
-    if delta.op == "DELETE":
-        del bullets[kept.id]
-        return
-    bullets[kept.id] = replace(
-        kept,
-        content=delta.content,
-        helpful=sum(one.helpful for one in merged),
-        harmful=sum(one.harmful for one in merged),
-    )
-    for bullet in others:
+    for bullet in merged if delta.op == "DELETE" else merged[1:]:
         del bullets[bullet.id]
+    if delta.op != "DELETE":
+        bullets[merged[0].id] = _joint(delta.content, *merged)
+
+
+def _joint(content: str, first: Bullet, *others: Bullet) -> Bullet:
+    """Return the first bullet with this content and the counters of all."""
+    helpful = first.helpful + sum(one.helpful for one in others)
+    return replace(first, content=content, helpful=helpful, harmful=first.harmful + sum(one.harmful for one in others))
+
+
+def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Applied:
+    """Join near-duplicates and let harmful bullets go. Refining again changes nothing.
+
+    Of near-duplicates (see :class:`combee_dspy.reflections.NearDuplicates`) the one that stands
+    first keeps its id and place. It takes over the longest wording, which says at least as much,
+    and the sum of the counters. A bullet whose harmful count exceeds its helpful count by
+    ``leave_at`` leaves; below that it stands last in its section.
+
+    Args:
+        book: The playbook.
+        similarity: Jaccard similarity of word pairs from which two bullets count as one, in (0, 1].
+        leave_at: Net harm at which a bullet leaves, at least 1.
+    """
+    notes: list[str] = []
+    joined = True
+    # A longer wording may be near a third bullet, and sums may harm: until nothing changes any more.
+    while joined:
+        joined = False
+        known = NearDuplicates(similarity)
+        kept: dict[int, Bullet] = {}
+        notes += [f"{one.id} left: it harms more than it helps" for one in book.bullets if -one.value >= leave_at]
+        for bullet in book.bullets:
+            if -bullet.value >= leave_at:
+                continue
+            place = known.place(bullet.content)
+            if first := kept.get(place):
+                joined = True
+                notes.append(f"{bullet.id} was joined into {first.id}: they say the same")
+                bullet = _joint(max(first.content, bullet.content, key=len), first, bullet)
+            kept[place] = bullet
+        book = Book(tuple(kept.values()), book.sections)
+    return Applied(book, tuple(notes))

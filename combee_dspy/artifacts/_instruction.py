@@ -16,8 +16,6 @@ from combee_dspy.operators import Operator, apply_components, seed_components, v
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
 
-__all__ = ["Instruction"]
-
 
 @parameters
 class Instruction(Artifact):

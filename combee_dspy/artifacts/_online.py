@@ -14,16 +14,13 @@ import dspy
 
 from combee_dspy.aggregators import Aggregator, Union
 from combee_dspy.artifacts._base import Trajectory
-from combee_dspy.artifacts._book import Book
+from combee_dspy.artifacts._book import Book, read_text
 from combee_dspy.artifacts._playbook import Playbook
-from combee_dspy.artifacts._text import read_text
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import FailedCall, Role, Rollout
 from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, takes_trace
 from combee_dspy.strategies import StrategyContext
-
-__all__ = ["OnlinePlaybook"]
 
 logger = logging.getLogger("combee_dspy")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import dspy
@@ -12,18 +13,13 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.artifacts._book import SECTIONS, Book
+from combee_dspy.artifacts._book import SECTIONS, Book, read_text, render, write_text
 from combee_dspy.artifacts._curating import curated
-from combee_dspy.artifacts._deltas import Delta, apply_deltas
-from combee_dspy.artifacts._refine import refine
-from combee_dspy.artifacts._reflecting import counts_of, reflected
-from combee_dspy.artifacts._text import read_text, render, write_text
-from combee_dspy.artifacts._trajectory import bullets_for
+from combee_dspy.artifacts._deltas import Delta, apply_deltas, refine
+from combee_dspy.artifacts._reflecting import bullets_for, counts_of, reflected
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
-
-__all__ = ["Playbook"]
 
 logger = logging.getLogger("combee_dspy")
 
@@ -154,8 +150,7 @@ class Playbook(Artifact):
         )
         counts = counts_of(await gathered(reflections))
         counted = [{"op": _COUNT, **counts}] if any(counts.values()) else []
-        deltas = (*counted, *(delta.to_json() for delta in found.deltas))
-        return Lessons(context.component, found.lessons, nodes=found.nodes, deltas=deltas)
+        return replace(found, deltas=(*counted, *found.deltas))
 
     def apply(self, text: str, lessons: Lessons) -> str:
         """Return a playbook's text with counts and deltas applied, near-duplicates joined and what harms left out."""

@@ -6,8 +6,6 @@ from typing import Any
 
 import dspy
 
-__all__ = ["CurateInsights", "ReflectOnTrajectory", "ReflectOnTrajectoryWithTruth"]
-
 
 class ReflectOnTrajectory(dspy.Signature):
     """An assistant worked on one task with the help of a playbook. Find out what the playbook should have told it.

@@ -1,27 +1,33 @@
-"""The reflector: one question about each trajectory."""
+"""The reflector: one question about each trajectory, and about the bullets that it used."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import dspy
+import numpy as np
 
 from combee_dspy.artifacts._base import Trajectory
-from combee_dspy.artifacts._book import Bullet
+from combee_dspy.artifacts._book import Bullet, read_text, render
 from combee_dspy.artifacts._prompts import ReflectOnTrajectory, ReflectOnTrajectoryWithTruth
-from combee_dspy.artifacts._reading import MOST_CHARACTERS, read_tags
-from combee_dspy.artifacts._text import line_of
-from combee_dspy.artifacts._trajectory import trajectory_of, truth_of
-from combee_dspy.records import FailedCall, Reflection
-from combee_dspy.reflections import fit_reflections, render_records
+from combee_dspy.records import FailedCall, PredictorCall, Reflection, Rollout
+from combee_dspy.reflections import fit_reflections, ngram_counts, render_records
 from combee_dspy.strategies import StrategyContext
 
-__all__ = ["counts_of", "insight_of", "reflected"]
+MOST_CHARACTERS = 4_000
+"""The longest insight, or content of one operation. A bullet is a sentence or two, or a code snippet."""
+
+NOTED = 120
+"""Characters of a hostile answer that a warning quotes."""
 
 _TRAJECTORY_TOKENS = 12_000
 _INSIGHT, _TAGS = "Feedback", "Bullets"
+_KNOWN_TAGS = ("helpful", "harmful", "neutral")
+_TOLD = 2_000
+_SIZES, _BUCKETS = (3, 4, 5), 4_096
 
 
 async def reflected(
@@ -50,12 +56,12 @@ async def reflected(
         "current_instruction": context.notes,
         "trajectory": _record(trajectory, context),
         "feedback": rollout.feedback or f"This trajectory got a score of {rollout.score:g}.",
-        "bullets_used": [line_of(bullet) for bullet in bullets],
+        "bullets_used": [bullet.line for bullet in bullets],
         "earlier_reflection": "",
     }
     signature: type[dspy.Signature] = ReflectOnTrajectory
     if ground_truth:
-        signature, given["ground_truth"] = ReflectOnTrajectoryWithTruth, truth_of(trajectory)
+        signature, given["ground_truth"] = ReflectOnTrajectoryWithTruth, dict(trajectory.example.labels().items())
     found: dict[str, Any] = {}
     for look in range(rounds):
         answer = await context.ask(signature, given, "reflect", trajectory.index, look, role="reflector")
@@ -63,14 +69,16 @@ async def reflected(
             # A later look that fails leaves what the first one found.
             context.emit("error", where="reflector", error=answer.error)
             break
-        insight, tags = _read(answer, trajectory, bullets, context)
+        tags, ignored = read_tags(getattr(answer, "bullet_tags", None), {bullet.id for bullet in bullets})
+        for note in ignored:
+            context.emit("warning", text=f"reflection {trajectory.index}: {note} was ignored")
+        insight = getattr(answer, "key_insight", None)
+        insight = insight.strip()[:MOST_CHARACTERS] if isinstance(insight, str) else ""
         found = {_INSIGHT: insight, _TAGS: tags}
         if not insight:
             break
         given = {**given, "earlier_reflection": insight}
-    if not any(found.values()):
-        return None
-    return Reflection(trajectory.index, found, rollout.example_id)
+    return Reflection(trajectory.index, found, rollout.example_id) if any(found.values()) else None
 
 
 def insight_of(reflection: Reflection) -> str:
@@ -88,17 +96,95 @@ def counts_of(reflections: Iterable[Reflection]) -> dict[str, dict[str, int]]:
     return {tag: dict(sorted(found.items())) for tag, found in counts.items()}
 
 
+def read_tags(answer: object, shown: Collection[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the tag of each bullet in a reflector's answer, and what was ignored, one sentence each.
+
+    Args:
+        answer: Bullet id to tag; anything else holds none.
+        shown: Ids that the reflector was shown; tags of others are ignored.
+    """
+    if not isinstance(answer, Mapping):
+        return {}, [f"the tags are no mapping: {str(answer)[:NOTED]!r}"] if answer else []
+    tags: dict[str, str] = {}
+    ignored: list[str] = []
+    for name, tag in answer.items():
+        bullet, said = str(name).strip().strip("[]"), str(tag).strip().casefold()
+        if bullet not in shown:
+            ignored.append(f"a tag for {bullet[:NOTED]!r}, which was not shown")
+        elif said not in _KNOWN_TAGS:
+            ignored.append(f"the tag {said[:NOTED]!r} for {bullet}")
+        else:
+            tags[bullet] = said
+    return tags, ignored
+
+
 def _record(trajectory: Trajectory, context: StrategyContext) -> dict[str, Any]:
-    whole = Reflection(trajectory.index, trajectory_of(trajectory))
+    """Return what the program was given and did, fitted: its inputs, then each step where there are several.
+
+    DSPy types (images, files) stay what they are and reach the LM as such.
+    """
+    rollout = trajectory.rollout
+    found: dict[str, Any] = {"Inputs": dict(trajectory.example.inputs().items())}
+    if len(rollout.calls) == 1:
+        found["Generated Outputs"] = _outputs(rollout.calls[0])
+    elif rollout.calls:
+        found["Steps"] = [
+            {"Step": call.predictor or "call", "Inputs": dict(call.inputs), "Generated Outputs": _outputs(call)}
+            for call in rollout.calls
+        ]
+    elif rollout.prediction is not None:
+        found["Generated Outputs"] = dict(rollout.prediction)
+    if rollout.error is not None:
+        found["Error"] = rollout.error
+    whole = Reflection(trajectory.index, found)
     fitted = fit_reflections([whole], _TRAJECTORY_TOKENS, lambda note: context.emit("warning", text=note), max_parts=1)
     return render_records(fitted)[0]
 
 
-def _read(
-    answer: Any, trajectory: Trajectory, bullets: tuple[Bullet, ...], context: StrategyContext
-) -> tuple[str, dict[str, str]]:
-    tags, ignored = read_tags(getattr(answer, "bullet_tags", None), {bullet.id for bullet in bullets})
-    for note in ignored:
-        context.emit("warning", text=f"reflection {trajectory.index}: {note} was ignored")
-    insight = getattr(answer, "key_insight", None)
-    return (insight.strip()[:MOST_CHARACTERS] if isinstance(insight, str) else ""), tags
+def _outputs(call: PredictorCall) -> Mapping[str, Any]:
+    return {"Answer": call.completion} if call.outputs is None else dict(call.outputs)
+
+
+def bullets_for(trajectory: Trajectory, text: str, max_tokens: int, most: int) -> tuple[Bullet, ...]:
+    """Return the bullets that the reflector of a trajectory is to judge, in the playbook's order.
+
+    Those whose ids the trajectory's outputs cite; where it cites none, those most like its
+    inputs by their runs of characters.
+
+    Args:
+        trajectory: What the program did.
+        text: The playbook.
+        max_tokens: Estimated tokens of it that the program was shown.
+        most: The most bullets.
+    """
+    bullets, vectors = _shown(text, max_tokens)
+    said = _said(trajectory.rollout)
+    # A short id without brackets, such as "1", stands in any text.
+    cited = [f"[{one.id}]" in said or (len(one.id) >= 8 and one.id in said) for one in bullets]
+    places = [place for place, cites in enumerate(cited) if cites]
+    if not places and bullets:
+        given = " ".join(str(value) for value in trajectory.example.inputs().values())
+        alike = (vectors @ _vectors([given[:_TOLD]]).T).toarray()[:, 0]
+        best = sorted(range(len(bullets)), key=lambda place: (-float(alike[place]), place))
+        places = [place for place in best[:most] if alike[place] > 0]
+    return tuple(bullets[place] for place in sorted(places[:most]))
+
+
+def _said(rollout: Rollout) -> str:
+    return "\n".join(map(str, [_outputs(call) for call in rollout.calls] or [dict(rollout.prediction or {})]))
+
+
+@lru_cache(maxsize=8)
+def _shown(text: str, max_tokens: int) -> tuple[tuple[Bullet, ...], Any]:
+    """Return the bullets in sight and their vectors: all trajectories of a minibatch share them."""
+    _, bullets = render(read_text(text).book, max_tokens)
+    return bullets, _vectors([bullet.content for bullet in bullets])
+
+
+def _vectors(texts: list[str]) -> Any:
+    """Return one row of unit length a text, or a row of zeros where there is nothing to compare."""
+    from scipy import sparse
+
+    counts = ngram_counts(texts, _SIZES, _BUCKETS, signed=True)
+    lengths = np.sqrt(counts.multiply(counts).sum(axis=1)).A1
+    return sparse.diags(1.0 / np.maximum(lengths, 1e-12)) @ counts
