@@ -176,7 +176,7 @@ class Run:
 
             return Trunk(
                 self.effects, self.pool, settings.artifact, proposer, seed=self.seed, components=components,
-                lag=settings.search.lag,
+                lag=settings.search.lag, staleness=settings.search.staleness,
             )  # fmt: skip
         custom = None
         if settings.custom_instruction_proposer is not None or flex_sources(student):

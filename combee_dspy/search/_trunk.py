@@ -46,9 +46,10 @@ class Trunk(Keeper):
         seed: The candidate that is the student itself.
         components: Returns what an update edits.
         lag: Updates after which a verdict is read, at least 1.
+        staleness: Update i runs on the text of update i − 1 − staleness.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one wiring point
         self,
         effects: Effects,
         pool: Pool,
@@ -58,6 +59,7 @@ class Trunk(Keeper):
         seed: Candidate,
         components: Callable[[int], tuple[str, ...]],
         lag: int,
+        staleness: int,
     ) -> None:
         self._effects = effects
         self._pool = pool
@@ -66,6 +68,7 @@ class Trunk(Keeper):
         self._seed = seed
         self._components = components
         self._lag = lag
+        self._staleness = staleness
         self._commits: list[_Commit] = []
 
     def ended(self, error: Exception | None) -> None:
@@ -84,8 +87,10 @@ class Trunk(Keeper):
         return self._commits[-1].text if self._commits else self._seed
 
     async def parent(self, step: int) -> Parent:
-        """Return the newest text that is known."""
-        return Parent(self.text, -1, self._components(step), {})
+        """Return the newest text that is surely known, though a later one may be there already."""
+        known = step - 1 - self._staleness
+        text = self._commits[known].text if known >= 0 else self._seed
+        return Parent(text, -1, self._components(step), {})
 
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the plan says already."""
