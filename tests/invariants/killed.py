@@ -1,0 +1,68 @@
+"""Compiles that are killed at a chosen commit: run as a program of its own, which forks once for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import dspy
+
+from combee_dspy import Budget, Combee, Search
+from combee_dspy.journal import _writer
+from tests.worlds import gate_metric, gate_rows
+
+CASES: dict[str, dict[str, Any]] = {
+    "pareto": {"operators": ["insert", "few-shot-swap"]},
+    "stale": {"search": Search(staleness=2), "operators": ["insert", "rewrite"]},
+    "trunk": {"search": Search(keep="trunk", staleness=1)},
+    "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
+}
+WORKERS = 4
+
+
+def compiled(case: str, folder: str, api_base: str) -> Any:
+    """Compile one case against the simulated service."""
+    lm = dspy.LM("openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0)
+    combee = Combee(
+        gate_metric, reflection_lm=lm, budget=Budget(epochs=1), reflection_minibatch_size=6, num_threads=WORKERS,
+        tracker=(), log_dir=folder, seed=1, **CASES[case],
+    )  # fmt: skip
+    with dspy.context(lm=lm):
+        return combee.compile(
+            dspy.Predict("question -> answer"), trainset=gate_rows(0, 18), valset=gate_rows(20, 26),
+            heldout=gate_rows(30, 36),
+        )  # fmt: skip
+
+
+def die_at(limit: int, *, before: bool) -> None:
+    """End this process, as if it was killed, when so many effects are on disk, or just before they are."""
+    written, kept = _writer.Writer._commit, 0
+
+    def counted(self: Any, connection: Any, statements: Any) -> None:
+        nonlocal kept
+        kept += sum("INTO effect" in sql for sql, _ in statements)
+        if kept >= limit and before:
+            os._exit(9)
+        written(self, connection, statements)
+        if kept >= limit:
+            os._exit(9)
+
+    _writer.Writer._commit = counted  # type: ignore[method-assign]  # the point of it
+
+
+def main(case: str, folder: str, api_base: str, *limits: str) -> None:
+    """Compile once for each limit, in a folder of its own, and die there."""
+    for limit in limits:
+        child = os.fork()
+        if not child:
+            die_at(int(limit), before=int(limit) % 2 == 0)
+            compiled(case, f"{folder}/{limit}", api_base)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) != 9:
+            sys.exit(f"the compile that was to die at {limit} ended with status {status}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,64 @@
+"""A run that was killed goes on where it ended: the same program, and nothing is bought twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.invariants.killed import CASES, WORKERS, compiled
+from tests.worlds import events, rows
+
+LIMITS = (1, 32, 57, 80)
+# Scans and validations of updates that overlap are told in the order in which they end.
+KINDS = ("candidate", "validated", "screened", "reverted", "selected", "stopped", "refused", "scan")
+
+
+def said(program: Any, place: Path) -> dict[str, Any]:
+    report = program.combee_report
+    return {
+        "program": program.dump_state(),
+        "reason": report.reason,
+        "scores": (report.seed_score, report.best_score),
+        "heldout": report.heldout,
+        "rollouts": report.rollouts,
+        "effects": sorted(row["key"] for row in rows(place, "SELECT key FROM effect")),
+        "usage": rows(place, "SELECT role, sum(calls), sum(prompt_tokens), sum(completion_tokens) FROM usage"
+                             " GROUP BY role ORDER BY role"),
+        "events": {kind: sorted(map(_plain, events(place, kind))) for kind in KINDS},
+    }  # fmt: skip
+
+
+def _plain(event: dict[str, Any]) -> str:
+    return str(sorted(event.items(), key=lambda item: item[0]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_run_goes_on_and_buys_nothing_twice(service: Any, tmp_path: Path, case: str) -> None:
+    whole = said(compiled(case, str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
+    assert whole["scores"][1] > whole["scores"][0]
+    paid = service.stats()
+    limits = [limit for limit in LIMITS if limit < len(whole["effects"]) - WORKERS]
+    command = [sys.executable, "-m", "tests.invariants.killed", case, str(tmp_path), service.api_base]
+    done = subprocess.run([*command, *map(str, limits)], capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
+    assert done.returncode == 0, done.stderr
+    for limit in limits:
+        place = tmp_path / str(limit)
+        (kept,) = rows(place, "SELECT count(*) AS n, (SELECT sum(calls) FROM usage) AS calls FROM effect")
+        assert kept["n"] < len(whole["effects"])
+        service.reset_stats()
+        again = said(compiled(case, str(place), service.api_base), place)
+        for what, reference in whole.items():
+            assert again[what] == reference, (limit, what)
+        # Bought now: what was not on disk, and nothing else.
+        assert service.stats().calls == paid.calls - (kept["calls"] or 0), limit
+
+
+def test_a_finished_run_is_read_and_nothing_is_bought(service: Any, tmp_path: Path) -> None:
+    first = said(compiled("pareto", str(tmp_path), service.api_base), tmp_path)
+    service.reset_stats()
+    assert said(compiled("pareto", str(tmp_path), service.api_base), tmp_path) == first
+    assert service.stats().calls == 0
