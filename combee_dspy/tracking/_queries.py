@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._learned import diffs
-from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, READABLE, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
+from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
 __all__ = ["candidates", "candidates_of", "costs", "costs_of", "rollouts", "run_number", "runs", "show"]
@@ -49,30 +49,47 @@ def rollouts(
     Raises:
         ArgumentValueError: There is no journal or no such run, or the expression cannot be used.
     """
-    path = journal_file(place)
-    with Reader(path) as reader:
-        number = None if run is None else run_number(reader, run)
-    one = "" if number is None else f" AND e.run = {number}"
-    condition = "" if where is None else f"WHERE (\n{where}\n)"
-    sql = f"WITH rollout AS ({ROLLOUT}{one}) SELECT * FROM rollout {condition} ORDER BY id LIMIT ?"  # noqa: S608 - the authorizer holds
-    connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=30)
-    connection.row_factory = sqlite3.Row
-    connection.set_authorizer(_may_read)
-    try:
-        return _plain(connection.execute(sql, (-1 if limit is None else limit,)))
-    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-        if where is None:
-            raise
-        remedy = f"Write an SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
-        raise ArgumentValueError("where", where, f"cannot be used: {error}", remedy) from error
-    finally:
-        connection.close()
+    condition = "1"
+    if where is not None:
+        _check_condition(where)
+        condition = where
+    with Reader(journal_file(place)) as reader:
+        one = "" if run is None else f" AND e.run = {run_number(reader, run)}"
+        sql = f"WITH rollout AS ({ROLLOUT}{one}) SELECT * FROM rollout WHERE (\n{condition}\n) ORDER BY id LIMIT ?"  # noqa: S608 - it is one expression that can only read
+        try:
+            return _plain(reader.rows(sql, (-1 if limit is None else limit,)))
+        except sqlite3.OperationalError as error:
+            if where is None:
+                raise
+            raise _unusable(where, error) from error
+
+
+def _check_condition(where: str) -> None:
+    """Refuse what is not one expression over the columns of a rollout, and nothing else.
+
+    It is compiled against an empty table: no other can be named, so that nothing
+    is read past a rollout's columns. A ``)`` that closes ours does not compile
+    without ours; what follows an expression in a SELECT does not compile within.
+    """
+    with closing(sqlite3.connect(":memory:")) as scratch:
+        scratch.execute(f"CREATE TABLE rollout ({', '.join(ROLLOUT_COLUMNS)})")
+        scratch.set_authorizer(_may_read)
+        try:
+            for condition in (where, f"(\n{where}\n)"):
+                scratch.execute(f"SELECT 1 FROM rollout WHERE {condition}")  # noqa: S608 - the authorizer holds
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            raise _unusable(where, error) from error
+
+
+def _unusable(where: str, error: Exception) -> ArgumentValueError:
+    remedy = f"Write one SQL expression over {', '.join(ROLLOUT_COLUMNS)}."
+    return ArgumentValueError("where", where, f"cannot be used: {error}", remedy)
 
 
 def _may_read(action: int, first: str | None, second: str | None, *_: str | None) -> int:
     allowed = (
         action == sqlite3.SQLITE_SELECT
-        or (action == sqlite3.SQLITE_READ and first in READABLE)
+        or (action == sqlite3.SQLITE_READ and first == "rollout")
         or (action == sqlite3.SQLITE_FUNCTION and second in FUNCTIONS)
     )
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FUNCTIONS", "GROUPS", "READABLE", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "costs_by"]
+__all__ = ["FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "costs_by"]
 
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
 _SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
@@ -28,9 +28,6 @@ ROLLOUT = (
     " FROM effect e WHERE e.kind = 'rollout'"
 )
 """All rollouts."""
-
-READABLE = frozenset({"effect", "usage", "rollout"})
-"""Tables that a condition may read."""
 
 _NAMES = """
     abs avg coalesce count date datetime glob ifnull iif instr json json_array_length json_extract json_type -> ->>
