@@ -124,11 +124,13 @@ def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str,
 
 
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
-    """Return the metrics of a run that is over: held-out figures, and the sums of everything."""
+    """Return the metrics of a run that is over: the result's scores, and the sums of everything."""
     row = reader.rows(RUNS, (run,))[0]
     found = {f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT}
     total = costs_of(reader, run, ())[0]
     found |= {"total/rollouts": row["rollouts"], "total/updates": row["updates"], "total/tokens": row["tokens"]}
+    # Not val/best: the program that is returned may be another than the last update's best, and is judged once more.
+    found["best_score"] = row["best_score"]
     found |= {f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")}
     found |= {"total/unpriced_calls": total["unpriced"]}
     if row["finished"]:

@@ -32,8 +32,8 @@ class MLflowTracker(Tracker):
     Parameters come in the groups ``run/``, ``strategy/``, ``model/``, ``size/``,
     ``digest/`` and ``version/``; metrics, with step = update, in ``val/``, ``train/``,
     ``batch/``, ``scan/``, ``candidates/``, ``rollouts/``, ``tokens/<role>``,
-    ``calls/<role>``, ``cost/``, ``time/`` and, at the end,
-    ``heldout/`` and ``total/``.
+    ``calls/<role>``, ``cost/``, ``time/`` and, at the end, ``best_score`` (validation
+    of the program that is returned), ``heldout/`` and ``total/``.
 
     Sets ``MLFLOW_DISABLE_TELEMETRY``, ``MLFLOW_HTTP_REQUEST_TIMEOUT`` (10 s) and
     ``MLFLOW_HTTP_REQUEST_MAX_RETRIES`` (1) where the environment does not.

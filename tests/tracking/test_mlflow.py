@@ -133,6 +133,7 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert found["scan/covered", 0] == 0.5
     assert found["batch/plateau", 1] == 12.4
     assert found["heldout/difference", 1] == 0.25
+    assert found["best_score", 1] == 1.0
     assert found["total/calls", 1] == costs(place, by=())[0]["calls"]
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
