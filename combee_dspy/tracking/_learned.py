@@ -27,33 +27,37 @@ def ancestors(chosen: _Candidate, known: Sequence[_Candidate]) -> list[_Candidat
 
 
 def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, Any]]:
-    """Return each line of a candidate's texts with the update and operator that brought it, and the gain then."""
+    """Return each line of a candidate's texts with the update and operator that brought it.
+
+    The gain of an update is that of all its lines together, and stands at the first of them.
+    """
     line_of_descent = ancestors(chosen, known)
     scores = {one["candidate"]: one["score"] for one in known}
     found = []
+    told = set()
     for part, text in chosen["texts"].items():
         first: dict[str, _Candidate] = {}
         for one in line_of_descent:
             for line in _lines(part, one["texts"].get(part, "")):
                 first.setdefault(_same(line), one)
-        for line in _lines(part, text):
+        for line in filter(str.strip, _lines(part, text)):
             source = first[_same(line)]
-            before = [scores[parent] for parent in source["parents"] if scores.get(parent) is not None]
-            gain = None if source["score"] is None or not before else source["score"] - max(before)
+            heading = line.startswith("#") or line.endswith(":")
+            gain = None
+            if not heading and source["candidate"] not in told:
+                told.add(source["candidate"])
+                gain = _gain(source, scores)
             # Of the student, whatever it came from.
             step = -1 if not source["parents"] else source["step"]
-            heading = line.startswith("#") or line.endswith(":")
-            found.append(
-                {
-                    "part": part,
-                    "text": line,
-                    "step": step,
-                    "operator": source["operator"],
-                    "gain": gain,
-                    "heading": heading,
-                }
-            )
-    return [one for one in found if one["text"].strip()]
+            about = {"step": step, "operator": source["operator"], "gain": gain, "heading": heading}
+            found.append({"part": part, "text": line, **about})
+    return found
+
+
+def _gain(one: _Candidate, scores: Mapping[str, float | None]) -> float | None:
+    """Return what validation gained over a candidate's best parent, where both are known."""
+    before = [score for parent in one["parents"] if (score := scores.get(parent)) is not None]
+    return None if one["score"] is None or not before else float(one["score"]) - max(before)
 
 
 def diffs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[str]]:

@@ -103,7 +103,7 @@ def test_each_line_names_the_update_it_came_from(page):
     lines = {one["text"]: (one["step"], one["operator"], one["gain"]) for one in page.data["learned"]}
     assert lines == {
         "Answer.": (-1, "seed", None),
-        "Lessons learned:": (0, "insert", 0.25),
+        "Lessons learned:": (0, "insert", None),
         "- Round to two decimals.": (0, "insert", 0.25),
         "- Name the unit.": (1, "few-shot-swap", 0.5),
     }
@@ -268,6 +268,11 @@ def test_a_line_of_a_merge_comes_from_the_first_of_both_lines_of_descent():
     assert found["b"] == (0, pytest.approx(0.1))
     assert found["c"] == (2, pytest.approx(0.3))
     assert found["d"] == (3, pytest.approx(0.1))
+
+
+def test_an_updates_gain_stands_at_its_first_line_alone():
+    known = [candidate("seed", [], -1, "a", 0.1), candidate("child", ["seed"], 0, "a\nLessons:\n- b\n- c", 0.4)]
+    assert [one["gain"] for one in learned(known[-1], known)] == [None, None, pytest.approx(0.3), None]
 
 
 def test_a_bullet_stays_itself_while_it_is_counted():
