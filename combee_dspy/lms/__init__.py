@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from combee_dspy.lms._adapters import ChoiceAdapter, ConstrainedJSONAdapter
     from combee_dspy.lms._embedded import EmbeddedEngine, EmbeddedOptions, embedded
-    from combee_dspy.lms._limits import connection_limit, limit_warning
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
+
+_HOMES = {
+    "ChoiceAdapter": "_adapters",
+    "ConstrainedJSONAdapter": "_adapters",
+    "EmbeddedEngine": "_embedded",
+    "EmbeddedOptions": "_embedded",
+    "PooledEngine": "_pool",
+    "PooledOptions": "_pool",
+    "embedded": "_embedded",
+    "pooled": "_pool",
+    "probe": "_probe",
+}
 
 __all__ = [
     "ChoiceAdapter",
@@ -22,24 +33,13 @@ __all__ = [
     "EmbeddedOptions",
     "PooledEngine",
     "PooledOptions",
-    "connection_limit",
     "embedded",
-    "limit_warning",
     "pooled",
     "probe",
 ]
 
-_HOMES = {
-    "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
-    "_embedded": ("EmbeddedEngine", "EmbeddedOptions", "embedded"),
-    "_limits": ("connection_limit", "limit_warning"),
-    "_pool": ("PooledEngine", "PooledOptions", "pooled"),
-    "_probe": ("probe",),
-}
-
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

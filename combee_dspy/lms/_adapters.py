@@ -17,17 +17,13 @@ __all__ = ["ChoiceAdapter", "ConstrainedJSONAdapter", "grammar_of"]
 class ConstrainedJSONAdapter(dspy.Adapter):
     """Few words in, and an answer that the service holds to a JSON schema.
 
-    The prompt is the signature's instructions, then the demonstrations as chat
-    turns, then the question: no field markers and no format lesson, because the
-    schema in ``response_format`` leaves no other form. A ``Literal`` output
-    becomes an enum, so that the model can only choose. Works on any service that
-    enforces ``response_format`` of type ``json_schema``.
+    The prompt is the signature's instructions, then the demonstrations as chat turns, then the question: no
+    field markers and no format lesson, because the schema in ``response_format`` leaves no other form. A
+    ``Literal`` output becomes an enum, so that the model can only choose. Works on any service that enforces
+    ``response_format`` of type ``json_schema``.
 
-    A tiny model repeats itself until it is cut off, and what is cut off does not
-    parse. So lists and free text are bounded in the schema, unless the field's own
-    type bounds them.
-
-    Thread-safe: it keeps no run state.
+    A tiny model repeats itself until it is cut off, and what is cut off does not parse. So lists and free text
+    are bounded in the schema, unless the field's own type bounds them.
 
     Args:
         callbacks: DSPy callbacks around ``format`` and ``parse``.
@@ -41,34 +37,22 @@ class ConstrainedJSONAdapter(dspy.Adapter):
         self.max_chars = max_chars
 
     def __call__(
-        self,
-        lm: dspy.BaseLM,
-        lm_kwargs: dict[str, Any],
-        signature: type[dspy.Signature],
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
+        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature], *rest: Any, **more: Any
     ) -> list[dict[str, Any]]:
         """Format, call and parse, with the signature's schema as ``response_format``."""
-        return super().__call__(lm, {**lm_kwargs, **self._constraint(signature)}, signature, demos, inputs)
+        return super().__call__(lm, {**lm_kwargs, **self._constraint(signature)}, signature, *rest, **more)
 
     async def acall(
-        self,
-        lm: dspy.BaseLM,
-        lm_kwargs: dict[str, Any],
-        signature: type[dspy.Signature],
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
+        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature], *rest: Any, **more: Any
     ) -> list[dict[str, Any]]:
         """Do the same as ``__call__`` without blocking."""
-        return await super().acall(lm, {**lm_kwargs, **self._constraint(signature)}, signature, demos, inputs)
+        return await super().acall(lm, {**lm_kwargs, **self._constraint(signature)}, signature, *rest, **more)
 
     def format_system_message(self, signature: type[dspy.Signature]) -> str:
         """Return the signature's instructions, and the descriptions of fields that have one."""
-        described = [
-            f"{name}: {description}"
-            for name, field in signature.fields.items()
-            if (description := _description(name, field))
-        ]
+        told = {name: (field.json_schema_extra or {}).get("desc") for name, field in signature.fields.items()}
+        # DSPy fills in ${name} where nothing was said.
+        described = [f"{name}: {text}" for name, text in told.items() if text and text != f"${{{name}}}"]
         return "\n".join([signature.instructions, *described])
 
     def format_user_message_content(
@@ -101,31 +85,22 @@ class ConstrainedJSONAdapter(dspy.Adapter):
         try:
             return dict(_answer_type(signature).validate_json(completion))
         except pydantic.ValidationError as error:
-            raise AdapterParseError(
-                adapter_name=type(self).__name__,
-                signature=signature,
-                lm_response=completion,
-                message="; ".join(problem["msg"] for problem in error.errors(include_url=False)),
-            ) from error
+            said = "; ".join(problem["msg"] for problem in error.errors(include_url=False))
+            raise AdapterParseError(type(self).__name__, signature, completion, message=said) from error
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
         schema = _bound(_answer_type(signature).json_schema(), self.max_items, self.max_chars)
-        schema["additionalProperties"] = False
-        wanted = {"name": "answer", "schema": schema, "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+        return _held_to("answer", {**schema, "additionalProperties": False})
 
 
 class ChoiceAdapter(ConstrainedJSONAdapter):
     """Answers a signature with one ``Literal`` output by the bare label.
 
-    A tiny model reads demonstrations of bare labels better than JSON around
-    them: on the routing task, twelve demonstrations lift it from 0.4 to 0.7
-    this way and not at all in JSON (see the results page). The choice is asked for
-    as a JSON schema with an ``enum`` at its top, which the embedded engine turns
-    into a grammar of bare labels; a service that answers it with a JSON string is
-    understood too. Any other signature is answered as :class:`ConstrainedJSONAdapter` does.
-
-    Thread-safe: it keeps no run state.
+    A tiny model reads demonstrations of bare labels better than JSON around them: on the routing task, twelve
+    demonstrations lift it from 0.4 to 0.7 this way and not at all in JSON (see the results page). The choice is
+    asked for as a JSON schema with an ``enum`` at its top, which the embedded engine turns into a grammar of bare
+    labels; a service that answers it with a JSON string is understood too. Any other signature is answered as
+    :class:`ConstrainedJSONAdapter` does.
     """
 
     def format_assistant_message_content(
@@ -148,21 +123,15 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
             return super().parse(signature, completion)
         label = _unquoted(completion.strip())
         if label not in _labels(signature, name):
-            raise AdapterParseError(
-                adapter_name=type(self).__name__,
-                signature=signature,
-                lm_response=completion,
-                message="The answer is none of the choices.",
-            )
+            said = "The answer is none of the choices."
+            raise AdapterParseError(type(self).__name__, signature, completion, message=said)
         return {name: label}
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
         name = _choice(signature)
         if name is None:
             return super()._constraint(signature)
-        schema = {"type": "string", "enum": list(_labels(signature, name))}
-        wanted = {"name": "choice", "schema": schema, "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": wanted}}
+        return _held_to("choice", {"type": "string", "enum": list(_labels(signature, name))})
 
 
 def grammar_of(response_format: Any) -> str | None:
@@ -181,28 +150,9 @@ def grammar_of(response_format: Any) -> str | None:
     return "root ::= " + " | ".join(json.dumps(label) for label in labels)
 
 
-def _unquoted(text: str) -> str:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return text
-    return found if isinstance(found, str) else text
-
-
-def _choice(signature: type[dspy.Signature]) -> str | None:
-    """Return the one output field, where it is a choice among texts."""
-    names = list(signature.output_fields)
-    if len(names) == 1 and _labels(signature, names[0]):
-        return names[0]
-    return None
-
-
-def _labels(signature: type[dspy.Signature], name: str) -> tuple[str, ...]:
-    annotation = signature.output_fields[name].annotation
-    labels = get_args(annotation) if get_origin(annotation) is Literal else ()
-    # Grammars have escapes of their own beyond ASCII; such labels are answered as JSON instead.
-    plain = all(isinstance(label, str) and label.isascii() and label for label in labels)
-    return tuple(labels) if plain else ()
+def _held_to(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    wanted = {"name": name, "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": wanted}}
 
 
 def _answer_type(signature: type[dspy.Signature]) -> pydantic.TypeAdapter[Any]:
@@ -225,11 +175,26 @@ def _bound(part: Any, max_items: int, max_chars: int) -> Any:
     return bounded
 
 
-def _description(name: str, field: Any) -> str:
-    """Return what the user said of a field; DSPy fills in ``${name}`` where nothing was said."""
-    extra = field.json_schema_extra or {}
-    text = str(extra.get("desc") or "")
-    return "" if text == f"${{{name}}}" else text
+def _choice(signature: type[dspy.Signature]) -> str | None:
+    """Return the one output field, where it is a choice among texts."""
+    names = list(signature.output_fields)
+    return names[0] if len(names) == 1 and _labels(signature, names[0]) else None
+
+
+def _labels(signature: type[dspy.Signature], name: str) -> tuple[str, ...]:
+    annotation = signature.output_fields[name].annotation
+    labels = get_args(annotation) if get_origin(annotation) is Literal else ()
+    # Grammars have escapes of their own beyond ASCII; such labels are answered as JSON instead.
+    plain = all(isinstance(label, str) and label.isascii() and label for label in labels)
+    return tuple(labels) if plain else ()
+
+
+def _unquoted(text: str) -> str:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, str) else text
 
 
 def _text(value: Any) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import dspy
 from dspy.lm15 import OpenAIChatLM, Request, Response
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from combee_dspy.lms import _server
 from combee_dspy.lms._adapters import grammar_of
-from combee_dspy.lms._saved import OptionsEngine
+from combee_dspy.lms._pool import Shared
 from combee_dspy.lms._weights import SMOLLM2
 from combee_dspy.strategies import parameters
 
@@ -44,16 +44,12 @@ class EmbeddedOptions:
         return Path(self.files[0]).stem if self.files else SMOLLM2.name
 
 
-class EmbeddedEngine(OptionsEngine):
-    """A DSPy engine whose service is a model in this process.
-
-    The model loads with the first request. Thread-safe.
+class EmbeddedEngine(Shared):
+    """A DSPy engine whose service is a model in this process, loaded with the first request. Thread-safe.
 
     Args:
         options: Which model; equal options share one.
     """
-
-    options_class: ClassVar[type[EmbeddedOptions]] = EmbeddedOptions
 
     supports_function_calling = False
     supports_reasoning = False
@@ -61,8 +57,13 @@ class EmbeddedEngine(OptionsEngine):
     supported_params = frozenset({"temperature", "max_tokens", "top_p", "stop", "seed", "response_format"})
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
-        super().__init__(options)
+        self.options = options or EmbeddedOptions()
         self._dialect = OpenAIChatLM(api_key="none", base_url="http://embedded/v1", transport=_InProcess(self.options))
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> EmbeddedEngine:
+        """Rebuild an engine."""
+        return cls(EmbeddedOptions(**state))
 
     def complete(self, request: Request) -> Response:
         """Answer one request. Blocks while all slots are busy.
@@ -70,38 +71,38 @@ class EmbeddedEngine(OptionsEngine):
         Raises:
             LocalModelError: The model cannot be started.
         """
-        return self._dialect.complete(self._routed(request))
+        routed = replace(request, model=self.options.model_name)
+        grammar = grammar_of(request.config.response_format)
+        if grammar is not None:
+            # llama.cpp would answer a choice with a JSON string; a tiny model does better with the bare label.
+            extensions = {**(request.config.extensions or {}), "grammar": grammar}
+            routed = replace(routed, config=replace(request.config, response_format=None, extensions=extensions))
+        return self._dialect.complete(routed)
 
     def stream(self, request: Request) -> Iterator[Any]:
-        """Answer one request, event by event, once the answer is there whole.
-
-        Raises:
-            LocalModelError: The model cannot be started.
-        """
+        """Answer one request, event by event, once the answer is there whole."""
         yield from dspy.lm15.response_to_events(self.complete(request))
 
     def close(self) -> None:
         """Let the model go, for all who share it, once it has answered what it was asked. The next request loads it."""
         _server.stop(self.options)
 
-    def _routed(self, request: Request) -> Request:
-        routed = replace(request, model=self.options.model_name)
-        grammar = grammar_of(request.config.response_format)
-        if grammar is None:
-            return routed
-        # llama.cpp would answer a choice with a JSON string; a tiny model does better with the bare label.
-        extensions = {**(request.config.extensions or {}), "grammar": grammar}
-        return replace(routed, config=replace(request.config, response_format=None, extensions=extensions))
 
+class AsyncEmbeddedEngine(Shared):
+    """The same engine for ``acall``: each request waits in a worker thread.
 
-class AsyncEmbeddedEngine(OptionsEngine):
-    """The same engine for ``acall``: each request waits in a worker thread."""
-
-    options_class: ClassVar[type[EmbeddedOptions]] = EmbeddedOptions
+    Args:
+        options: Which model.
+    """
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
-        super().__init__(options)
-        self.engine = EmbeddedEngine(self.options)
+        self.engine = EmbeddedEngine(options)
+        self.options = self.engine.options
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> AsyncEmbeddedEngine:
+        """Rebuild an engine."""
+        return cls(EmbeddedOptions(**state))
 
     async def complete(self, request: Request) -> Response:
         """Answer one request without blocking the event loop."""

