@@ -1,7 +1,15 @@
 """Benchmarks: rows in pinned splits, a program to start from, and a score with feedback."""
 
-from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Metric, Split
-from combee_dspy.benchmarks._load import benchmark_names, load_benchmark
+from combee_dspy.benchmarks._base import (
+    Availability,
+    Benchmark,
+    Card,
+    LoadedBenchmark,
+    Metric,
+    Split,
+    benchmark_names,
+    load_benchmark,
+)
 from combee_dspy.benchmarks._records import Reading, RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks._splits import build_splits, check_pins

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import dspy
 
+from combee_dspy import registry
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Availability", "Benchmark", "Card", "LoadedBenchmark", "Metric", "Split"]
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a benchmark's rows can be read on this machine without a network.
-
-    Attributes:
-        here: True or False; ``None`` where it cannot be told.
-        where: The place that was looked at, or what is missing.
-    """
+    """Whether a benchmark's rows can be read here without a network (``None``: nobody can tell), where, or why not."""
 
     here: bool | None
     where: str
@@ -165,12 +162,31 @@ class Benchmark(Strategy):
 
     @abstractmethod
     def load(self) -> LoadedBenchmark:
-        """Read the rows and return the benchmark.
-
-        The same parameters and source give the same rows in the same order.
+        """Read the rows and return the benchmark: the same parameters and source give the same rows in the same order.
 
         Raises:
             DataSourceError: The rows cannot be read, are not what the benchmark
                 needs, or differ from what ``pin`` requires.
             ArgumentValueError: A parameter cannot be used.
         """
+
+
+def benchmark_names() -> tuple[str, ...]:
+    """Return the names of all benchmarks, built in or installed, sorted."""
+    return registry.names("benchmark")
+
+
+def load_benchmark(name: str, **params: Any) -> LoadedBenchmark:
+    """Read a benchmark by name and parameters. The source that was read, rows and digests are logged.
+
+    Raises:
+        UnknownStrategyError: No benchmark has this name.
+        PluginError: It is installed but cannot be loaded.
+        ArgumentTypeError: ``params`` do not fit its constructor.
+        ArgumentValueError: A parameter cannot be used.
+        DataSourceError: The rows cannot be read, or are not those pinned.
+    """
+    loaded = cast("Benchmark", registry.build("benchmark", name, params)).load()
+    rows = ", ".join(f"{split.name} {len(split)} ({split.digest[:12]})" for split in loaded.splits)
+    _logger.info("benchmark %s: %s from %s", loaded.name, rows, loaded.source)
+    return loaded

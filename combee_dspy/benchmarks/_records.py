@@ -15,21 +15,12 @@ from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, cut, sliced
 from combee_dspy.strategies import parameters
 
-__all__ = ["Reading", "RecordBenchmark"]
-
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read.
-
-    Attributes:
-        source: Where the rows came from and how they were cut, for the log.
-        rows: All raw rows by split, before a slice was taken of them.
-        splits: The splits by name.
-        notes: What a reader must know about the rows used.
-    """
+    """What was read: its source and cut for the log, all raw rows before slices, the splits, and notes on them."""
 
     source: str
     rows: Mapping[str, Sequence[Row]]

@@ -16,10 +16,7 @@ from combee_dspy.benchmarks._base import Availability
 from combee_dspy.benchmarks._splits import Row
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 
-__all__ = ["Place", "RowSource"]
-
 _FILES = (".jsonl", ".json", ".zip")
-_HERE = "there is no such file or directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ class RowSource:
         source = str(self.path)
         if not _is_url(source) and not Path(source).exists():
             if source.endswith(_FILES) or not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
-                raise self.error(_HERE)
+                raise self.error("there is no such file or directory")
             return self._hub(source)
         if self.revision is not None:
             remedy = "A revision belongs to a hub id; leave it out, or pin the rows with pin=."
@@ -168,17 +165,17 @@ class RowSource:
 
     def _unzipped(self, archive: str) -> dict[str, Iterator[Row]]:
         try:
-            zipped = zipfile.ZipFile(self._fetched(archive))
+            fetched = self._fetched(archive)
+            with zipfile.ZipFile(fetched) as zipped:
+                members = zipped.namelist()
         except (OSError, zipfile.BadZipFile) as error:
             raise self.error(f"it is no readable zip file: {error}", archive) from error
         found: dict[str, Iterator[Row]] = {}
-        with zipped:
-            for split, stem in self.names.items():
-                members = [name for name in zipped.namelist() if PurePosixPath(name).name == f"{stem}.jsonl"]
-                if len(members) != 1:
-                    raise self.error(f"it holds {len(members) or 'no'} files named {stem}.jsonl", archive)
-                where = f"{archive}, {members[0]}"
-                found[split] = self._read(where, _member_rows(str(zipped.filename), members[0]))
+        for split, stem in self.names.items():
+            mine = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
+            if len(mine) != 1:
+                raise self.error(f"it holds {len(mine) or 'no'} files named {stem}.jsonl", archive)
+            found[split] = self._read(f"{archive}, {mine[0]}", _member_rows(fetched, mine[0]))
         return found
 
     def _fetched(self, file: str) -> str:
@@ -207,9 +204,8 @@ def _json_rows(opened: IO[bytes]) -> Iterator[Row]:
     lines = iter(TextIOWrapper(opened, encoding="utf-8-sig"))
     first = next(lines, "")
     whole = first.lstrip().startswith("[")
-    for row in (
-        json.loads(first + "".join(lines)) if whole else map(json.loads, filter(str.strip, chain([first], lines)))
-    ):
+    rows = json.loads(first + "".join(lines)) if whole else map(json.loads, filter(str.strip, chain([first], lines)))
+    for row in rows:
         if not isinstance(row, dict):
             raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
         yield row

@@ -14,8 +14,6 @@ from combee_dspy.benchmarks._base import Split
 from combee_dspy.exceptions import DataSourceError
 from combee_dspy.hashing import canonical_json, row_hash
 
-__all__ = ["SPLITS", "Row", "build_splits", "check_pins", "cut", "sliced"]
-
 Row = dict[str, Any]
 
 SPLITS = ("train", "validation", "heldout")
@@ -38,25 +36,20 @@ def cut(
         together: What a row holds that must not be in two parts, such as its sentences. Rows that
             share any of it, directly or through others, go where the smallest of their hashes goes.
     """
+    from scipy.cluster.hierarchy import DisjointSet
+
     hashes = [row_hash(row) for row in rows]
-    group = list(range(len(rows)))
-
-    def root(place: int) -> int:
-        while group[place] != place:
-            group[place] = group[group[place]]
-            place = group[place]
-        return place
-
+    groups = DisjointSet(range(len(rows)))
     first: dict[Hashable, int] = {}
     for place, row in enumerate(rows):
         for item in together(row):
-            group[root(place)] = root(first.setdefault(item, place))
+            groups.merge(place, first.setdefault(item, place))
     smallest: dict[int, str] = {}
     for place, digest in enumerate(hashes):
-        smallest[root(place)] = min(digest, smallest.get(root(place), digest))
+        smallest[groups[place]] = min(digest, smallest.get(groups[place], digest))
     parts: dict[str, list[Row]] = {name: [] for name in ends}
     for place, row in enumerate(rows):
-        key = canonical_json([benchmark, smallest[root(place)]])
+        key = canonical_json([benchmark, smallest[groups[place]]])
         where = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) / 2**32
         parts[next(name for name, end in ends.items() if where < end)].append(row)
     return parts
@@ -76,8 +69,8 @@ def sliced(
         size = sizes.get(name)
         kept[name] = list(items)
         if size is not None and size < len(items):
-            order = sorted(range(len(items)), key=lambda place, items=items: (row_hash(items[place]), place))  # type: ignore[misc]  # bound per loop
-            kept[name] = [items[place] for place in sorted(order[:size])]
+            first = sorted((row_hash(row), place) for place, row in enumerate(items))[:size]
+            kept[name] = [items[place] for place in sorted(place for _, place in first)]
             notes.append(f"{name} is a slice: {size} of {len(items)} rows, those whose hashes come first")
     return kept, tuple(notes)
 

@@ -20,8 +20,6 @@ from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
 from combee_dspy.strategies import parameters
 
-__all__ = ["KNOWN_NOISE", "PINS", "Formula"]
-
 PINS: Mapping[str, str] = {
     "train": "67eb930374d27c968c665d48480e06b1622c5d91d0360548b6ba5b61a7678457",
     "validation": "8b14b4810d2ad6f77a8edea462655faa2248ed358f44fdf6518af158266d4849",
@@ -104,9 +102,7 @@ class Formula(RecordBenchmark):
             source=f"{found.source}; origin: {_ORIGIN}",
             licence=_CARD.licence,
             citation=_CARD.citation,
-            train=found.splits["train"],
-            validation=found.splits["validation"],
-            heldout=found.splits["heldout"],
+            **found.splits,
             signature=AnswerNumber,
             program=lambda: module(AnswerNumber),
             metric=exact_metric,

@@ -18,8 +18,6 @@ import dspy
 
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["AnswerNumber", "Diagnosis", "diagnose", "exact_metric", "plain_number", "tolerant_metric"]
-
 _ABSOLUTE = 0.005
 """Half a unit of the second decimal: targets carry two."""
 _RELATIVE = 1e-4

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.benchmarks.finer.labels import LABELS
+from combee_dspy.benchmarks.finer import LABELS
 
 REAL = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 

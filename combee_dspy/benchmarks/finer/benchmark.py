@@ -17,13 +17,10 @@ from combee_dspy.benchmarks._base import Card, LoadedBenchmark
 from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks._splits import Row
-from combee_dspy.benchmarks.finer.labels import LABELS
-from combee_dspy.benchmarks.finer.records import Record, ambiguities, batches, parse
+from combee_dspy.benchmarks.finer.records import LABELS, Record, ambiguities, batches, parse
 from combee_dspy.benchmarks.finer.scoring import TagMetric
 from combee_dspy.hashing import row_hash
 from combee_dspy.strategies import parameters
-
-__all__ = ["PINS", "Finer", "LabelList"]
 
 LabelList = Literal["shared", "record", "hidden"]
 """Where the 139 labels stand: once in the output field's description, in every record, or nowhere."""
@@ -121,9 +118,7 @@ class Finer(RecordBenchmark):
             source=f"{found.source}; origin: {_ORIGIN}",
             licence=_CARD.licence,
             citation=_CARD.citation,
-            train=found.splits["train"],
-            validation=found.splits["validation"],
-            heldout=found.splits["heldout"],
+            **found.splits,
             signature=signature,
             program=lambda: module(signature),
             metric=TagMetric(self.unit, labels=labels),

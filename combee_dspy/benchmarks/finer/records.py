@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from combee_dspy.benchmarks.finer.labels import LABELS
-
-__all__ = ["BATCH", "Question", "Record", "ambiguities", "batches", "parse", "record_text"]
+LABELS: tuple[str, ...] = tuple(Path(__file__).with_name("labels.txt").read_text(encoding="utf-8").split())
+"""The 139 US GAAP tags of FiNER-139 (``nlpaueb/finer-139``), in alphabetical order: every label a number can have."""
 
 BATCH = 4
 """Questions a record, as in FinLoRA."""

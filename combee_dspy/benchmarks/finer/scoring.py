@@ -18,9 +18,7 @@ from typing import Any, Literal
 
 import dspy
 
-from combee_dspy.benchmarks.finer.labels import LABELS
-
-__all__ = ["TagMetric", "TagResult", "grade"]
+from combee_dspy.benchmarks.finer.records import LABELS
 
 _READ = 20_000
 _SHOWN = 160

@@ -17,8 +17,6 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
 
-__all__ = ["FormulaMini", "route_metric"]
-
 _SPLITS = ("heldout", "validation", "train")
 """The order in which a cell's rows are dealt out: held-out first, so that the other sizes never move it."""
 
@@ -49,7 +47,7 @@ class FormulaMini(Benchmark):
     better at once than after reasoning of its own.
 
     ``task="compute"``: ``question`` → ``answer``, a number with two decimals,
-    in three levels (see :mod:`combee_dspy.benchmarks.formula_mini.questions`).
+    in three levels (see :mod:`combee_dspy.benchmarks.formula_mini.generate`).
     Margins, yields, rates and returns are answered in percent (12.5 for
     12.5 %) unless the question wants a decimal fraction. The seed prompt does
     not say so; feedback does. The default program is ``dspy.ChainOfThought``.
@@ -128,9 +126,7 @@ class FormulaMini(Benchmark):
             source=source,
             licence=_CARD.licence,
             citation=_CARD.citation,
-            train=splits["train"],
-            validation=splits["validation"],
-            heldout=splits["heldout"],
+            **splits,
             signature=signature,
             program=lambda: module(signature),
             metric=route_metric if routing else exact_metric,

@@ -9,8 +9,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["BY_NAME", "FORMULAS", "Argument", "FinanceFormula", "Values", "rounded", "texts"]
-
 Values = Mapping[str, Fraction]
 """One value an argument, by its name."""
 
