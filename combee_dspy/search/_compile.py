@@ -23,7 +23,7 @@ from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation
 from combee_dspy.search._checks import check_rows, check_splits, check_student
 from combee_dspy.search._describe import describe, identity, result_of
-from combee_dspy.search._run import Run, Shared
+from combee_dspy.search._run import Run, Shared, limits_of
 from combee_dspy.tracking import default_trackers, track
 
 __all__ = ["compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
@@ -151,7 +151,7 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
         default=dspy.settings.lm,
     )
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(name, settings.seed, identity(task, prints), describe(task))
+    log = shared.journal.run(name, settings.seed, identity(task, prints), describe(task, limits_of(task)))
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
@@ -161,9 +161,10 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
 
     shared.on_limit.append(limit_changed)
     try:
-        with track(shared.journal.path, log.number, trackers), dspy.context(lm=patient_lm):
+        async with track(shared.journal.path, log.number, trackers):
             try:
-                program, report = await _searched(Run(task, shared, log, prints))
+                with dspy.context(lm=patient_lm):
+                    program, report = await _searched(Run(task, shared, log, prints))
                 state, result = "finished", result_of(report)
             finally:
                 await log.finish(state, result)

@@ -14,6 +14,7 @@ from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
 from combee_dspy.search._candidates import Candidate, Compilation
+from combee_dspy.stopping import Limits
 
 __all__ = ["describe", "identity", "lms_by_role", "models_by_role", "result_of", "specs"]
 
@@ -74,7 +75,7 @@ def _named(value: Any) -> str:
     return type(value).__name__ if " at 0x" in text else text
 
 
-def describe(task: Compilation) -> dict[str, Any]:
+def describe(task: Compilation, limits: Limits) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")}
     settings = task.settings
     return {
@@ -82,7 +83,8 @@ def describe(task: Compilation) -> dict[str, Any]:
         "sizes": {"train": len(task.splits.train), "validation": len(task.splits.validation),
                   "heldout": len(task.splits.heldout)},
         "keep": settings.keeps, "search": settings.search.params(),
-        "budget": repr(settings.budget), "seed": settings.seed, "versions": versions,
+        "budget": repr(settings.budget), "limits": dataclasses.asdict(limits), "seed": settings.seed,
+        "versions": versions,
         "simulated": any("simulated" in model for model in models_by_role(settings).values()),
     }  # fmt: skip
 

@@ -54,7 +54,7 @@ from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner, LearnerSettings
 from combee_dspy.stopping import Budget, Limits, require_countable
 
-__all__ = ["Run", "Shared"]
+__all__ = ["Run", "Shared", "limits_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Run:
         self.metric_print = prints["metric"]
         self.emit: Callable[..., None] = log.emit
         self.seed = Candidate(settings.artifact.seed(task.student))
-        self.limits = _limits(task)
+        self.limits = limits_of(task)
         lms = {role: patient(lm) for role, lm in lms_by_role(settings).items()}
         require_countable(
             settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
@@ -289,6 +289,7 @@ class Run:
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(self.seed, chosen.candidate, seed=settings.seed, models=models)
+        await self.effects.drain()  # what a budget has cut off is on its way still, and in the books once it is there
         report = self._report(loop, chosen, held, receipt)
         program = settings.artifact.build(task.student, chosen.candidate.texts)
         program._compiled = True
@@ -338,7 +339,7 @@ class _Builder:
         self.build_program = build
 
 
-def _limits(task: Compilation) -> Limits:
+def limits_of(task: Compilation) -> Limits:
     """Return the hard limits of a run: the user's, and what GEPA's names for budgets come to."""
     settings, splits = task.settings, task.splits
     limits = Limits() if settings.budget is None else settings.budget.limits()
