@@ -8,6 +8,7 @@
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
+| ``_telling`` | what gepa's state and callbacks hear | pool, gepa |
 | ``_propose``, ``_custom``, ``_merge`` | children by operators, by proposers of the user's, by gepa's merge | effects |
 | ``_screen``, ``_finals`` | which child goes on; which candidate is returned | pool |
 | ``_pool`` | validated candidates, and gepa's state of them | effects |

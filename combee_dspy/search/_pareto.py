@@ -6,25 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gepa.core.callbacks import (
-    CandidateAcceptedEvent,
-    CandidateRejectedEvent,
-    CandidateSelectedEvent,
-    ErrorEvent,
-    EvaluationEndEvent,
-    EvaluationSkippedEvent,
-    EvaluationStartEvent,
-    IterationEndEvent,
-    IterationStartEvent,
-    MinibatchSampledEvent,
-    OptimizationEndEvent,
-    OptimizationStartEvent,
-    ProposalEndEvent,
-    ProposalStartEvent,
-    ReflectiveDatasetBuiltEvent,
-    StateSavedEvent,
-)
-from gepa.core.data_loader import ensure_loader
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
 from combee_dspy.diversity import Restart, UpdateView
@@ -41,6 +22,7 @@ from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._propose import Child, Proposer
 from combee_dspy.search._records import trajectories
 from combee_dspy.search._screen import Verdict, draw_screen, verdict
+from combee_dspy.search._telling import Telling
 from combee_dspy.search._update import Learned
 from combee_dspy.streams import derive
 
@@ -69,7 +51,7 @@ class Pareto(Keeper):
         merging: gepa's merge, or ``None``.
         finals: Chooses the result.
         seed: The candidate that is the student itself.
-        train: All train rows, for callbacks.
+        telling: Tells gepa's state and callbacks.
         screen: Rows of a screen.
         anchors: Row hashes of examples on which no child may score lower than its parent.
         run_seed: The run's seed.
@@ -88,7 +70,7 @@ class Pareto(Keeper):
         merging: Merging | None,
         finals: Finals,
         seed: Candidate,
-        train: Sequence[Row],
+        telling: Telling,
         screen: int,
         anchors: frozenset[str],
         run_seed: int,
@@ -103,7 +85,7 @@ class Pareto(Keeper):
         self._merging = merging
         self._finals = finals
         self._seed = seed
-        self._loader = ensure_loader([row.example for row in train])
+        self._telling = telling
         self._screen = screen
         self._anchors = anchors
         self._run_seed = run_seed
@@ -115,29 +97,14 @@ class Pareto(Keeper):
         self._restarted: set[int] = set()
         self._visible = visible(seed.texts)
         self._outcomes: list[OperatorOutcome] = []
-        self._iterations: dict[int, int] = {}
 
     def begun(self) -> None:
         """Tell callbacks that the run begins."""
-        sizes = {"trainset_size": len(self._loader), "valset_size": len(self._pool.validation)}
-        event = OptimizationStartEvent(seed_candidate=dict(self._seed.texts), config={"seed": self._run_seed}, **sizes)
-        self._parts.notify("on_optimization_start", event)
+        self._telling.run_begun(self._seed, self._run_seed)
 
     def ended(self, error: Exception | None) -> None:
-        """Tell callbacks that the run has ended; an update that the end has cut off proposed nothing."""
-        if not self._pool.started:
-            return
-        state = self._pool.state
-        if error is not None:
-            self._parts.notify("on_error", ErrorEvent(iteration=state.i + 1, exception=error, will_continue=False))
-        for step in list(self._iterations):
-            self._end_iteration(step, accepted=False)
-        if error is None:
-            event = OptimizationEndEvent(
-                best_candidate_idx=self._pool.best.index, total_iterations=state.i,
-                total_metric_calls=state.total_num_evals, final_state=state,
-            )  # fmt: skip
-            self._parts.notify("on_optimization_end", event)
+        """Tell callbacks that the run has ended."""
+        self._telling.run_ended(error)
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
@@ -155,27 +122,23 @@ class Pareto(Keeper):
         if self._ahead and step == self._early + 1:
             for _ in range(step):
                 self._turn(self._seed, 0)
-        self._begin_iteration(step)
+        self._telling.begin(step)
         merged = None if self._merging is None else await self._merging.attempt(step)
         if merged is not None:
-            self._end_iteration(step, accepted=merged)
-            self._begin_iteration(step)
+            self._telling.end(step, accepted=merged)
+            self._telling.begin(step)
         reason = self._restart.due(self._progress) if self._restart is not None else None
         index = 0 if reason else self._parts.selector.select_candidate_idx(state)
         if reason:
             self._restarted.add(step)
             self._effects.log.emit("warning", {"text": f"starting again from the seed: {reason}"}, step=step)
-        candidate = self._pool.members[index].candidate
-        event = CandidateSelectedEvent(
-            iteration=state.i + 1, candidate_idx=index, candidate=dict(candidate.texts),
-            score=state.program_full_scores_val_set[index],
-        )  # fmt: skip
-        self._parts.notify("on_candidate_selected", event)
+        member = self._pool.members[index]
+        self._telling.selected(member)
         turn = state.named_predictor_id_to_update_next_for_program_candidate[index]
         components = self._parts.known_components(self._visible, turn)
         if self._ahead and components is not None:
-            self._turn(candidate, index)
-        return Parent(candidate, index, components, weights)
+            self._turn(member.candidate, index)
+        return Parent(member.candidate, index, components, weights)
 
     def _turn(self, candidate: Candidate, index: int) -> None:
         """Let gepa's selector go on to the next component of a candidate."""
@@ -183,20 +146,7 @@ class Pareto(Keeper):
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell callbacks of the minibatch and of the parent's run on it."""
-        if not self._parts.callbacks:
-            return
-        iteration = self._pool.state.i + 1
-        ids = [row.index for row in rows]
-        event = MinibatchSampledEvent(iteration=iteration, minibatch_ids=ids, trainset_size=len(self._loader))
-        self._parts.notify("on_minibatch_sampled", event)
-        self._parts.notify(
-            "on_evaluation_start",
-            EvaluationStartEvent(
-                iteration=iteration, candidate_idx=parent.index, batch_size=len(rows), capture_traces=True,
-                parent_ids=list(self._pool.members[parent.index].parents), inputs=[row.example for row in rows],
-                is_seed_candidate=parent.index == 0,
-            ),
-        )  # fmt: skip
+        self._telling.sampled(parent, rows)
 
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Ask gepa's component selector."""
@@ -208,25 +158,23 @@ class Pareto(Keeper):
 
     async def propose(self, learned: Learned, parent: Parent) -> Sequence[Child]:
         """Return the children of what was learned; none where nothing was."""
-        if learned.plan.step not in self._iterations:
-            self._begin_iteration(learned.plan.step)
-        self._evaluated(learned, parent)
+        step = learned.plan.step
+        self._telling.begin(step)
+        self._telling.evaluated(learned, parent)
         if learned.skipped:
             return ()
         if parent.components is not None and not self._ahead:
             # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
             self._turn(parent.candidate, parent.index)
-        self._reflected(learned, parent)
+        self._telling.reflected(learned, parent)
+        children: Sequence[Child]
         if self._custom is not None:
             children = await self._custom.children(learned, parent.candidate)
         else:
             children = await self._proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
         for child in children:
-            texts = {name: child.candidate.texts[name] for name in child.components}
-            self._emit_candidate(child, parent, learned.plan.step)
-            iteration = self._iterations[learned.plan.step]
-            event = ProposalEndEvent(iteration=iteration, new_instructions=texts, prompts={}, raw_lm_outputs={})
-            self._parts.notify("on_proposal_end", event)
+            self._emit_candidate(child, parent, step)
+            self._telling.proposed(step, child)
         return children
 
     def _emit_candidate(self, child: Child, parent: Parent, step: int) -> None:
@@ -241,12 +189,7 @@ class Pareto(Keeper):
         children: Sequence[Child] = proposed  # type: ignore[assignment]  # what propose() returned
         rows = [learned.plan.rows[place] for place in self._screened(learned)]
         for _ in children:
-            event = EvaluationStartEvent(
-                iteration=self._iterations[learned.plan.step], candidate_idx=None, batch_size=len(rows),
-                capture_traces=True, parent_ids=[parent.index], inputs=[row.example for row in rows],
-                is_seed_candidate=False,
-            )  # fmt: skip
-            self._parts.notify("on_evaluation_start", event)
+            self._telling.screening(learned.plan.step, parent, rows)
         return list(await asyncio.gather(*(self._checked(learned, parent, child) for child in children)))
 
     async def _checked(self, learned: Learned, parent: Parent, child: Child) -> _Checked:
@@ -283,12 +226,9 @@ class Pareto(Keeper):
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
         """Join the children that were validated, in order."""
         children: Sequence[_Checked] = checked  # type: ignore[assignment]  # what check() returned
-        step, iteration = learned.plan.step, self._iterations[learned.plan.step]
-        if self._ahead:
-            # Rollouts are counted where everything else is, in the order of updates.
-            self._pool.state.increment_evals(len(learned.rollouts))
-        self._tell_screened(children, parent, iteration)
-        accepted = False
+        step, accepted = learned.plan.step, False
+        refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in children]
+        self._telling.screened(learned, parent, refused)
         for one in children:
             lift = None
             if one.validation is not None:
@@ -297,37 +237,13 @@ class Pareto(Keeper):
                 accepted = True
                 if self._merging is not None:
                     self._merging.found_candidate()
-                joined = CandidateAcceptedEvent(
-                    iteration=iteration, new_candidate_idx=member.index,
-                    new_score=sum(one.proposal.subsample_scores_after or ()), parent_ids=[parent.index],
-                )  # fmt: skip
-                self._parts.notify("on_candidate_accepted", joined)
+                self._telling.accepted(step, member, one.proposal)
             self._outcomes.append(OperatorOutcome(one.child.operator, step, lift, one.validation is not None))
         if self._restart is not None:
             front = [self._pool.members[index].candidate for index in self._pool.front]
             similarity = await self._proposer.similarity(front)
             self._progress.append(UpdateView(self._pool.best.mean, similarity, step in self._restarted))
-        self._end_iteration(step, accepted=accepted)
-
-    def _tell_screened(self, children: Sequence[_Checked], parent: Parent, iteration: int) -> None:
-        """Tell gepa's state and callbacks of the children's screens, those that were refused first, as gepa does."""
-        for one in children:
-            after = one.proposal.eval_after
-            ended = EvaluationEndEvent(
-                iteration=iteration, candidate_idx=None, scores=list(after.scores), has_trajectories=False,
-                parent_ids=[parent.index], outputs=list(after.outputs or ()), trajectories=None,
-                objective_scores=after.objective_scores, is_seed_candidate=False,
-            )  # fmt: skip
-            self._parts.notify("on_evaluation_end", ended)
-        if children:
-            self._pool.state.increment_evals(sum(len(one.proposal.subsample_indices) for one in children))
-        for one in children:
-            if one.validation is None:
-                event = CandidateRejectedEvent(
-                    iteration=iteration, old_score=sum(one.proposal.subsample_scores_before or ()),
-                    new_score=sum(one.proposal.subsample_scores_after or ()), reason=one.verdict.reason,
-                )  # fmt: skip
-                self._parts.notify("on_candidate_rejected", event)
+        self._telling.end(step, accepted=accepted)
 
     async def result(self) -> Member:
         """Return the best candidate on validation, with a further draw of those within its reach where that helps."""
@@ -347,70 +263,6 @@ class Pareto(Keeper):
             tag="reflective_mutation",
             metadata={"operator": child.operator},
         )
-
-    def _begin_iteration(self, step: int) -> None:
-        state = self._pool.state
-        saved = StateSavedEvent(iteration=state.i + 1, run_dir=self._pool.log_dir)
-        self._parts.notify("on_state_saved", saved)
-        state.i += 1
-        state.full_program_trace.append({"i": state.i})
-        event = IterationStartEvent(iteration=state.i + 1, state=state, trainset_loader=self._loader)
-        self._parts.notify("on_iteration_start", event)
-        self._iterations[step] = state.i + 1
-
-    def _end_iteration(self, step: int, *, accepted: bool) -> None:
-        iteration = self._iterations.pop(step, None)
-        if iteration is not None:
-            event = IterationEndEvent(iteration=iteration, state=self._pool.state, proposal_accepted=accepted)
-            self._parts.notify("on_iteration_end", event)
-
-    def _evaluated(self, learned: Learned, parent: Parent) -> None:
-        """Tell gepa's state and callbacks of the parent's run on the minibatch."""
-        state, rollouts, iteration = self._pool.state, learned.rollouts, self._iterations[learned.plan.step]
-        scores = [one.score for one in rollouts]
-        if state.full_program_trace:
-            state.full_program_trace[-1] |= {
-                "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
-                "subsample_scores": scores,
-            }  # fmt: skip
-        if self._parts.callbacks:
-            self._tell_evaluated(learned, parent, scores)
-        if not self._ahead:
-            state.increment_evals(len(rollouts))
-        if learned.skipped:
-            skipped = EvaluationSkippedEvent(
-                iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect", scores=scores,
-                is_seed_candidate=parent.index == 0,
-            )  # fmt: skip
-            self._parts.notify("on_evaluation_skipped", skipped)
-
-    def _tell_evaluated(self, learned: Learned, parent: Parent, scores: list[float]) -> None:
-        iteration, rollouts = self._iterations[learned.plan.step], learned.rollouts
-        program = self._effects.programs.of(parent.candidate)
-        found = trajectories(program, [row.example for row in learned.plan.rows], rollouts)
-        parents = list(self._pool.members[parent.index].parents)
-        ended = EvaluationEndEvent(
-            iteration=iteration, candidate_idx=parent.index, scores=scores, has_trajectories=True, parent_ids=parents,
-            outputs=[one["prediction"] for one in found], trajectories=found, objective_scores=None,
-            is_seed_candidate=parent.index == 0,
-        )  # fmt: skip
-        self._parts.notify("on_evaluation_end", ended)
-
-    def _reflected(self, learned: Learned, parent: Parent) -> None:
-        """Tell callbacks of what proposers will read."""
-        if not self._parts.callbacks:
-            return
-        iteration, components = self._iterations[learned.plan.step], list(learned.reflections)
-        dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items()}
-        built = ReflectiveDatasetBuiltEvent(
-            iteration=iteration, candidate_idx=parent.index, components=components, dataset=dataset
-        )
-        self._parts.notify("on_reflective_dataset_built", built)
-        begun = ProposalStartEvent(
-            iteration=iteration, parent_candidate=dict(parent.candidate.texts), components=components,
-            reflective_dataset=dataset,
-        )  # fmt: skip
-        self._parts.notify("on_proposal_start", begun)
 
 
 def _subsample(rollouts: Sequence[Rollout]) -> SubsampleEvaluation:

@@ -50,6 +50,7 @@ from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._programs import Programs, repeats_itself
 from combee_dspy.search._propose import Proposer
+from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner, LearnerSettings
 from combee_dspy.stopping import Budget, Limits, require_countable
@@ -192,9 +193,12 @@ class Run:
             merging = Merging(self.effects, self.pool, self.parts, settings.max_merge_invocations or 0, rng)
         samples = not repeats_itself(student)
         finals = Finals(settings.validation.finalists, samples=samples, effects=self.effects)
+        telling = Telling(
+            self.effects, self.pool, self.parts, self.task.splits.train, at_once=not settings.search.staleness
+        )
         return Pareto(
             self.effects, self.pool, self.parts, proposer, custom=custom, merging=merging, finals=finals,
-            seed=self.seed, train=self.task.splits.train, screen=settings.search.screen,
+            seed=self.seed, telling=telling, screen=settings.search.screen,
             anchors=frozenset(row_hash(one) for one in settings.guards.anchors), run_seed=settings.seed,
             staleness=settings.search.staleness, restart=settings.diversity.restart,
         )  # fmt: skip
