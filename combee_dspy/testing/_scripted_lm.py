@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
-
-__all__ = ["ScriptedLM", "ScriptedRequest", "as_chat", "as_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +17,7 @@ class ScriptedRequest:
 
     Attributes:
         system: The system message.
-        messages: ``(role, text)`` of the other messages, in order. Parts that are
-            no text stand as ``<kind>``.
+        messages: ``(role, text)`` of the others, in order; parts that are no text stand as ``<kind>``.
         temperature: What the request asks for; ``None`` for the service's own.
     """
 
@@ -54,23 +50,17 @@ def as_json(fields: Mapping[str, Any]) -> str:
 class _Engine:
     def __init__(self, answer: Callable[[ScriptedRequest], str]) -> None:
         self._answer = answer
-        self._lock = threading.Lock()
         self.requests: list[ScriptedRequest] = []
 
     def complete(self, request: Request) -> Response:
         messages = tuple((m.role, _text(m.parts)) for m in request.messages)
         seen = ScriptedRequest(_text(request.system), messages, request.config.temperature)
-        with self._lock:
-            self.requests.append(seen)
+        self.requests.append(seen)
         answer = self._answer(seen)
         prompt, completion = len(seen.text.split()), len(answer.split())
-        return Response(
-            id=None,
-            model=request.model,
-            message=Message.assistant([TextPart(answer)]),
-            finish_reason="stop",
-            usage=Usage(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion),
-        )
+        usage = Usage(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
+        message = Message.assistant([TextPart(answer)])
+        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
 
 
 class _AsyncEngine:
@@ -109,5 +99,4 @@ class ScriptedLM(dspy.LM):
     @property
     def requests(self) -> tuple[ScriptedRequest, ...]:
         """What was asked so far, in order of arrival."""
-        with self.script._lock:
-            return tuple(self.script.requests)
+        return tuple(self.script.requests)

@@ -10,17 +10,14 @@ from typing import Any, get_args
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection, Role
 from combee_dspy.testing._expect import attempt, expect
-from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections, watch_lms
+from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, expect_calls_by_ask, reflections
+
+_Given = int | Sequence[Reflection | Exception | None]
 
 _COUNTS = (0, 1, 2, 3, 8, 13, 200)
 
 
-def _run(
-    strategy: Aggregator,
-    given: int | Sequence[Reflection | Exception | None],
-    ask: ScriptedAsk | None = None,
-    order: Sequence[int] = (),
-) -> Lessons:
+def _run(strategy: Aggregator, given: _Given, ask: ScriptedAsk | None = None, order: Sequence[int] = ()) -> Lessons:
     """Aggregate reflections, so many or these, that arrive in an order."""
     found: Lessons = attempt(
         lambda: _aggregated(strategy, given, ask, order),
@@ -31,10 +28,7 @@ def _run(
 
 
 async def _aggregated(
-    strategy: Aggregator,
-    given: int | Sequence[Reflection | Exception | None],
-    ask: ScriptedAsk | None = None,
-    order: Sequence[int] = (),
+    strategy: Aggregator, given: _Given, ask: ScriptedAsk | None = None, order: Sequence[int] = ()
 ) -> Lessons:
     all_of_them = reflections(given) if isinstance(given, int) else given
     return await strategy.aggregate(arriving(all_of_them, order), context(ask))
@@ -54,12 +48,9 @@ def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
             expect(not result.lessons and result.rewrite is None, "nothing from no reflections", f"{result!r:.300}")
     some = [one if one.index % 3 else None for one in reflections(13)]
     for item in _run(strategy, some).lessons:
-        expect(
-            all(source % 3 for source in item.sources),
-            "no lesson from a position whose reflection is None",
-            f"{item!r:.200}",
-            "leave out what is None once it was awaited; `gathered` does",
-        )
+        there = all(source % 3 for source in item.sources)
+        mend = "leave out what is None once it was awaited; `gathered` does"
+        expect(there, "no lesson from a position whose reflection is None", f"{item!r:.200}", mend)
     ask = ScriptedAsk()
     _run(strategy, [None] * 5, ask)
     expect(not ask.calls, "no LM call where no position teaches anything", f"{len(ask.calls)} calls")
@@ -72,26 +63,16 @@ def _check_lessons(result: Any, count: int) -> None:
         f"for {count} reflections it returned {result!r:.200}",
         "return Lessons(context.component, lessons=(Lesson(text, sources), …), nodes=…)",
     )
-    expect(
-        isinstance(result.lessons, tuple)
-        and all(isinstance(x, Lesson) and isinstance(x.text, str) and x.text.strip() for x in result.lessons),
-        "a tuple of `Lesson`s with text",
-        f"for {count} reflections: {result.lessons!r:.300}",
-        "drop blank answers; an LM returns them",
-    )
-    expect(
-        isinstance(result.nodes, tuple) and all(isinstance(node, NodeOutput) for node in result.nodes),
-        "a tuple of `NodeOutput`s, one per LM call",
-        f"for {count} reflections: {result.nodes!r:.300}",
-        "say what each call returned: it is how a lost lesson is traced",
-    )
+    told = all(isinstance(x, Lesson) and isinstance(x.text, str) and x.text.strip() for x in result.lessons)
+    mend = "drop blank answers; an LM returns them"
+    expect(told, "a tuple of `Lesson`s with text", f"for {count} reflections: {result.lessons!r:.300}", mend)
+    traced = all(isinstance(node, NodeOutput) for node in result.nodes)
+    mend = "say what each call returned: it is how a lost lesson is traced"
+    expect(traced, "a tuple of `NodeOutput`s, one per LM call", f"{result.nodes!r:.300}", mend)
     for item in (*result.lessons, *result.nodes):
-        expect(
-            list(item.sources) == sorted(set(item.sources)) and all(0 <= source < count for source in item.sources),
-            f"sources that are indices of the {count} reflections, ascending, each once",
-            f"{item!r:.300}",
-            "use `tuple(sorted({reflection.index for reflection in shard}))`",
-        )
+        known = list(item.sources) == sorted(set(item.sources)) and all(0 <= source < count for source in item.sources)
+        mend = "use `tuple(sorted({reflection.index for reflection in shard}))`"
+        expect(known, f"sources that are indices of {count} reflections, ascending, once", f"{item!r:.300}", mend)
 
 
 def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
@@ -99,12 +80,9 @@ def check_the_order_of_arrival_counts_nothing(strategy: Aggregator) -> None:
     first = _run(strategy, 13)
     for order in ((), range(12, -1, -1), (*range(6, 13), *range(6))):
         again = _run(strategy, 13, order=order)
-        expect(
-            first == again,
-            "equal lessons for equal reflections, seed and answers, in whatever order they arrive",
-            f"{first!r:.200} and then {again!r:.200}",
-            "plan shards from `len(reflections)`; draw from `context.stream(…)` only; no clock, no order of sets",
-        )
+        mend = "plan shards from `len(reflections)`; draw from `context.stream(…)` only; no clock, no order of sets"
+        said = f"{first!r:.200} and then {again!r:.200}"
+        expect(first == again, "equal lessons for equal reflections, in whatever order they arrive", said, mend)
 
 
 def check_a_failed_reflection_is_raised(strategy: Aggregator) -> None:
@@ -128,36 +106,22 @@ def check_several_uses_at_once(strategy: Aggregator) -> None:
 
     alone = [_run(strategy, count) for count in counts]
     found = attempt(together, "`aggregate` returns")
-    expect(
-        found == alone,
-        "the same lessons for four uses at once as for one after another",
-        f"different ones for {[n for n, one, two in zip(counts, alone, found, strict=True) if one != two]} of them",
-        "keep nothing on self or in the module between calls: what belongs to one call stays in its variables",
-    )
+    other = [n for n, one, two in zip(counts, alone, found, strict=True) if one != two]
+    mend = "keep nothing on self or in the module between calls: what belongs to one call stays in its variables"
+    expect(not other, "the same lessons for four uses at once as for one by one", f"others for {other} of them", mend)
     expect(given == before, "reflections unchanged by `aggregate`", "a record was changed", "build new dicts and lists")
 
 
 def check_every_call_goes_through_ask(strategy: Aggregator) -> None:
     """`context.ask` carries journal, books and retries; another way escapes them."""
     ask = ScriptedAsk()
-    with watch_lms() as seen:
-        try:
-            asyncio.run(_aggregated(strategy, 8, ask))
-        except Exception:
-            # An LM that refuses may well make it raise; without such a call it must not.
-            if not seen:
-                raise
-    mend = "replace dspy.Predict(signature)(…) by `await context.ask(signature, {…}, place…)`"
-    expect(not seen, "LM calls by `context.ask` only", f"called {', '.join(seen)}", mend)
+    expect_calls_by_ask(lambda: _aggregated(strategy, 8, ask))
     roles = {call.role for call in ask.calls}
     expect(roles <= set(get_args(Role)), f"roles among {', '.join(get_args(Role))}", f"roles {roles}")
     places = [(call.place, call.signature.__name__, repr(call.inputs)) for call in ask.calls]
-    expect(
-        len(set(places)) == len(places),
-        "calls that differ in their place, or at least in what they ask",
-        "two of them are the same to a journal, which buys one",
-        "name shard, level or attempt: `context.ask(signature, inputs, level, node)`",
-    )
+    mend = "name shard, level or attempt: `context.ask(signature, inputs, level, node)`"
+    apart = len(set(places)) == len(places)
+    expect(apart, "calls that differ in place or inputs", "two are the same to a journal, which buys one", mend)
 
 
 def check_survives_failed_calls(strategy: Aggregator) -> None:
@@ -166,19 +130,13 @@ def check_survives_failed_calls(strategy: Aggregator) -> None:
         ask = ScriptedAsk(fail=lambda call: True)
         result = _run(strategy, count, ask)
         _check_lessons(result, count)
-        expect(
-            not ask.calls or any(node.failed for node in result.nodes),
-            "failed calls kept as `NodeOutput`s with `failed` set",
-            f"all {len(ask.calls)} calls failed and no node says so",
-            "for a `FailedCall`, add NodeOutput(level, node, sources, (), failed=call.error)",
-        )
+        told = not ask.calls or any(node.failed for node in result.nodes)
+        mend = "for a `FailedCall`, add NodeOutput(level, node, sources, (), failed=call.error)"
+        expect(told, "failed calls kept as `NodeOutput`s with `failed` set", "all failed and no node says so", mend)
         _check_lessons(_run(strategy, count, ScriptedAsk(empty=True)), count)
     ask = ScriptedAsk(fail=lambda call: call.index == 0)
     result = _run(strategy, 13, ask)
     _check_lessons(result, 13)
-    expect(
-        len(ask.calls) < 2 or result.lessons or result.rewrite or result.deltas,
-        "the lessons of the calls that succeeded",
-        f"one of {len(ask.calls)} calls failed and nothing was returned",
-        "skip the `FailedCall` and go on with the other predictions",
-    )
+    learned = len(ask.calls) < 2 or result.lessons or result.rewrite or result.deltas
+    mend = "skip the `FailedCall` and go on with the other predictions"
+    expect(learned, "the lessons of the calls that succeeded", "one failed and nothing was returned", mend)

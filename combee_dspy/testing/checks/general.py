@@ -26,19 +26,11 @@ def check_constructor_only_stores(strategy: Strategy) -> None:
         "write each parameter out, without *args or **kwargs, and `self.size = size`; or use @parameters",
     )
     built = attempt(lambda: cls(**given), "a constructor that takes the parameters it stored")
-    expect(
-        built.params() == given,
-        "parameters stored as they were given",
-        f"{given!r:.200} became {built.params()!r:.200}",
-        "copy or convert a parameter where it is used",
-    )
-    extra = set(getattr(built, "__dict__", {})) - set(given)
-    expect(
-        not extra,
-        "a constructor that sets nothing but its parameters",
-        f"{cls.__name__} also sets {', '.join(sorted(extra))}",
-        "compute it in the verb, or keep it in what the verb returns",
-    )
+    stored = built.params()
+    expect(stored == given, "parameters stored as they were given", f"{given!r:.200} became {stored!r:.200}")
+    extra = sorted(set(getattr(built, "__dict__", {})) - set(given))
+    mend = "compute it in the verb, or keep it in what the verb returns"
+    expect(not extra, "a constructor that sets nothing but its parameters", f"it also sets {', '.join(extra)}", mend)
 
 
 def check_has_a_kind_and_a_name(strategy: Strategy) -> None:
@@ -47,19 +39,12 @@ def check_has_a_kind_and_a_name(strategy: Strategy) -> None:
     kind: Any = getattr(cls, "kind", None)
     # A distribution may have kinds of its own, as benchmarks' have baselines.
     sound = isinstance(strategy, _base(kind)) if kind in KINDS else isinstance(kind, str)
-    expect(
-        sound,
-        f"a subclass of one of the bases {', '.join(base.replace(':', '.') for base in KINDS.values())}",
-        f"{cls.__name__}.kind is {kind!r}",
-        "inherit from the base of the kind you mean and leave `kind` alone",
-    )
+    mend = "inherit from the base of the kind you mean and leave `kind` alone"
+    expect(sound, f"a subclass of the base of its kind: {KINDS.get(kind, 'any')}", f"kind is {kind!r}", mend)
     name = getattr(cls, "name", None)
-    expect(
-        isinstance(name, str) and _NAME.fullmatch(name),
-        "a class attribute `name` in lower case, words joined by '-', equal to the entry point's name",
-        f"{cls.__name__}.name is {name!r}",
-        f'write `name: ClassVar[str] = "my-{kind}"` in the class body',
-    )
+    named = isinstance(name, str) and _NAME.fullmatch(name)
+    mend = f'write `name: ClassVar[str] = "my-{kind}"` in the class body, equal to the entry point\'s name'
+    expect(named, "a class attribute `name` in lower case, words joined by '-'", f"name is {name!r}", mend)
 
 
 def _base(kind: str) -> type[Any]:
@@ -80,12 +65,9 @@ def check_is_documented(strategy: Strategy) -> None:
         for name in inspect.signature(cls).parameters
         if not re.search(rf"^\s*{re.escape(name)}( \(.*\))?: *\S+", described, re.MULTILINE)
     ]
-    expect(
-        not silent,
-        'every parameter described under "Args:" in the class docstring, with its unit',
-        f"{cls.__name__} says nothing about {', '.join(silent)}",
-        f'add a line such as "{silent[0] if silent else "size"}: Examples a minibatch, at least 1."',
-    )
+    mend = 'add a line such as "size: Examples a minibatch, at least 1."'
+    said = f"{cls.__name__} says nothing about {', '.join(silent)}"
+    expect(not silent, 'every parameter described under "Args:" in the class docstring, with its unit', said, mend)
 
 
 def check_spec_round_trip(strategy: Strategy) -> None:
@@ -124,12 +106,8 @@ def check_bad_parameters_are_named(strategy: Strategy) -> None:
             try:
                 type(strategy)(**{**given, name: value})
             except ArgumentError as error:
-                expect(
-                    name in error.argument,
-                    f"an error that names {name!r}",
-                    f"{name}={value!r} was refused as {error.argument!r}: {error}",
-                    f'raise ArgumentValueError("{name}", self.{name}, "is …", "Give …")',
-                )
+                said = f"{name}={value!r} was refused as {error.argument!r}: {error}"
+                expect(name in error.argument, f"an error that names {name!r}", said)
             except Exception as error:
                 raise ConformanceError(
                     f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none",
