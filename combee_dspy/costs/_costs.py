@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -14,7 +15,9 @@ from combee_dspy.costs._prices import Price, price_of
 from combee_dspy.records import CallUsage, Role
 from combee_dspy.strategies import parameters
 
-__all__ = ["CostTotals", "Costs", "Sums", "Tariff", "merged", "totals"]
+K = TypeVar("K", Role, tuple[Role, str])
+
+_ADDED = ("calls", "errors", "cached", "prompt_tokens", "completion_tokens", "seconds")
 
 
 @parameters
@@ -51,12 +54,10 @@ class Tariff:
 
     def price(self, model: str) -> Price | None:
         """Return a model's price, ``None`` where it is not known."""
-        try:
-            return self._found[model]
-        except KeyError:
+        if model not in self._found:
             # Two threads may both look it up; they find the same price.
-            found = self._found[model] = price_of(model, self.costs.prices)
-            return found
+            self._found[model] = price_of(model, self.costs.prices)
+        return self._found[model]
 
 
 class GpuClock:
@@ -152,54 +153,36 @@ class CostTotals:
 def totals(rows: Iterable[CallUsage]) -> CostTotals:
     """Return the sums of usage by role and model. Does not depend on the order of rows, up to rounding."""
     rows = tuple(rows)
-    roles = sorted({row.role for row in rows})
-    models = sorted({(row.role, row.model) for row in rows})
+    roles, models = _grouped(rows, lambda row: row.role), _grouped(rows, lambda row: (row.role, row.model))
     return CostTotals(
         _summed(rows),
-        {role: _summed([row for row in rows if row.role == role]) for role in roles},
-        {key: _summed([row for row in rows if (row.role, row.model) == key]) for key in models},
-    )
-
-
-def _summed(rows: Iterable[CallUsage]) -> Sums:
-    rows = tuple(rows)
-    dollars = [row.dollars for row in rows]
-    known = [amount for amount in dollars if amount is not None]
-    gpu = [row.gpu_seconds for row in rows if row.gpu_seconds is not None]
-    return Sums(
-        calls=sum(row.calls for row in rows),
-        errors=sum(row.errors for row in rows),
-        cached=sum(row.cached for row in rows),
-        prompt_tokens=sum(row.prompt_tokens for row in rows),
-        completion_tokens=sum(row.completion_tokens for row in rows),
-        dollars=sum(known) if len(known) == len(dollars) else None,
-        known_dollars=sum(known),
-        gpu_seconds=sum(gpu) if gpu else None,
-        seconds=sum(row.seconds for row in rows),
+        {role: _summed(found) for role, found in roles.items()},
+        {key: _summed(found) for key, found in models.items()},
     )
 
 
 def merged(*usages: Iterable[CallUsage]) -> tuple[CallUsage, ...]:
     """Return usage of several attempts or parts as one: one row a role and model, sorted by them."""
-    found: dict[tuple[Role, str], list[CallUsage]] = {}
-    for usage in usages:
-        for row in usage:
-            found.setdefault((row.role, row.model), []).append(row)
-    return tuple(_joined(rows) for _, rows in sorted(found.items()))
+    found = _grouped(chain(*usages), lambda row: (row.role, row.model))
+    return tuple(CallUsage(role, model, **_sums(rows)) for (role, model), rows in found.items())
 
 
-def _joined(rows: list[CallUsage]) -> CallUsage:
-    if len(rows) == 1:
-        return rows[0]
-    sums = _summed(rows)
-    return replace(
-        rows[0],
-        calls=sums.calls,
-        errors=sums.errors,
-        cached=sums.cached,
-        prompt_tokens=sums.prompt_tokens,
-        completion_tokens=sums.completion_tokens,
-        dollars=sums.dollars,
-        gpu_seconds=sums.gpu_seconds,
-        seconds=sums.seconds,
-    )
+def _grouped(rows: Iterable[CallUsage], key: Callable[[CallUsage], K]) -> dict[K, list[CallUsage]]:
+    found: dict[K, list[CallUsage]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return dict(sorted(found.items()))
+
+
+def _summed(rows: Sequence[CallUsage]) -> Sums:
+    return Sums(**_sums(rows), known_dollars=sum(row.dollars or 0.0 for row in rows))
+
+
+def _sums(rows: Sequence[CallUsage]) -> dict[str, Any]:
+    dollars = [row.dollars for row in rows]
+    gpu = [row.gpu_seconds for row in rows if row.gpu_seconds is not None]
+    return {
+        **{name: sum(getattr(row, name) for row in rows) for name in _ADDED},
+        "dollars": None if None in dollars else sum(amount or 0.0 for amount in dollars),
+        "gpu_seconds": sum(gpu) if gpu else None,
+    }

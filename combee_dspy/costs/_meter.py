@@ -16,8 +16,6 @@ from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 from combee_dspy.costs._costs import Tariff
 from combee_dspy.records import CallUsage, Role
 
-__all__ = ["Meter", "metered", "role_scope"]
-
 # A setting of DSPy's: it goes where those go, into dspy.Parallel, dspy.asyncify and async tasks.
 _ROLE = "combee_role"
 
@@ -44,12 +42,10 @@ class _Call:
 class Meter(BaseCallback):
     """Adds up LM calls by role and model. DSPy's callback for LMs and its usage tracker in one. Thread-safe.
 
-    The callback hears a call begin and end, the tracker hears its tokens in
-    between; DSPy's id of the active call says whose they are, with any number
-    of threads. A success that reported no usage came from DSPy's cache and
-    costs nothing. A call that ends with an error costs what the service
-    reported before, usually nothing. ``dspy.track_usage()`` and
-    ``track_usage=True`` of the user's own get what they would get without it.
+    The callback hears a call begin and end, the tracker hears its tokens in between; DSPy's id of the active call
+    says whose they are, with any number of threads. A success that reported no usage came from DSPy's cache and
+    costs nothing. A call that ends with an error costs what the service reported before, usually nothing.
+    ``dspy.track_usage()`` and ``track_usage=True`` of the user's own get what they would get without it.
 
     Heard is every call under :meth:`settings`, wherever DSPy carries its
     settings: nested modules, ``dspy.Parallel``, async tasks. Not heard are calls
@@ -240,10 +236,9 @@ class _Relay:
 class _ForLMs(list[Any]):
     """DSPy's callbacks, with a meter added where an LM is called and nowhere else.
 
-    DSPy adds up ``settings.callbacks`` and the callbacks of the module, adapter
-    or LM at hand before each call of one. Where the sum is not empty it binds
-    arguments and looks up handlers, which costs as much as all else that it does
-    for a prediction. So the sum holds the meter only where it has something to hear.
+    DSPy adds up ``settings.callbacks`` and the callbacks of the module, adapter or LM at hand before each call of
+    one. Where the sum is not empty it binds arguments and looks up handlers, which costs as much as all else that
+    it does for a prediction. So the sum holds the meter only where it has something to hear.
     """
 
     def __init__(self, others: Any, meter: Meter) -> None:

@@ -10,8 +10,6 @@ from pydantic import Field
 
 from combee_dspy.strategies import parameters
 
-__all__ = ["Price", "price_of"]
-
 _MILLION = 1_000_000
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -83,16 +81,14 @@ _VERSION = re.compile(r"(?:-\d{4}-\d{2}-\d{2}|[-@]\d{8}|-latest|:[\w.-]+)$")
 def price_of(model: str, own: Mapping[str, Price] | None = None) -> Price | None:
     """Return a model's price, or ``None`` where none is known.
 
-    Built-in prices are list prices as of November 2026, without batch or volume
-    discounts, and for DeepSeek V3.1 and gpt-oss-120b the common price of hosted
-    open weights. They go out of date and say nothing about your contract or
-    your own server: give your own.
+    Built-in prices are list prices as of November 2026, without batch or volume discounts, and for DeepSeek V3.1
+    and gpt-oss-120b the common price of hosted open weights. They go out of date and say nothing about your
+    contract or your own server: give your own.
 
-    A name is looked up whole and then with its leading parts removed, so the
-    longest match counts: ``together_ai/deepseek-ai/DeepSeek-V3.1`` is found as
-    ``deepseek-ai/deepseek-v3.1`` before ``deepseek-v3.1``. Case is ignored; a
-    dated version (``-2024-08-06``) has the price of its undated name. Your own
-    prices come first. Simulated and embedded models and ``dummy`` cost 0.
+    A name is looked up whole and then with its leading parts removed, so the longest match counts:
+    ``together_ai/deepseek-ai/DeepSeek-V3.1`` is found as ``deepseek-ai/deepseek-v3.1`` before ``deepseek-v3.1``.
+    Case is ignored; a dated version (``-2024-08-06``) has the price of its undated name. Your own prices come
+    first. Simulated and embedded models and ``dummy`` cost 0.
 
     Args:
         model: The model's name as LiteLLM knows it.

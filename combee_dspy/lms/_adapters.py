@@ -11,8 +11,6 @@ from dspy.adapters.utils import serialize_for_json
 from dspy.utils.exceptions import AdapterParseError
 from typing_extensions import TypedDict
 
-__all__ = ["ChoiceAdapter", "ConstrainedJSONAdapter", "grammar_of"]
-
 
 class ConstrainedJSONAdapter(dspy.Adapter):
     """Few words in, and an answer that the service holds to a JSON schema.

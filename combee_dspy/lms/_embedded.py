@@ -19,8 +19,6 @@ from combee_dspy.lms._pool import Shared
 from combee_dspy.lms._weights import SMOLLM2
 from combee_dspy.strategies import parameters
 
-__all__ = ["AsyncEmbeddedEngine", "EmbeddedEngine", "EmbeddedOptions", "embedded"]
-
 
 @parameters
 class EmbeddedOptions:

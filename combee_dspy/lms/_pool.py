@@ -29,8 +29,6 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms.redact import MASK, forms_of, mask
 from combee_dspy.strategies import parameters
 
-__all__ = ["AsyncPooledEngine", "PooledEngine", "PooledOptions", "Shared", "pooled"]
-
 _LONGEST_WAIT = 120.0  # seconds that a service may ask to be left alone: one that is down may name a day
 _KEY_VARIABLE = "OPENAI_API_KEY"
 _BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
@@ -276,8 +274,7 @@ def pooled(
     ``cost`` in the history is ``None``: give ``Costs(prices=…)``.
 
     Args:
-        model: The model's name at the service. A prefix ``openai/``, DSPy's
-            name for the interface, is not sent.
+        model: The model's name at the service. A prefix ``openai/``, DSPy's name for the interface, is not sent.
         api_base: The service, up to and with ``/v1``. By default ``OPENAI_API_BASE``
             or ``OPENAI_BASE_URL``, without them OpenAI's own.
         api_key: The key; ``OPENAI_API_KEY`` by default. A service other than OpenAI's may need none.

@@ -16,8 +16,6 @@ from combee_dspy.exceptions import LMUnreachableError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import Role
 
-__all__ = ["probe"]
-
 _PROMPT = "Reply with OK."
 _MAX_TOKENS = 16
 # An LM that was given one of these thinks before it answers: a small limit would be refused or leave no answer.

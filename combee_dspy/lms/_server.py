@@ -18,7 +18,6 @@ from combee_dspy.lms._weights import joined, weights
 if TYPE_CHECKING:
     from combee_dspy.lms._embedded import EmbeddedOptions
 
-__all__ = ["ask", "running", "stop"]
 
 _SILENT = -1  # llama.cpp's verbosity at which it writes nothing, errors included
 _PREFIX_CACHE_MIB = 256  # for prompt prefixes that lost their slot: about 10,000 tokens of SmolLM2

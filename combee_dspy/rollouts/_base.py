@@ -14,8 +14,6 @@ from combee_dspy.rollouts._jobs import Answer, CallJob, RolloutJob
 from combee_dspy.rollouts._run import run_rollout
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Executor", "ExecutorSession"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, flush_rule
 from combee_dspy.strategies import parameters
 
-__all__ = ["Batches", "Batching", "Priority", "Queue", "Turn"]
-
 logger = logging.getLogger("combee_dspy")
 
 Priority = tuple[int, ...]
@@ -30,9 +28,8 @@ _Rule = Annotated[FlushRule, BeforeValidator(flush_rule), WithJsonSchema({"type"
 class Batching:
     """When waiting jobs are released, and in what company.
 
-    Within one urgency, jobs of one program (or of one kind of call) and of one
-    length class go one after another, so that a server can share their prefix
-    and need not pad.
+    Within one urgency, jobs of one program (or of one kind of call) and of one length class go one after another,
+    so that a server can share their prefix and need not pad.
 
     Args:
         flush: When what waits is released: a rule, or its text, such as ``"queue_at_least(64) | waited(0.2)"``.

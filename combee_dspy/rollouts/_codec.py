@@ -1,10 +1,8 @@
 """Rollouts and answers as JSON and back. What would not come back as it was is marked, and bought again.
 
-Plain JSON values stand for themselves. Anything else is an object with the one
-key ``"$"``, which names how to read it. Reading runs no code of the file's
-choosing: a class is used only where its module is loaded already and it is an
-enum, a dataclass or a pydantic model, and none of its constructors or
-validators is called.
+Plain JSON values stand for themselves. Anything else is an object with the one key ``"$"``, which names how to read
+it. Reading runs no code of the file's choosing: a class is used only where its module is loaded already and it is
+an enum, a dataclass or a pydantic model, and none of its constructors or validators is called.
 """
 
 from __future__ import annotations
@@ -26,16 +24,6 @@ import pydantic
 
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._jobs import Answer
-
-__all__ = [
-    "NotStorableError",
-    "decode_answer",
-    "decode_rollout",
-    "decode_value",
-    "encode_answer",
-    "encode_rollout",
-    "encode_value",
-]
 
 _MARK = "$"
 _LARGEST = 2**63

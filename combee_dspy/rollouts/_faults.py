@@ -19,8 +19,6 @@ from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts._jobs import InfrastructureFaultError
 
-__all__ = ["described", "raise_fault"]
-
 _FATAL = (LMAuthError, LMBillingError, LMConfigurationError)
 _DEEPEST_CAUSE = 16
 

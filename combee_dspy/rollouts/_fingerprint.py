@@ -1,11 +1,9 @@
 """What a rollout depends on, hashed: program, LMs, adapter and metric.
 
-Texts, field descriptions, demonstrations and settings count with their content;
-the user's own classes and functions with their compiled code, so that comments
-and layout do not; an installed package's with its name alone. An LM counts with
-its class, model, decoding parameters and endpoint, never with its credentials;
-one whose ``cache_identity`` is a text stands at the endpoint of that name,
-wherever its port is.
+Texts, field descriptions, demonstrations and settings count with their content; the user's own classes and
+functions with their compiled code, so that comments and layout do not; an installed package's with its name alone.
+An LM counts with its class, model, decoding parameters and endpoint, never with its credentials; one whose
+``cache_identity`` is a text stands at the endpoint of that name, wherever its port is.
 """
 
 from __future__ import annotations
@@ -24,8 +22,6 @@ import dspy
 
 from combee_dspy.hashing import canonical_json
 from combee_dspy.lms.redact import SECRET_NAME, mask
-
-__all__ = ["fingerprint", "fingerprints"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)

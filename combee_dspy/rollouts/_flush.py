@@ -9,8 +9,6 @@ from typing import Literal
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 
-__all__ = ["FlushRule", "FlushView", "at_once", "flush_rule", "queue_at_least", "variance_below", "waited"]
-
 
 @dataclass(frozen=True, slots=True)
 class FlushView:

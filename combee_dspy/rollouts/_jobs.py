@@ -11,8 +11,6 @@ import dspy
 from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 
-__all__ = ["Answer", "CallJob", "InfrastructureFaultError", "Metric", "RolloutJob"]
-
 Metric = Callable[..., Any]
 """GEPA's metric: ``(gold, pred, trace, pred_name, pred_trace)`` to a score, or a
 ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``. Where it is a

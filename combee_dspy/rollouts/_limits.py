@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-__all__ = ["Dispatch", "Fixed", "Limit", "Outcome"]
-
 Outcome = Literal["ok", "failed", "cancelled"]
 """How an effect ended: with a result, with an error (its seconds say nothing), or taken back (it says nothing)."""
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import dspy
 
-__all__ = ["lms_of", "predictors_of"]
-
 # These grow with every call, and hold no part of a program.
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 

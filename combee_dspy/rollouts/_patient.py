@@ -1,10 +1,9 @@
 """LMs that wait for as long as a service is too busy, instead of failing a rollout.
 
-``dspy.LM`` repeats a rejected request by itself, ``num_retries`` times (3 by
-default), and nobody hears of it. So a run would learn that a service is full
-only when a call has failed four times, and with it the rollout, whose earlier
-calls are then bought again. The LMs here make one attempt at a time, tell of
-each rejection, and repeat the attempt alone: no call that was answered is asked again.
+``dspy.LM`` repeats a rejected request by itself, ``num_retries`` times (3 by default), and nobody hears of it. So a
+run would learn that a service is full only when a call has failed four times, and with it the rollout, whose
+earlier calls are then bought again. The LMs here make one attempt at a time, tell of each rejection, and repeat the
+attempt alone: no call that was answered is asked again.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from dspy.utils.exceptions import LMError, LMRateLimitError, is_retryable_lm_err
 
 from combee_dspy.rollouts._lms import predictors_of
 from combee_dspy.rollouts._retries import PATIENCE, pause_after
-
-__all__ = ["REJECTED", "patient", "patient_program", "tell_rejected"]
 
 REJECTED: ContextVar[Callable[[float | None], None] | None] = ContextVar("combee_rejected", default=None)
 """Hears, from any thread, that a service rejected a request of the effect that runs here. Set by slots."""
@@ -48,11 +45,10 @@ def tell_rejected(retry_after: float | None) -> None:
 class PatientLM(dspy.LM):
     """A ``dspy.LM`` whose calls outlast a service that is full. Made by :func:`patient`.
 
-    A rejection (HTTP 429) is told and tried again after ``Retry-After``, or
-    DSPy's own pauses, for ten minutes in all. Other transient errors are tried
-    again ``num_retries`` times, as DSPy does; of them, HTTP 503 and 529
-    (overloaded) are told as well. Callbacks, usage and history see one call,
-    whatever the number of attempts; answers come from DSPy's cache and go there as before.
+    A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for ten minutes in
+    all. Other transient errors are tried again ``num_retries`` times, as DSPy does; of them, HTTP 503 and 529
+    (overloaded) are told as well. Callbacks, usage and history see one call, whatever the number of attempts;
+    answers come from DSPy's cache and go there as before.
 
     A call for several completions, and one that streams, is left to DSPy's own
     retries: a part of its answer may be there already.
@@ -139,9 +135,8 @@ class _Patience:
 def patient(lm: Any) -> Any:
     """Return an LM that outlasts a service that is full; what is no plain ``dspy.LM`` is returned as it is.
 
-    The copy shares the LM's client, history and callbacks, and nothing that
-    tells its answers apart is changed. Legacy subclasses and test doubles have
-    their own ``forward`` and are left alone.
+    The copy shares the LM's client, history and callbacks, and nothing that tells its answers apart is changed.
+    Legacy subclasses and test doubles have their own ``forward`` and are left alone.
 
     Args:
         lm: An LM, or ``None``. An engine with a true attribute ``tells_pressure`` tells rejections itself.

@@ -10,8 +10,6 @@ import tenacity
 
 from combee_dspy.rollouts._jobs import InfrastructureFaultError
 
-__all__ = ["LONGEST_WAIT", "PATIENCE", "again", "pause_after"]
-
 T = TypeVar("T")
 
 LONGEST_WAIT = 120.0
@@ -40,9 +38,8 @@ async def again(
 ) -> T:
     """Carry out an effect again, after its first attempt has failed.
 
-    A rejection waits for as long as the service asks and is no attempt; all of
-    them together have :data:`PATIENCE` seconds. Other faults are tried again
-    after random pauses that grow.
+    A rejection waits for as long as the service asks and is no attempt; all of them together have :data:`PATIENCE`
+    seconds. Other faults are tried again after random pauses that grow.
 
     Args:
         attempt: One attempt.

@@ -20,8 +20,6 @@ from combee_dspy.records import PredictorCall, Rollout
 from combee_dspy.rollouts._faults import described, raise_fault
 from combee_dspy.rollouts._jobs import Metric, RolloutJob
 
-__all__ = ["arun_rollout", "read_score", "run_rollout", "takes_trace"]
-
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Carries out synchronous work in a worker thread."""
 

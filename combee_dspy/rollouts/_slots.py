@@ -22,8 +22,6 @@ from combee_dspy.rollouts._limits import Limit, Outcome
 from combee_dspy.rollouts._patient import REJECTED
 from combee_dspy.rollouts._retries import again
 
-__all__ = ["Slots"]
-
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
 
@@ -31,8 +29,7 @@ R = TypeVar("R", Rollout, Answer)
 class Slots:
     """Every effect of the searches that share it goes through here. Lives on one event loop.
 
-    Cancelling who awaits an effect takes it out of the queue; one that is under
-    way in a thread ends there unheard.
+    Cancelling who awaits an effect takes it out of the queue; one that is under way in a thread ends there unheard.
 
     Args:
         session: Carries effects out. Owned: closed by :meth:`close`.

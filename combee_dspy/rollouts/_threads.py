@@ -14,8 +14,6 @@ from combee_dspy.rollouts._base import Executor, ExecutorSession
 from combee_dspy.rollouts._batching import Batching
 from combee_dspy.strategies import parameters
 
-__all__ = ["ThreadSession", "Threads"]
-
 T = TypeVar("T")
 
 _Task = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-__all__ = ["ConformanceError", "attempt", "expect"]
 
 
 class ConformanceError(AssertionError):
@@ -49,3 +48,17 @@ def attempt(action: Callable[[], Any], expected: str, mend: str = "") -> Any:
         return result
     except Exception as error:
         raise ConformanceError(expected, f"it raised {type(error).__name__}: {error}", mend) from error
+
+
+def expect_pure(strategy: Any, ask: Callable[[Any, Any], Any], views: Sequence[Any]) -> None:
+    """Raise unless a strategy and a copy of it, asked in reverse order, answer each view alike.
+
+    Raises:
+        ConformanceError: They do not: what one remembers, the other would remember differently.
+    """
+    first = [ask(strategy, view) for view in views]
+    other = copy.deepcopy(strategy)
+    second = [ask(other, view) for view in reversed(views)][::-1]
+    mend = "read the view only: no clock, no `random`, nothing kept on self between calls"
+    for view, one, two in zip(views, first, second, strict=True):
+        expect(one == two, "the same answer for the same view", f"{one!r:.200} and {two!r:.200} for {view}", mend)

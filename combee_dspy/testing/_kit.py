@@ -10,8 +10,6 @@ from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.strategies import Strategy
 from combee_dspy.testing.checks import general
 
-__all__ = ["Check", "checks_for", "parametrize_checks"]
-
 Check = Callable[[Any], None]
 """A named function that takes a strategy and raises ``ConformanceError`` where it does not conform."""
 

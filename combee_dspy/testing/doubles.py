@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
@@ -16,8 +16,7 @@ import dspy
 from combee_dspy.operators import OperatorInput
 from combee_dspy.records import Demonstration, FailedCall, Lesson, Lessons, PredictorRun, Reflection, Role
 from combee_dspy.strategies import StrategyContext
-
-__all__ = ["AskCall", "ScriptedAsk", "arriving", "context", "operator_input", "reflections", "watch_lms"]
+from combee_dspy.testing._expect import expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,9 @@ class ScriptedAsk:
         await asyncio.sleep(0)
         if self._fail is not None and self._fail(call):
             return FailedCall("ScriptedFailure: told to fail")
-        return dspy.Prediction(
-            **{
-                name: _fabricate(field.annotation, f"{name} {_digest(call, name)}", self._empty)
-                for name, field in signature.output_fields.items()
-            }
-        )
+        texts = {name: f"{name} {_digest(call, name)}" for name in signature.output_fields}
+        kinds = {name: field.annotation for name, field in signature.output_fields.items()}
+        return dspy.Prediction(**{name: _fabricate(kinds[name], text, self._empty) for name, text in texts.items()})
 
 
 def _digest(call: AskCall, field: str) -> str:
@@ -210,3 +206,20 @@ def watch_lms() -> Iterator[list[str]]:
         dspy.context(lm=dspy.LM("combee-dspy/forbidden")),
     ):
         yield seen
+
+
+def expect_calls_by_ask(work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Raise where a coroutine calls an LM by another way than ``context.ask``.
+
+    Raises:
+        ConformanceError: It does.
+    """
+    with watch_lms() as seen:
+        try:
+            asyncio.run(work())
+        except Exception:
+            # An LM that refuses may well make it raise; without such a call it must not.
+            if not seen:
+                raise
+    mend = "replace dspy.Predict(signature)(…) by `await context.ask(signature, {…}, place…)`"
+    expect(not seen, "LM calls by `context.ask` only", f"called {', '.join(seen)}", mend)

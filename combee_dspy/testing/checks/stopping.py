@@ -8,7 +8,7 @@ from typing import Any
 
 from combee_dspy.stopping import AnyOf, Limits, RunView, StoppingRule
 from combee_dspy.streams import derive
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._expect import attempt, expect, expect_pure
 
 
 def _views() -> list[RunView]:
@@ -52,14 +52,7 @@ def check_answers_with_a_reason_or_none(strategy: StoppingRule) -> None:
 
 def check_is_a_pure_function_of_the_view(strategy: StoppingRule) -> None:
     """A resumed or replayed run must decide the same."""
-    views = _views()
-    first = [_ask(strategy, view) for view in views]
-    # In reverse order and built anew: what it remembers, it would remember differently.
-    other = type(strategy)(**strategy.params())
-    second = [_ask(other, view) for view in reversed(views)][::-1]
-    for view, one, two in zip(views, first, second, strict=True):
-        mend = "read the view only: no clock, no `random`, nothing kept on self between calls"
-        expect(one == two, "the same answer for the same view", f"{one!r:.200} and {two!r:.200} for {view}", mend)
+    expect_pure(strategy, _ask, _views())
 
 
 def check_stops_at_its_limits(strategy: StoppingRule) -> None:

@@ -1,8 +1,7 @@
 """Checks for trackers: one follower a run, which reads its journal.
 
-They follow short runs in a folder of their own, which is the working directory
-while a check runs, and is thrown away. A tracker that talks to a service needs
-one: give it as a parameter.
+They follow short runs in a folder of their own, which is the working directory while a check runs, and is thrown
+away. A tracker that talks to a service needs one: give it as a parameter.
 """
 
 from __future__ import annotations
