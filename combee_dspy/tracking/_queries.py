@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from combee_dspy.tracking._learned import diffs
 from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
-__all__ = ["candidates", "candidates_of", "costs", "costs_of", "rollouts", "run_number", "runs", "show"]
+__all__ = ["candidates", "candidates_of", "chosen_of", "costs", "costs_of", "rollouts", "run_number", "runs", "show"]
 
 _SHORTEST = 4
 
@@ -173,12 +173,20 @@ def candidates_of(reader: Reader, run: int) -> list[dict[str, Any]]:
     return cleaned
 
 
+def chosen_of(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the candidate that was chosen last, else the best so far, else the student; empty where there is none."""
+    selected = [one for one in known if one["selected"]]
+    scored = sorted((one for one in known if one["score"] is not None), key=lambda one: float(one["score"]))
+    return (selected or scored or [*known[:1]] or [{}])[-1]
+
+
 def show(place: Path | str, what: str | int) -> dict[str, Any]:
     """Return one candidate or one effect with everything that the journal knows of it.
 
     Args:
         place: A ``log_dir``, or its journal.
-        what: The number of an effect (a rollout's ``id``), or the first four characters or more of a candidate.
+        what: The number of an effect (a rollout's ``id``), the first four characters or more of a candidate, or
+            ``"best"`` for the candidate that was chosen.
 
     Returns:
         Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as :func:`candidates` gives it
@@ -192,6 +200,8 @@ def show(place: Path | str, what: str | int) -> dict[str, Any]:
         if name.isdigit() and (found := reader.rows("SELECT * FROM effect WHERE id = ?", (int(name),))):
             return _effect(reader, found[0])
     known = candidates(place)
+    if name == "best" and known:
+        name = str(chosen_of(known)["candidate"])
     matching = [one for one in known if len(name) >= _SHORTEST and one["candidate"].startswith(name)]
     if len({one["candidate"] for one in matching}) != 1:
         problem = "names several candidates" if matching else "is neither an effect's number nor a candidate"

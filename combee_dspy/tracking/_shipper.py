@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._base import Follower
 from combee_dspy.tracking._metrics import description, end_metrics, params, update_metrics
-from combee_dspy.tracking._queries import candidates_of
+from combee_dspy.tracking._queries import candidates_of, chosen_of
 from combee_dspy.tracking._sql import ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
 
@@ -222,9 +222,8 @@ class Shipper(Follower):
         from combee_dspy.tracking.report import render_report
 
         self._client.log_text(self._id, render_report(self._reader, self._run), "report.html")
-        known = candidates_of(self._reader, self._run)
-        chosen = [one for one in known if one["selected"]] or known[:1]
-        for component, text in chosen[-1]["texts"].items() if chosen else ():
+        chosen = chosen_of(candidates_of(self._reader, self._run))
+        for component, text in chosen.get("texts", {}).items():
             file = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in component)
             self._client.log_text(self._id, text, f"prompts/{file}.txt")
         told = self._clean(description(self._reader, self._run))

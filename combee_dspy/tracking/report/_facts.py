@@ -10,7 +10,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._learned import diffs, learned
-from combee_dspy.tracking._queries import candidates_of, costs_of
+from combee_dspy.tracking._queries import candidates_of, chosen_of, costs_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import cut, dollars
 
@@ -31,7 +31,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         for one in reader.rows("SELECT * FROM event WHERE run = ? ORDER BY id", (run,))
     ]
     known = candidates_of(reader, run)
-    chosen = _chosen(known)
+    chosen = chosen_of(known)
     total = costs_of(reader, run, ())[0]
     spent = _spent(reader, run)
     scores = [one["score"] for one in known if one["score"] is not None]
@@ -60,13 +60,6 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         **_batches(events, about),
         **_rollouts(reader, run),
     }
-
-
-def _chosen(known: Sequence[_Row]) -> _Row:
-    """Return the candidate that was chosen, else the best so far, else the student; empty where there is none."""
-    selected = [one for one in known if one["selected"]]
-    scored = sorted((one for one in known if one["score"] is not None), key=lambda one: float(one["score"]))
-    return (selected or scored or [*known[:1]] or [{}])[-1]
 
 
 def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
