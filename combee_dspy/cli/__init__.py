@@ -1,4 +1,4 @@
-"""The command line: ``combee``, one file a command.
+"""The command line: ``combee``.
 
 Nothing here imports DSPy before a command needs it, so that help is there at once.
 """
@@ -12,10 +12,12 @@ from typing import Annotated
 
 import typer
 
-from combee_dspy.cli import benchmarks, candidates, demo, report, rollouts, run, runs, show
+from combee_dspy.cli import queries
 from combee_dspy.cli._group import CombeeGroup, say
+from combee_dspy.cli.benchmarks import benchmarks
+from combee_dspy.cli.demo import demo
 from combee_dspy.cli.plugins import plugins_app
-from combee_dspy.cli.track import track_app
+from combee_dspy.cli.run import run
 
 __all__ = ["app", "main"]
 
@@ -39,11 +41,14 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _module in (demo, run, runs, show, report, rollouts, candidates, benchmarks):
-    _name = _module.__name__.rpartition(".")[2]
-    app.command(_name)(getattr(_module, _name))
+for _command in (demo, run, queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates):
+    app.command(_command.__name__)(_command)
+app.command("benchmarks")(benchmarks)
 app.add_typer(plugins_app, name="plugins")
-app.add_typer(track_app, name="track")
+_track = typer.Typer(help="Complete a run's record in MLflow.", no_args_is_help=True, rich_markup_mode=None)
+_track.command("replay")(queries.replay)
+_track.callback()(lambda: None)  # with one command and no callback, typer would make no group
+app.add_typer(_track, name="track")
 
 
 def _version(wanted: bool) -> None:
@@ -65,14 +70,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run ``combee``.
-
-    Args:
-        arguments: What follows ``combee``; the process's own arguments by default.
-
-    Raises:
-        SystemExit: Always, with the exit code.
-    """
+    """Run ``combee`` with what follows it, the process's own arguments by default; ends with its exit code."""
     # DSPy would otherwise fetch a price list from the network with the first call; ours is in the package.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:

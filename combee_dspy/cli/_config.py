@@ -14,7 +14,7 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.stopping import Budget
 
-__all__ = ["FILE", "LMConfig", "RunConfig", "StrategyConfig", "TaskConfig"]
+__all__ = ["FILE", "LMConfig", "RunConfig", "StrategiesConfig", "StrategyConfig", "TaskConfig"]
 
 
 class _Section(BaseModel):
@@ -71,22 +71,19 @@ def _or_name(key: str, of: type[_Section]) -> BeforeValidator:
     return BeforeValidator(lambda one: {key: one} if isinstance(one, str) else one, json_schema_input_type=str | of)
 
 
+def _or_one(one: Any) -> BeforeValidator:
+    """Let one stand for the list that holds nothing else."""
+    return BeforeValidator(lambda it: it if isinstance(it, list) else [it], json_schema_input_type=list[one] | one)
+
+
+def _on_or_off(given: Any) -> Any:
+    return (Diversity() if given else Diversity.off()) if isinstance(given, bool) else given
+
+
 _OneStrategy = Annotated[StrategyConfig, _or_name("name", StrategyConfig)]
+_Several = Annotated[list[_OneStrategy], _or_one(_OneStrategy)]
 _LM = Annotated[LMConfig, _or_name("model", LMConfig)]
-_Several = Annotated[
-    list[_OneStrategy],
-    BeforeValidator(
-        lambda given: given if isinstance(given, list) else [given],
-        json_schema_input_type=list[_OneStrategy] | _OneStrategy,
-    ),
-]
-_Diversity = Annotated[
-    Diversity,
-    BeforeValidator(
-        lambda given: (Diversity() if given else Diversity.off()) if isinstance(given, bool) else given,
-        json_schema_input_type=bool | Diversity,
-    ),
-]
+_Diversity = Annotated[Diversity, BeforeValidator(_on_or_off, json_schema_input_type=bool | Diversity)]
 
 
 class DataConfig(_Section):

@@ -51,12 +51,7 @@ def _points() -> Iterator[tuple[metadata.EntryPoint, str, str]]:
 
 
 def _load(name: str) -> Any:
-    """Return a plugin's command.
-
-    Raises:
-        PluginError: It cannot be imported, or is no command.
-        MissingDistributionError: Its distribution is not installed.
-    """
+    """Return a plugin's command; a known one's distribution is named where it is not installed."""
     for point, owner, _ in _points():
         if point.name != name:
             continue
@@ -77,11 +72,7 @@ def _load(name: str) -> Any:
 
 
 def plugin_commands(own: Mapping[str, Any]) -> tuple[Entry, ...]:
-    """Return every command that a plugin brings, with what is wrong with it. Loads all of them; never raises.
-
-    Args:
-        own: The package's own commands: no plugin can take the name of one.
-    """
+    """Return every command that a plugin brings, with what is wrong with it: none can take the name of our ``own``."""
     entries, taken = [], dict.fromkeys(own, DISTRIBUTION)
     for point, owner, version in _points():
         problem = None

@@ -26,12 +26,7 @@ Known = Sequence[tuple[LoadedBenchmark, Mapping[str, Any]]]
 
 
 def check_lm(place: str, config: LMConfig, known: Known) -> None:
-    """Check what can be checked of an LM without making it.
-
-    Raises:
-        ArgumentValueError: The variable that should hold its key is not set, or there is nothing to simulate.
-        MissingDistributionError: Its distribution is not installed.
-    """
+    """Refuse an LM whose key is not set, or whose service cannot be simulated, without making it."""
     if config.model == "simulated":
         _simulator()
         if not known:

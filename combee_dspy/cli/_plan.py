@@ -15,7 +15,7 @@ import dspy
 
 from combee_dspy import registry
 from combee_dspy.benchmarks import load_benchmark
-from combee_dspy.cli._config import LMConfig, RunConfig, StrategyConfig
+from combee_dspy.cli._config import LMConfig, RunConfig, StrategiesConfig, StrategyConfig
 from combee_dspy.cli._lms import Known, check_lm
 from combee_dspy.cli._reading import checked, load_object, nearest, read_examples
 from combee_dspy.combee import Combee
@@ -28,15 +28,7 @@ __all__ = ["Plan", "TaskPlan", "plan_run"]
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """One program to compile.
-
-    Attributes:
-        task: What is compiled, without the settings of DSPy that need LMs.
-        lm: Its task LM.
-        adapter: Name of its adapter, or ``None``.
-        known: The benchmark that its examples come from, if they do, with its parameters.
-        output: File for the program's state, if it is to be saved.
-    """
+    """One program to compile, with the benchmark that its examples come from, and the file for its state, if any."""
 
     task: Task
     lm: LMConfig
@@ -47,14 +39,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that is ready to start.
-
-    Attributes:
-        config: What the user wrote.
-        folder: The folder that relative paths start from.
-        tasks: What is compiled, one or several.
-        proposer: The proposer's LM.
-    """
+    """A run that is ready to start; relative paths in its configuration start from ``folder``."""
 
     config: RunConfig
     folder: Path
@@ -67,12 +52,8 @@ class Plan:
         return [one for plan in self.tasks for one in plan.known]
 
     def combee(self, proposer: dspy.BaseLM) -> Combee:
-        """Return the optimizer.
-
-        Raises:
-            ArgumentError: A strategy, an option or a limit cannot be used.
-        """
-        config, chosen, given = self.config, self.config.strategies, self.config.arguments()
+        """Return the optimizer."""
+        config, given = self.config, self.config.arguments()
         for name in ("log_dir", "cache"):
             if given.get(name):
                 given[name] = self.folder / given[name]
@@ -81,37 +62,25 @@ class Plan:
         for name in ("instruction_proposer", "code_proposer"):
             if (target := getattr(config, name)) is not None:
                 given[name] = load_object(name, target)
-        for kind in ("artifact", "aggregator", "controller", "executor"):
-            if (one := getattr(chosen, kind)) is not None:
-                given[kind] = _built(kind, f"strategies.{kind}", one)
-        if chosen.operators is not None:
-            given["operators"] = _several("operator", "strategies.operators", chosen.operators)
+        for name in StrategiesConfig.model_fields:
+            if (chosen := getattr(config.strategies, name)) is not None:
+                given[name] = _built(name.removesuffix("s"), f"strategies.{name}", chosen)
         if config.tracker is not None:
-            given["tracker"] = _several("tracker", "tracker", config.tracker)
-        rules: list[Any] = [config.budget] if config.budget is not None else []
-        rules += _several("stopping", "strategies.stopping", chosen.stopping)
+            given["tracker"] = _built("tracker", "tracker", config.tracker)
+        rules = [*filter(None, [config.budget]), *given.pop("stopping")]
         budget = reduce(operator.or_, rules) if rules else None
         metric: Any = self.tasks[0].task.metric  # each task's own is in its place when it is compiled
         return Combee(metric, reflection_lm=proposer, budget=budget, **given)
 
 
 def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
-    """Load, read and check everything that a run needs.
-
-    Args:
-        data: The file's mapping.
-        folder: The file's folder: relative paths start there, and modules are looked for there after the working
-            directory.
-
-    Raises:
-        ArgumentError: Something in it cannot be used.
-        PluginError: A strategy's distribution cannot be loaded.
-        DataSourceError: Examples cannot be read.
-    """
+    """Load, read and check everything that a run needs, paths and modules from the file's folder as well."""
     sys.path[:0] = [str(Path.cwd()), str(folder)]
     config = checked(data, folder)
-    named = {name: config.of_task(name) for name in config.tasks} or {"main": config}
-    tasks = tuple(_task(name, one, folder, several=bool(config.tasks)) for name, one in named.items())
+    if config.tasks:
+        tasks = tuple(_one_of_several(name, config.of_task(name), folder) for name in config.tasks)
+    else:
+        tasks = (_task("main", config, folder),)
     outputs = [task.output for task in tasks if task.output is not None]
     if len(set(outputs)) < len(outputs):
         raise ArgumentValueError("output", str(outputs[0]), "is written by two tasks", "Put {name} into it.")
@@ -122,17 +91,15 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
     return plan
 
 
-def _task(name: str, config: RunConfig, folder: Path, *, several: bool) -> TaskPlan:
+def _one_of_several(name: str, config: RunConfig, folder: Path) -> TaskPlan:
     try:
-        return _planned(name, config, folder)
+        return _task(name, config, folder)
     except ArgumentError as error:
-        if not several:
-            raise
         place = f"tasks.{name}: {error.argument}"
         raise ArgumentValueError(place, error.value, error.problem, error.remedy) from error
 
 
-def _planned(name: str, config: RunConfig, folder: Path) -> TaskPlan:
+def _task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
     if config.data is None or config.lms is None:
         raise ArgumentValueError("lms" if config.data else "data", None, "is missing", "See combee run --help.")
     known: Known = []
@@ -179,11 +146,10 @@ def _program(found: Any, target: str | None) -> dspy.Module:
     return found
 
 
-def _several(kind: str, place: str, chosen: list[StrategyConfig]) -> list[Any]:
-    return [_built(kind, f"{place}.{number}", one) for number, one in enumerate(chosen)]
-
-
-def _built(kind: str, place: str, chosen: StrategyConfig) -> Any:
+def _built(kind: str, place: str, chosen: StrategyConfig | list[StrategyConfig]) -> Any:
+    """Return a strategy, or all of a list."""
+    if isinstance(chosen, list):
+        return [_built(kind, f"{place}.{number}", one) for number, one in enumerate(chosen)]
     _check_params(kind, place, chosen)
     return registry.build(kind, chosen.name, chosen.params)
 

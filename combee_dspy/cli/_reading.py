@@ -23,24 +23,12 @@ from combee_dspy.lms.redact import MASK, SECRET_NAME
 
 __all__ = ["checked", "load_object", "nearest", "read_examples", "read_mapping", "schema"]
 
-_SHORT: Mapping[tuple[str, ...], tuple[str, ...]] = {
-    ("threads",): ("num_threads",),
-    ("prices",): ("costs", "prices"),
-    ("probe",): ("validation", "probe"),
-    ("strategies", "embedder"): ("diversity", "embedder"),
-}
-"""Short forms of keys, and the places that they stand for."""
-
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _HELP = "See combee run --help, and --schema."
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Raises:
-        ArgumentValueError: It cannot be read, or is no YAML mapping.
-    """
+    """Read a YAML file that holds a mapping."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
@@ -51,35 +39,27 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
-    """Return the configuration that a file's mapping holds, files and objects that options name included.
-
-    Raises:
-        ArgumentError: A key or a value cannot be used. Of several problems the first is told, and how many there are.
-        DataSourceError: Anchors cannot be read.
-    """
-    long = _long(data)
-    match long.get("validation"):
+    """Return the configuration that a file's mapping holds; of several problems the first is told, and their number."""
+    given = copy.deepcopy(dict(data))
+    match given.get("validation"):
         case {"calibration": {"reference": str(target)} as calibration}:
             calibration["reference"] = load_object("validation.calibration.reference", target)
-    match long:
+    match given:
         case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": [*inputs]}}:
             guards["anchors"] = tuple(read_examples("guards.anchors", folder / file, inputs))
         case {"guards": {"anchors": str(file)}}:
             remedy = "Name the fields that the program is given in data.inputs."
             raise ArgumentValueError("guards.anchors", file, "needs examples from files beside it", remedy)
     try:
-        return FILE.model_validate(long)
+        return FILE.model_validate(given)
     except ValidationError as error:
         raise _told(error) from error
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of a file, short forms included."""
+    """Return the JSON schema of a file."""
     found = FILE.model_json_schema(schema_generator=_FileSchema)
-    for short, place in _SHORT.items():
-        holder, where = (_at(found, path[:-1], found) for path in (short, place))
-        holder["properties"][short[-1]] = where["properties"][place[-1]]
-    _at(found, ("guards",), found)["properties"]["anchors"] = {"type": "string", "description": "A file of examples."}
+    _at(found, ["guards"], found)["properties"]["anchors"] = {"type": "string", "description": "A file of examples."}
     return found
 
 
@@ -88,31 +68,16 @@ class _FileSchema(GenerateJsonSchema):
         return {"type": "string"}
 
 
-def _long(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the mapping with short forms put in their places."""
-    found = copy.deepcopy(dict(data))
-    for place, target in _SHORT.items():
-        holder = found if len(place) == 1 else found.get(place[0])
-        if not isinstance(holder, dict) or place[-1] not in holder:
-            continue
-        goal = found if len(target) == 1 else found.setdefault(target[0], {})
-        if not isinstance(goal, dict) or target[-1] in goal:
-            problem, remedy = f"stands for {'.'.join(target)}, which is given as well", "Give one of the two."
-            raise ArgumentValueError(".".join(place), holder[place[-1]], problem, remedy)
-        goal[target[-1]] = holder.pop(place[-1])
-    return found
-
-
 def _told(error: ValidationError) -> ArgumentError:
     # An unknown key comes first: it is often why another seems to be missing.
     first, *more = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN)
+    cause = (first.get("ctx") or {}).get("error")
+    if isinstance(cause, ArgumentError):
+        return cause
     # A part with a bracket is pydantic's name of one of several types.
     parts = [str(part) for part in first["loc"] if "[" not in str(part)]
     place = ".".join(parts) or "CONFIG"
     tail = f" ({len(more)} more to correct.)" if more else ""
-    cause = (first.get("ctx") or {}).get("error")
-    if isinstance(cause, ArgumentError):
-        return cause
     value = _without_keys(first["input"], place)
     if first["type"] in _UNKNOWN:
         whole = schema()
@@ -154,13 +119,9 @@ def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> di
 
 
 def load_object(argument: str, target: str) -> Any:
-    """Import ``module:object``, which can be called or is a program; dots lead into the object.
-
-    Raises:
-        ArgumentError: It cannot be imported, or is something else.
-    """
-    module, colon, path = target.partition(":")
-    if not (colon and module and path):
+    """Import ``module:object``, which can be called or is a program; dots lead into the object."""
+    module, _, path = target.partition(":")
+    if not (module and path):
         raise ArgumentValueError(argument, target, "is not of the form module:object", "Such as my_package.qa:Program.")
     try:
         found: Any = importlib.import_module(module)
@@ -175,12 +136,16 @@ def load_object(argument: str, target: str) -> Any:
     return found
 
 
-def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Example]:
-    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8.
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    # Not splitlines(): JSON strings may hold characters that it takes for line ends.
+    ".jsonl": lambda text: [json.loads(line) for line in text.split("\n") if line.strip()],
+    ".json": json.loads,
+    ".csv": lambda text: list(csv.DictReader(io.StringIO(text, newline=""), strict=True)),
+}
 
-    Raises:
-        DataSourceError: The file cannot be read, or a row is no object or lacks an input.
-    """
+
+def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Example]:
+    """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8."""
     try:
         rows = _READERS[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
         for number, row in enumerate(rows, start=1):
@@ -191,11 +156,3 @@ def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Ex
     except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
         remedy = f"Give a UTF-8 file of rows with named fields, one of {', '.join(_READERS)}."
         raise DataSourceError(place, str(path), f"{type(error).__name__}: {error}", remedy) from error
-
-
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    # Not splitlines(): JSON strings may hold characters that it takes for line ends.
-    ".jsonl": lambda text: [json.loads(line) for line in text.split("\n") if line.strip()],
-    ".json": json.loads,
-    ".csv": lambda text: list(csv.DictReader(io.StringIO(text, newline=""), strict=True)),
-}

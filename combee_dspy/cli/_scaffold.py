@@ -34,15 +34,7 @@ _FILES = {
 
 
 def render_plugin(name: str, kind: str) -> dict[str, str]:
-    """Return the files of a new plugin: text by path below its directory.
-
-    Args:
-        name: The strategy's name: lower case, words joined by ``-``.
-        kind: A strategy kind.
-
-    Raises:
-        ArgumentValueError: The name cannot be used.
-    """
+    """Return the files of a new plugin: text by path below its directory."""
     package = f"combee_{name.replace('-', '_')}"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST or package == "combee_dspy":
         remedy = f"Use lower case letters and digits, words joined by '-', {_LONGEST} characters at most: first-k."
@@ -64,12 +56,7 @@ def render_plugin(name: str, kind: str) -> dict[str, str]:
 
 
 def write_plugin(name: str, kind: str, parent: Path) -> Path:
-    """Write a new plugin into ``parent / "combee-dspy-<name>"``, whole or not at all; return that directory.
-
-    Raises:
-        ArgumentValueError: The name cannot be used or is taken by an installed strategy, the directory is there
-            already, or its parent cannot be written to.
-    """
+    """Write a new plugin into ``parent / "combee-dspy-<name>"``, whole or not at all; return that directory."""
     files = render_plugin(name, kind)
     if name in registry.names(kind):
         problem = f"is already the name of an installed {kind}"

@@ -18,10 +18,9 @@ __all__ = ["plain", "show_facts", "show_table", "write_json"]
 _CELL = 60
 _SHORT = 20
 _WIDE = 200
-_VALUE = 1_000
 
 
-def plain(text: object, limit: int = _VALUE) -> str:
+def plain(text: object, limit: int = 1_000) -> str:
     """Return a text on one line, cut to a length, without what a terminal would obey."""
     line = "".join(letter if letter.isprintable() else " " for letter in str(text)[: 2 * limit])
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

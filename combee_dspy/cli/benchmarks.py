@@ -65,21 +65,22 @@ def _listed(entry: registry.Entry) -> dict[str, Any]:
 
 def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
     built: Any = registry.build("benchmark", name, params)
-    card = built.card
-    facts = {} if card is None else {"task": card.task, "size": card.size, "licence": card.licence,
-                                     "scoring": card.scoring, "sources": "; ".join(card.sources),
-                                     "citation": card.citation}  # fmt: skip
+    facts: dict[str, Any] = {}
+    if built.card is not None:
+        facts = {key: getattr(built.card, key) for key in ("task", "size", "licence", "scoring", "sources", "citation")}
+        facts["sources"] = "; ".join(facts["sources"])
     state = built.availability()
     here = {True: "yes", False: "no", None: "cannot be told"}[state.here]
-    return facts | {"here": f"{here}: {state.where}"}
+    return {**facts, "here": f"{here}: {state.where}"}
 
 
 def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
     from combee_dspy.benchmarks import load_benchmark
 
     found = load_benchmark(name, **params)
-    facts: dict[str, Any] = {"read from": found.source}
-    for split in found.splits:
-        facts |= {split.name: f"{len(split)} rows, digest {split.digest}"}
-    facts["known noise"] = f"{len(found.noisy_examples())} of the rows used"
-    return facts | {f"note {number}": note for number, note in enumerate(found.notes, start=1)}
+    return {
+        "read from": found.source,
+        **{split.name: f"{len(split)} rows, digest {split.digest}" for split in found.splits},
+        "known noise": f"{len(found.noisy_examples())} of the rows used",
+        **{f"note {number}": note for number, note in enumerate(found.notes, start=1)},
+    }

@@ -18,20 +18,15 @@ from combee_dspy.cli._tables import plain, show_table
 
 __all__ = ["plugins_app"]
 
-plugins_app = typer.Typer(
-    help="Show every strategy and command that is installed, whose it is, and what failed to load; or start a new one.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+plugins_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")]
-
-Kind = enum.StrEnum("Kind", [(kind, kind) for kind in registry.KINDS])  # type: ignore[misc]  # the kinds are data
+_Kind = enum.StrEnum("_Kind", [(kind, kind) for kind in registry.KINDS])  # type: ignore[misc]  # the kinds are data
+_Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")]
 
 
 @plugins_app.callback()
-def plugins(context: typer.Context, as_json: AsJson = False) -> None:
-    """Show every strategy that is installed, and every command that a plugin brings, with what failed to load.
+def plugins(context: typer.Context, as_json: _Json = False) -> None:
+    """Show every strategy and command that is installed, whose it is, and what failed to load; or start a new one.
 
     A broken plugin is listed with its owner and the reason, and breaks nothing
     else: the exit code is 0.
@@ -41,16 +36,19 @@ def plugins(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 @plugins_app.command("list")
-def list_plugins(context: typer.Context, as_json: AsJson = False) -> None:
+def list_plugins(context: typer.Context, as_json: _Json = False) -> None:
     """Show every strategy and every plugin's command; the same as without a command."""
     root: Any = context.find_root().command
     entries = (*registry.installed(), *plugin_commands(getattr(root, "commands", {})))
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
-    shown = ("kind", "name", "distribution", "version")
     show_table(
-        [{n: getattr(one, n) for n in shown} | {"status": "problem" if one.problem else "ok"} for one in entries]
+        [
+            {"kind": one.kind, "name": one.name, "distribution": one.distribution, "version": one.version}
+            | {"status": "problem" if one.problem else "ok"}
+            for one in entries
+        ]
     )
     # Reasons are sentences: in a table's column they would be cut.
     for entry in entries:
@@ -62,7 +60,7 @@ def list_plugins(context: typer.Context, as_json: AsJson = False) -> None:
 @plugins_app.command("new")
 def new_plugin(
     name: Annotated[str, typer.Argument(help="The strategy's name, such as first-k: lower case, words joined by '-'.")],
-    kind: Annotated[Kind, typer.Option(help="What kind of strategy it is.")],
+    kind: Annotated[_Kind, typer.Option(help="What kind of strategy it is.")],
     directory: Annotated[Path, typer.Option("--directory", "-d", help="Where to write it.")] = Path(),
 ) -> None:
     """Write a new plugin: a distribution of its own, with one strategy, its tests and its CI.
@@ -72,7 +70,5 @@ def new_plugin(
     target = write_plugin(name, kind.value, directory)
     # Without a slash an installer would look for a distribution of that name on the package index.
     where = target if target.is_absolute() else f".{os.sep}{target}"
-    typer.echo(f"Wrote {target}. Next:")
-    typer.echo(f'  python -m pip install -e "{where}[test]"')
-    typer.echo(f"  python -m pytest {where}")
-    typer.echo("  combee plugins")
+    steps = (f'python -m pip install -e "{where}[test]"', f"python -m pytest {where}", "combee plugins")
+    typer.echo("\n  ".join((f"Wrote {target}. Next:", *steps)))

@@ -29,11 +29,9 @@ def run(
 ) -> None:
     """Learn a program's prompts as a YAML file says.
 
-    A benchmark with the embedded model, nothing else to install or pay:
-
     \b
         data: {benchmark: {name: formula-mini, params: {task: route}}}
-        lms: {task: embedded}
+        lms: {task: embedded}              # nothing else to install or pay
         budget: {seconds: 240}
         output: learned.json
 
@@ -42,11 +40,8 @@ def run(
     \b
         program: my_package.qa:Program     # an object, a class, or a function
         metric: my_package.qa:metric       # (gold, pred, trace, pred_name, pred_trace)
-        data:
-          train: data/train.jsonl          # or .json, .csv
-          validation: data/validation.jsonl
-          heldout: data/heldout.jsonl      # read once, at the end
-          inputs: [question]
+        data:                              # .jsonl, .json or .csv; heldout is read once, at the end
+          {train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [question]}
         lms:
           task: {model: openai/gpt-5-nano, temperature: 1.0, max_tokens: 16000}
           proposer: {model: openai/my-model, api_base: "http://gpu:8000/v1", api_key_env: MY_KEY}
@@ -54,12 +49,9 @@ def run(
           aggregator: {name: parallel-scan, params: {copies: 3}}
           operators: [insert, few-shot-swap]
           stopping: [{name: patience, params: {updates: 5}}]   # beside the budget
-        search: {staleness: 1}             # options, by their names in Python
         guards: {max_tokens: 1500, anchors: data/anchors.jsonl}
-        heldout: {target: 0.05}
         budget: {rollouts: 2000, dollars: 5}
-        prices: {openai/my-model: {prompt: 0.1, completion: 0.4}}
-        threads: 64
+        costs: {prices: {openai/my-model: {prompt: 0.1, completion: 0.4}}}
         tracker: [progress, mlflow]
         log_dir: runs/today                # run again to go on
 

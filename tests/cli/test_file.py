@@ -14,8 +14,8 @@ import yaml
 from dspy.utils import DummyLM
 
 from combee_dspy import Budget, Combee, Costs, Diversity, Guards, Heldout, Price, Search, Validation
-from combee_dspy.cli import run as command
 from combee_dspy.cli._plan import plan_run
+from combee_dspy.cli.run import run
 from combee_dspy.controllers import Static
 from combee_dspy.diversity import Restart, Temperature
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError
@@ -136,17 +136,8 @@ def test_there_is_a_key_for_every_argument_and_every_option(shell):
         names = {field.name for field in dataclasses.fields(option)}
         assert set(schema["$defs"][option.__name__]["properties"]) == names
     assert set(schema["$defs"]["Heldout"]["properties"]) == {one.name for one in dataclasses.fields(Heldout)} - {"rows"}
-    assert {"threads", "prices", "probe", "tasks", "at_once"} <= set(schema["properties"])
+    assert {"tasks", "at_once"} <= set(schema["properties"])
     assert schema["properties"]["max_metric_calls"]["description"] == "Budget in rollouts."
-
-
-def test_short_forms_stand_for_their_places(folder):
-    short = {"threads": 3, "prices": {"m": {"prompt": 1, "completion": 2}}, "probe": False, "diversity": {"recent": 4}}
-    combee = planned(folder, yaml.safe_dump({**LEAST, **short, "strategies": {"embedder": "dspy"}})).combee(DummyLM([]))
-    assert (combee.num_threads, combee.validation.probe, combee.diversity.recent) == (3, False, 4)
-    assert (combee.costs.prices["m"].completion, combee.diversity.embedder) == (2, "dspy")
-    with pytest.raises(ArgumentValueError, match="threads stands for num_threads, which is given as well"):
-        planned(folder, yaml.safe_dump({**LEAST, "threads": 3, "num_threads": 4}))
 
 
 def test_truth_values_turn_diversity_and_cache_off(folder):
@@ -155,9 +146,7 @@ def test_truth_values_turn_diversity_and_cache_off(folder):
 
 
 def test_the_examples_of_the_help_are_read(folder):
-    blocks = [
-        block.removeprefix("\b\n") for block in inspect.getdoc(command.run).split("\n\n") if block.startswith("\b")
-    ]
+    blocks = [block.removeprefix("\b\n") for block in inspect.getdoc(run).split("\n\n") if block.startswith("\b")]
     assert len(blocks) == 3
     from combee_dspy.cli._reading import checked
 

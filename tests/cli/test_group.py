@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 
 from combee_dspy import __version__, demo
-from combee_dspy.cli import _group, runs
+from combee_dspy.cli import _group
 from combee_dspy.exceptions import DataSourceError, LMUnreachableError, LocalModelError
 
 
@@ -154,7 +154,6 @@ def test_every_command_of_ours_has_help(shell):
         code, out, _ = shell(name, "--help")
         assert code == 0
         assert "noqa" not in out
-    assert runs.__doc__
 
 
 def test_the_demo_gets_what_was_asked(shell, monkeypatch):

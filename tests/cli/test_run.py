@@ -13,7 +13,7 @@ SIMULATED = """
 data: {benchmark: {name: formula-mini, params: {train: 12, validation: 6, heldout: 6}}}
 lms: {task: {model: simulated, time_scale: 0}}
 budget: {rollouts: 30}
-threads: 4
+num_threads: 4
 """
 
 

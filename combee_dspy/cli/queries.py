@@ -1,0 +1,193 @@
+"""The commands that read a run's journal: while it goes on, after it has ended, and after it was killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+# The package's rooms are imported where they are used: they take seconds, and --help needs none of it.
+from combee_dspy.cli._tables import plain, show_facts, show_table, write_json
+from combee_dspy.exceptions import ArgumentValueError
+
+__all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
+
+_Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's log_dir.", show_default=False)]
+_Task = Annotated[str | None, typer.Option("--run", help="One of several tasks, by its name; all by default.")]
+_Json = Annotated[bool, typer.Option("--json", help="Write JSON, whole texts included.")]
+
+_ROLLOUT = ("id", "step", "purpose", "candidate", "score", "seconds", "error", "inputs", "prediction")
+_COSTS = ("role", "model", "calls", "errors", "cached", "prompt_tokens", "completion_tokens", "dollars", "gpu_seconds")
+_STYLES = {"+ ": "green", "- ": "red"}
+
+
+def runs(
+    folders: Annotated[list[Path] | None, typer.Argument(help="Where to look; this folder by default.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """List the runs whose journals lie in some folders, or anywhere below them."""
+    from combee_dspy import tracking
+
+    found: list[dict[str, Any]] = []
+    for folder in folders or [Path()]:
+        if not folder.exists():
+            raise ArgumentValueError("FOLDERS", str(folder), "is not there", "Name a folder, or a journal.")
+        for journal in sorted(folder.rglob("journal.sqlite")) if folder.is_dir() else [folder]:
+            found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
+    if as_json:
+        write_json(found)
+    elif found:
+        show_table([_run_row(row) for row in found])
+    else:
+        typer.echo("No journal was found. Name the log_dir of a run, or a folder that holds some.")
+
+
+def _run_row(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: row[name] for name in ("run", "name", "state", "updates", "rollouts")}
+    for name, before, after in (
+        ("validation", row["seed_score"], row["best_score"]),
+        ("held-out", row["heldout_before"], row["heldout_after"]),
+    ):
+        shown[name] = None if before is None or after is None else f"{before:.3f} → {after:.3f}"
+    return {**shown, "dollars": row["dollars"]}
+
+
+def show(
+    run: _Run,
+    what: Annotated[str | None, typer.Argument(metavar="[WHAT]", help="A candidate, or a number.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show a run with its costs, or one thing of it.
+
+    \b
+        combee show runs/today               its figures, and what it has cost by role and model
+        combee show runs/today best          the candidate that was chosen, and what it changed in its parent
+        combee show runs/today 3f2a          a candidate, by the beginning of its id
+        combee show runs/today 1234 --json   a rollout or an LM call, by the id that combee rollouts shows
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
+    from combee_dspy import tracking
+
+    if what is None:
+        found: Any = [{**one, "costs": tracking.costs(run, one["id"])} for one in tracking.runs(run)]
+    else:
+        found = tracking.show(run, what)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    elif what is not None:
+        _show_one(found)
+    else:
+        for one in found:
+            costs = one.pop("costs")
+            show_facts({name: value for name, value in one.items() if value is not None})
+            show_table([{name: row[name] for name in _COSTS} for row in costs])
+
+
+def _show_one(found: dict[str, Any]) -> None:
+    diff, value = found.pop("diff", {}), found.pop("value", {})
+    found.pop("texts", None)
+    show_facts({name: one for name, one in found.items() if one not in (None, "", [])})
+    show_facts(value if isinstance(value, dict) else {"value": value})
+    console = Console()
+    for component, lines in diff.items():
+        console.print(Text(f"\n{plain(component)}", style="bold"), soft_wrap=True)
+        for line in lines:
+            # One line at a time: what is no line feed must not steer the terminal.
+            console.print(Text(line[:2] + plain(line[2:], 2_000), style=_STYLES.get(line[:2], "")), soft_wrap=True)
+
+
+def report(
+    place: _Run,
+    output: Annotated[Path | None, typer.Option(help="Where to write it; beside the journal by default.")] = None,
+    run: Annotated[str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")] = None,
+) -> None:
+    """Write one page about a run, to open in a browser: it needs no network and loads nothing."""
+    from combee_dspy import tracking
+    from combee_dspy.journal import journal_file
+
+    target = output or journal_file(place).with_name("report.html")
+    try:
+        tracking.write_report(place, target, run=run)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise ArgumentValueError("--output", str(target), problem, "Name another file.") from error
+    typer.echo(f"Wrote {target}")
+
+
+def rollouts(
+    place: _Run,
+    where: Annotated[str | None, typer.Option(help="Which rollouts, as an SQL expression; all by default.")] = None,
+    run: _Task = None,
+    limit: Annotated[int, typer.Option(min=0, help="Rows of a table; 0 for all.")] = 50,
+    as_json: _Json = False,
+) -> None:
+    """List a run's rollouts, straight from its journal.
+
+    \b
+        combee rollouts runs/today --where "score < 0.5 and split = 'train'"
+        combee rollouts runs/today --where "error is not null"
+        combee rollouts runs/today --where "feedback like '%percent%'" --json
+
+    A condition can only read. What the held-out set holds is not shown.
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
+    from combee_dspy import tracking
+
+    # One more than is shown tells whether there are more.
+    found = tracking.rollouts(place, run=run, where=where, limit=limit + 1 if limit and not as_json else None)
+    if as_json:
+        write_json(found)
+    else:
+        show_table([{name: row[name] for name in _ROLLOUT} for row in found], limit)
+
+
+def candidates(place: _Run, run: _Task = None, as_json: _Json = False) -> None:
+    """List every candidate of a run, with its lineage and scores.
+
+    combee show RUN ID shows what a candidate says; from Python,
+    combee_dspy.load_candidate(program, RUN, ID) returns the program with its
+    texts, accepted or not.
+    """
+    from combee_dspy import tracking
+
+    found = tracking.candidates(place, run)
+    if as_json:
+        write_json(found)
+    else:
+        indices = {one["candidate"]: one["index"] for one in found}
+        several = len({one["run"] for one in found}) > 1
+        show_table([({"run": one["run"]} if several else {}) | _candidate_row(one, indices) for one in found])
+
+
+def _candidate_row(one: dict[str, Any], indices: dict[str, int | None]) -> dict[str, object]:
+    screened = one["screened"] or {}
+    parents = (parent if indices.get(parent) is None else str(indices[parent]) for parent in one["parents"])
+    return {
+        "index": one["index"],
+        "candidate": one["candidate"],
+        "parents": ", ".join(parents),
+        "operator": one["operator"],
+        "update": one["step"],
+        "validation": one["score"],
+        "screen": f"{screened['score']:.4g} against {screened['parent_score']:.4g}" if screened else None,
+        "fate": "chosen" if one["selected"] else "" if screened.get("accepted", True) else screened["reason"],
+    }
+
+
+def replay(
+    run: _Run,
+    tracking_uri: Annotated[str | None, typer.Option(help="The store; MLflow's own choice by default.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="The experiment, where a run has to be made.")] = None,
+) -> None:
+    """Tell MLflow what a run's journal holds and MLflow has not got yet.
+
+    A run writes everything to its journal first. Where MLflow did not answer, or
+    the run was killed, this completes the record: each rollout arrives exactly
+    once, and doing it twice changes nothing.
+    """
+    from combee_dspy import tracking
+
+    for where in tracking.replay(run, tracking_uri=tracking_uri, experiment=experiment):
+        typer.echo(where)
