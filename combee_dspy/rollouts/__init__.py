@@ -1,8 +1,7 @@
 """Running programs: one rollout, slots with priorities and a limit that adapts, retries, and executors."""
 
 from combee_dspy.rollouts._adaptive import Adaptive
-from combee_dspy.rollouts._ask import arun_call, run_call
-from combee_dspy.rollouts._asyncio import Asyncio, LoopSession
+from combee_dspy.rollouts._asyncio import Asyncio
 from combee_dspy.rollouts._base import Executor, ExecutorSession
 from combee_dspy.rollouts._batching import Batching, Priority
 from combee_dspy.rollouts._codec import (
@@ -17,9 +16,8 @@ from combee_dspy.rollouts._codec import (
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
 from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, queue_at_least, variance_below, waited
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
-from combee_dspy.rollouts._limits import Dispatch, Fixed, Limit, Outcome
-from combee_dspy.rollouts._lms import lms_of, predictors_of
-from combee_dspy.rollouts._patient import patient, patient_program, tell_rejected
+from combee_dspy.rollouts._limits import Fixed, Limit
+from combee_dspy.rollouts._patient import lms_of, patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Slots
 from combee_dspy.rollouts._threads import Threads, ThreadSession
@@ -30,7 +28,6 @@ __all__ = [
     "Asyncio",
     "Batching",
     "CallJob",
-    "Dispatch",
     "Executor",
     "ExecutorSession",
     "Fixed",
@@ -38,16 +35,13 @@ __all__ = [
     "FlushView",
     "InfrastructureFaultError",
     "Limit",
-    "LoopSession",
     "Metric",
     "NotStorableError",
-    "Outcome",
     "Priority",
     "RolloutJob",
     "Slots",
     "ThreadSession",
     "Threads",
-    "arun_call",
     "arun_rollout",
     "at_once",
     "decode_answer",
@@ -61,10 +55,8 @@ __all__ = [
     "lms_of",
     "patient",
     "patient_program",
-    "predictors_of",
     "queue_at_least",
     "read_score",
-    "run_call",
     "run_rollout",
     "takes_trace",
     "tell_rejected",

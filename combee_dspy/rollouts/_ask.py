@@ -61,11 +61,10 @@ class _Call:
         self.started = time.monotonic()
 
     def context(self) -> AbstractContextManager[Any]:
-        job = self.job
-        given = {"lm": job.lm, "adapter": job.adapter}
+        given = {"lm": self.job.lm, "adapter": self.job.adapter}
+        settings = {name: one for name, one in given.items() if one is not None}
         # No trace: these calls are no part of the program that may surround them.
-        settings = {"trace": None, **{name: one for name, one in given.items() if one is not None}}
-        scope: AbstractContextManager[Any] = dspy.context(**settings, **self.meter.settings())
+        scope: AbstractContextManager[Any] = dspy.context(trace=None, **settings, **self.meter.settings())
         return scope
 
     def another_draw(self) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from combee_dspy.records import Rollout
 from combee_dspy.rollouts._ask import arun_call
 from combee_dspy.rollouts._base import ExecutorSession
 from combee_dspy.rollouts._jobs import Answer, CallJob, RolloutJob
-from combee_dspy.rollouts._lms import lms_of
+from combee_dspy.rollouts._patient import lms_of
 from combee_dspy.rollouts._run import arun_rollout
 from combee_dspy.rollouts._threads import Threads, ThreadSession
 from combee_dspy.strategies import parameters

@@ -41,15 +41,7 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
         "example_id": rollout.example_id,
         "score": rollout.score,
         "prediction": _fields(rollout.prediction, lost),
-        "calls": [
-            {
-                "predictor": call.predictor,
-                "inputs": _fields(call.inputs, lost),
-                "outputs": _fields(call.outputs, lost),
-                **({"completion": _encode(call.completion)} if call.completion else {}),
-            }
-            for call in rollout.calls
-        ],
+        "calls": [_call(call, lost) for call in rollout.calls],
         "usage": [[getattr(row, name) for name in _USAGE] for row in rollout.usage],
         "seconds": rollout.seconds,
         "queue_seconds": rollout.queue_seconds,
@@ -59,6 +51,12 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
         if value := getattr(rollout, name):
             data[name] = _encode(value if isinstance(value, str) else dict(value))
     return {**data, "partial": True} if lost else data
+
+
+def _call(call: PredictorCall, lost: list[str]) -> dict[str, Any]:
+    inputs, outputs = _fields(call.inputs, lost), _fields(call.outputs, lost)
+    data = {"predictor": call.predictor, "inputs": inputs, "outputs": outputs}
+    return {**data, "completion": _encode(call.completion)} if call.completion else data
 
 
 def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:

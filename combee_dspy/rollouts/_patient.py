@@ -18,7 +18,6 @@ import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMRateLimitError, is_retryable_lm_error
 
-from combee_dspy.rollouts._lms import predictors_of
 from combee_dspy.rollouts._retries import PATIENCE, pause_after
 
 REJECTED: ContextVar[Callable[[float | None], None] | None] = ContextVar("combee_rejected", default=None)
@@ -27,6 +26,8 @@ REJECTED: ContextVar[Callable[[float | None], None] | None] = ContextVar("combee
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
 _ONE_ATTEMPT: ContextVar[bool] = ContextVar("combee_one_attempt", default=False)
+# These grow with every call, and hold no part of a program.
+_RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 
 
 def tell_rejected(retry_after: float | None) -> None:
@@ -71,12 +72,10 @@ class PatientLM(dspy.LM):
         """Call the LM, and wait while its service is full."""
         patience = self._patience(kwargs)
         while True:
-            token = _ONE_ATTEMPT.set(patience is not None)
+            token = _ONE_ATTEMPT.set(patience.one_attempt)
             try:
                 return dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
             except LMError as error:
-                if patience is None:
-                    raise
                 seconds = patience.after(error)
             finally:
                 _ONE_ATTEMPT.reset(token)
@@ -87,28 +86,25 @@ class PatientLM(dspy.LM):
         """Call the LM, and wait while its service is full, without blocking the loop."""
         patience = self._patience(kwargs)
         while True:
-            token = _ONE_ATTEMPT.set(patience is not None)
+            token = _ONE_ATTEMPT.set(patience.one_attempt)
             try:
                 return await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
             except LMError as error:
-                if patience is None:
-                    raise
                 seconds = patience.after(error)
             finally:
                 _ONE_ATTEMPT.reset(token)
             await asyncio.sleep(seconds)
 
-    def _patience(self, kwargs: Mapping[str, Any]) -> _Patience | None:
+    def _patience(self, kwargs: Mapping[str, Any]) -> _Patience:
         several = ({**self.kwargs, **kwargs}.get("n") or 1) != 1
-        if several or dspy.settings.send_stream is not None:
-            return None
-        return _Patience(self._allowed, self._tells)
+        return _Patience(self._allowed, self._tells, not several and dspy.settings.send_stream is None)
 
 
 class _Patience:
     """Decides, for one call, whether to try again and when. Used by one thread or task."""
 
-    def __init__(self, retries: int, tells: bool) -> None:
+    def __init__(self, retries: int, tells: bool, one_attempt: bool) -> None:
+        self.one_attempt = one_attempt
         self._retries = retries
         self._tells = tells
         self._started = time.monotonic()
@@ -116,6 +112,8 @@ class _Patience:
 
     def after(self, error: LMError) -> float:
         """Return the seconds until the next attempt; raise the error where it is not worth one."""
+        if not self.one_attempt:
+            raise error
         if isinstance(error, LMRateLimitError):
             if self._tells:
                 tell_rejected(error.retry_after)
@@ -160,3 +158,28 @@ def patient_program(program: dspy.Module) -> dspy.Module:
     for predictor in predictors_of(program):
         predictor.lm = patient(predictor.lm)
     return program
+
+
+def predictors_of(program: dspy.Module) -> list[Any]:
+    """Return every predictor of a program, those of frozen parts too, each once."""
+    found: list[Any] = []
+    queue: list[Any] = [program]
+    seen: set[int] = set()
+    while queue:
+        item = queue.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, dspy.Predict):
+            found.append(item)
+        if isinstance(item, dspy.Module):
+            queue.extend(value for name, value in vars(item).items() if name not in _RECORDS)
+        elif isinstance(item, (list, tuple, dict)):
+            queue.extend(item.values() if isinstance(item, dict) else item)
+    return found
+
+
+def lms_of(program: dspy.Module) -> list[Any]:
+    """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each once."""
+    lms = [predictor.lm or dspy.settings.lm for predictor in predictors_of(program)] or [dspy.settings.lm]
+    return list({id(lm): lm for lm in lms if lm is not None}.values())

@@ -239,8 +239,7 @@ class Slots:
             self._bell = asyncio.get_running_loop().call_later(when - now, self._wake)
 
     def _rejected_there(self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None) -> None:
-        """Hear of a rejection in a worker thread."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # it comes from a worker thread, and the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(self._rejected, who, retry_after)
 
     def _rejected(self, who: int, retry_after: float | None) -> None:
