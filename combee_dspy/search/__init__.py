@@ -12,6 +12,7 @@
 | ``_propose``, ``_custom``, ``_merge`` | children by operators, by proposers of the user's, by gepa's merge | effects |
 | ``_screen``, ``_finals`` | which child goes on; which candidate is returned | pool |
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
+| ``_ends`` | the reasons why no further update begins | effects, pool, batches |
 | ``_batches`` | which rows an update runs | controller |
 | ``_effects`` | the one way to the world | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,23 +12,18 @@ from typing import Any, NoReturn
 
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.operators import visible
 from combee_dspy.records import BatchDecision, Reflection
 from combee_dspy.search._batches import Batches, decision_from, decision_to
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._ends import Ends
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._update import Learned, Learner, Plan
-from combee_dspy.stopping import RunView, StoppingRule, ask
 
 __all__ = ["Loop", "LoopSettings"]
-
-# Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
-# nothing may have had an answer that did not parse, or a child that was refused.
-_BARREN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +89,7 @@ class Loop:
         pool: The validated candidates.
         batches: Draws minibatches.
         parts: gepa's parts.
-        rule: When to stop; ``None`` where only limits do.
+        ends: The reasons why no further update begins.
         settings: How updates follow each other.
         seed: The candidate that is the student itself.
         judge: Called with what each update learned, before it is committed; may raise to end the run.
@@ -109,7 +103,7 @@ class Loop:
         pool: Pool,
         batches: Batches,
         parts: GepaParts,
-        rule: StoppingRule | None,
+        ends: Ends,
         settings: LoopSettings,
         *,
         seed: Candidate,
@@ -121,20 +115,16 @@ class Loop:
         self._pool = pool
         self._batches = batches
         self._parts = parts
-        self._rule = rule
         self._settings = settings
+        self._ends = ends
         self._seed = seed
         self._judge = judge
         self._seeding: asyncio.Task[Any] | None = None
         self._joining = asyncio.Lock()
         self._updates: dict[int, _Update] = {}
-        self._epochs: list[int] = []
         self._broken: asyncio.Future[None] | None = None
         self._spent = False
         self._lost: dict[int, Learned] = {}
-        limits = repr((effects.purse.limits, rule)).encode()
-        self._limits = hashlib.blake2b(limits, digest_size=6).hexdigest()
-        self._turns = max(_BARREN, len(visible(seed.texts)))
         self.decisions: list[BatchDecision] = []
         self.committed = 0
         self.reason = ""
@@ -169,7 +159,7 @@ class Loop:
             await asyncio.gather(*tasks, return_exceptions=True)
             _heard(self._broken)
         self._effects.log.emit("stopped", {"reason": self.reason}, single=True)
-        self._effects.purse.look(len(self._epochs), len(self._epochs) - 1)
+        self._effects.purse.look(self._ends.begun, self._ends.begun - 1)
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
@@ -215,7 +205,7 @@ class Loop:
 
     async def _finished(self, end: tuple[int, str] | None) -> None:
         """Let every update that began end, up to the first one that the budget ends: of that one nothing is kept."""
-        self._open(len(self._epochs))
+        self._open(self._ends.begun)
         for step, update in sorted(self._updates.items()):
             try:
                 await self._ended(update.committed)
@@ -223,9 +213,7 @@ class Loop:
                 end = (step, str(reached))
                 break
         if end is not None:
-            data = {"step": end[0], "reason": end[1]}
-            ended = await self._effects.decide(f"end/{self._limits}", lambda: data, step=end[0])
-            self.reason = ended["reason"]
+            self.reason = await self._ends.cut_off(*end)
 
     async def _join_seed(self) -> None:
         async with self._joining:
@@ -238,11 +226,11 @@ class Loop:
 
     async def _begin(self, step: int) -> _Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
-        self.reason = await self._reason_to_stop(step)
+        self.reason = await self._ends.reason(step)
         if self.reason:
             return None
         decided = None if self._batches.samples_itself else await self._size(step)
-        self._epochs.append(int(self._batches.epochs))
+        self._ends.begins()
         rows: Sequence[Row] = ()
         if decided != 0:
             parent = await self._keeper.parent(step)
@@ -297,53 +285,6 @@ class Loop:
             return self._batches.draw(size, lambda: self._pool.state) if size else ()
         rows = self._batches.draw(0, lambda: self._pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
-
-    async def _reason_to_stop(self, step: int) -> str:
-        ended = self._effects.known(f"end/{self._limits}")
-        if ended is not None and step >= ended["step"]:
-            return str(ended["reason"])
-        if not self._batches.left:
-            return f"{self._batches.epochs:g} epochs are done"
-        limits = self._effects.purse.limits
-        if limits.updates is not None and step >= limits.updates:
-            return f"{step} updates are done"
-        if self._nothing_new(step - self._settings.behind):
-            return "a whole epoch bought no new rollout: there is nothing more to learn here"
-        if self._pool.started:
-            for place, stopper in enumerate(self._parts.stoppers):
-                stops = partial(_stops, stopper, self._pool.state)
-                if await self._effects.decide(f"stopper/{step}/{place}", stops, step=step):
-                    return f"stop callback {type(stopper).__name__}"
-        rule = self._rule
-        if rule is None:
-            return ""
-        view = self._view(step)
-        return await self._effects.decide(f"stop/{step}/{self._limits}", lambda: ask(rule, view) or "", step=step) or ""
-
-    def _nothing_new(self, known: int) -> bool:
-        """Return whether the last whole epoch that is committed, and enough updates, bought nothing."""
-        now = int(self._batches.epochs)
-        past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
-        whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}
-        steps = [step for epoch, step in past if whole and epoch == max(whole)]
-        first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
-        return first >= 0 and not self._effects.purse.bought(steps[-1], first)
-
-    def _view(self, step: int) -> RunView:
-        purse, known = self._effects.purse, step - self._settings.behind
-        # Before the first update is known, the student's validation may be there or not.
-        seen = known if known >= 0 or not self._parts.plain else -2
-        return RunView(
-            rollouts=purse.bought(known),
-            calls=purse.spent.calls,
-            tokens=purse.spent.tokens,
-            dollars=purse.spent.dollars,
-            seconds=purse.seconds,
-            gpu_seconds=purse.spent.gpu_seconds,
-            updates=step,
-            epochs=self._batches.epochs,
-            validation_history=tuple(one for one in self._pool.history if one[0] <= seen),
-        )
 
     def _again(self, step: int) -> dict[str, tuple[Reflection, ...]]:
         if not self._settings.rescue:
@@ -406,7 +347,3 @@ def _heard(future: asyncio.Future[Any]) -> None:
     """Note that a failure is known, whether or not somebody still waits for it."""
     if future.done() and not future.cancelled():
         future.exception()
-
-
-def _stops(stopper: Any, state: Any) -> bool:
-    return bool(stopper(state))

@@ -39,6 +39,7 @@ from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._custom import CustomProposer
 from combee_dspy.search._describe import lms_by_role, models_by_role, specs
 from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._ends import Ends
 from combee_dspy.search._finals import Finals
 from combee_dspy.search._gepa import make_parts
 from combee_dspy.search._heldout import HeldoutReading, earlier_receipts, note_unheld
@@ -251,9 +252,13 @@ class Run:
             rescue=settings.search.rescue, workers=self.shared.workers, children=0 if trunk else self.children,
             screen=None if trunk else settings.search.screen,
         )  # fmt: skip
+        ends = Ends(
+            self.effects, self.pool, batches, self.parts, settings.budget, behind=self.behind,
+            components=len(visible(self.seed.texts)),
+        )  # fmt: skip
         return Loop(
-            self.effects, self.learner, self.keeper, self.pool, batches, self.parts, settings.budget, how,
-            seed=self.seed, judge=self._judge,
+            self.effects, self.learner, self.keeper, self.pool, batches, self.parts, ends, how, seed=self.seed,
+            judge=self._judge,
         )  # fmt: skip
 
     async def _judge(self, learned: Learned) -> None:
