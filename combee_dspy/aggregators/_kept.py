@@ -57,19 +57,11 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
 
     What the measure cannot see: a lesson that the feedback only implies, and
     one that a node tells in quite other words. A reflection whose feedback is
-    a mere verdict has ``measurable=False``; its coverage is still computed,
-    from the level-1 line closest to it, and says little.
+    a mere verdict has ``measurable=False``; its coverage says little.
 
-    Works with any aggregator: a node's place in the tree is read from its
-    level and sources. Without nodes, everything that is not covered was lost
-    at node (1, 0), the one call that read all of it.
-
-    Args:
-        lessons: What an aggregator returned, with its nodes.
-        reflections: What was aggregated. Parts of one record, which share an index, count as one.
-
-    Returns:
-        One record per index, ascending.
+    Works with any aggregator: a node's place in the tree is read from its level and sources. Without
+    nodes, what is not covered was lost at node (1, 0), the one call that read all of it. Returns one
+    record per index, ascending; parts of one record, which share an index, count as one.
     """
     records, feedback = _by_index(reflections)
     result = _lines(lessons)
@@ -160,12 +152,9 @@ def _lines(lessons: Lessons) -> list[str]:
 
 
 def _teaches(feedback: str) -> bool:
-    """Whether a feedback says in words what to do differently.
+    """Whether three words of a feedback are neither numbers nor part of a mere verdict ("Wrong: expected 3, got 4").
 
-    At least three of its different words must be neither numbers nor part of
-    a mere verdict ("Wrong: expected 3, got 4", "This trajectory got a score
-    of 0.0"). The list of verdict words is English; in other languages every
-    feedback of three words counts.
+    The list of verdict words is English; in other languages every feedback of three words counts.
     """
     words = {word for word in normalised(feedback).split() if word.isalnum()}
     return sum(word not in _VERDICT and not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS
@@ -183,11 +172,8 @@ class Coverage:
     holds (so a merged line still covers each of its parts), and c / √(ab), which
     a short line cut out of a long text can reach.
 
-    It sees words, not meaning: a lesson told in other words counts as lost, so
-    coverage by this measure is a cautious one. Immutable.
-
-    Args:
-        texts: All that will be compared; asked for by their places here.
+    It sees words, not meaning: a lesson told in other words counts as lost. All texts that will
+    be compared are given first, and asked for by their places.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:

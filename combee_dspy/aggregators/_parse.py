@@ -18,14 +18,11 @@ def parse_lessons(value: Any, most: int | None = None) -> tuple[list[str], list[
     """Return the lessons in an LM's answer, cleaned, and what had to be changed.
 
     Bullets and numbering are removed, white space is made single, empty items and repeated
-    ones are dropped. An item that holds several bullets becomes one lesson for each.
-
-    Args:
-        value: What stands in the output field: a list of texts, or a text. Anything else holds no lessons.
-        most: The most lessons to keep, or ``None`` for all.
+    ones are dropped. An item that holds several bullets becomes one lesson for each. What is
+    neither a list of texts nor a text holds no lessons.
 
     Returns:
-        The lessons, and one sentence for each cut that lost text.
+        The lessons, ``most`` of them at most, and one sentence for each cut that lost text.
     """
     items = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else []
     notes: list[str] = []

@@ -85,13 +85,8 @@ def shard_count(
 def even_runs(sizes: Sequence[int], room: int, most: int | None = None) -> list[tuple[int, int]]:
     """Cut a row into the fewest consecutive runs that fit a call, the longest of them as short as that allows.
 
-    Args:
-        sizes: Estimated tokens of each item. One above ``room`` gets a run of its own.
-        room: Estimated tokens that one run may take.
-        most: Items that one run may take; ``None`` for any number.
-
-    Returns:
-        First and last + 1 of each run; nothing where there are no items.
+    A run takes at most ``room`` of the sizes, estimated tokens, and ``most`` items; an item above the room
+    gets a run of its own. Returns first and last + 1 of each run.
     """
     if not sizes:
         return []

@@ -39,12 +39,8 @@ class Node:
 class Question:
     """What every call that reads reflections is asked.
 
-    Attributes:
-        signature: Takes ``current_instruction``, ``examples_with_feedback`` and the field ``limit``.
-        limit: The input field that says how many texts may come back.
-        answer: The output field that holds them.
-        most: The most texts that may come back.
-        extra: Further input fields, the same for every call.
+    ``limit`` is the input field that says how many texts may come back (``most``), ``answer`` the output
+    field that holds them, ``extra`` what further input fields hold.
     """
 
     signature: type[dspy.Signature]
@@ -66,16 +62,10 @@ def sources_of(nodes: Iterable[Node]) -> tuple[int, ...]:
 
 
 class Scan:
-    """The calls of one aggregation, and the nodes that they made.
+    """The calls of one aggregation, and the nodes that they made: by level, level 1 first.
 
-    Args:
-        context: The way to the LM; hears warnings, in an order that no arrival decides.
-        max_call_tokens: Estimated tokens one call may take, the prompt included.
-
-    Attributes:
-        room: Estimated tokens that the data of one call may take.
-        share: Estimated tokens that one reflection may take of them.
-        levels: Nodes by level, level 1 first.
+    ``room`` is what the data of one call may take in estimated tokens, ``share`` what one reflection
+    may take of them. The context hears warnings in an order that no arrival decides.
     """
 
     def __init__(self, context: StrategyContext, max_call_tokens: int) -> None:
@@ -180,14 +170,10 @@ class Scan:
     def reduced(
         self, number: int, lists: Sequence[Sequence[Lesson]], below: Sequence[Node], answer: Any, empty: str
     ) -> Node:
-        """Make a node of the next level from lists that a call was to reduce to one; they are joined where it failed.
+        """Make a node of the next level from lists of the nodes below, which a call was to reduce to one.
 
-        Args:
-            number: The node.
-            lists: What the call was given.
-            below: The nodes that they come from.
-            answer: What it returned; ``None`` where there was nothing to ask.
-            empty: What to say of an answer without lessons.
+        Where the call failed, returned nothing (``empty`` says so) or had nothing to reduce
+        (no answer), the lists are joined by code.
         """
         sources = sources_of(below)
         lessons, failed = joined(lists), None
@@ -200,14 +186,7 @@ class Scan:
         return self.node(number, lessons, sources, failed)
 
     def texts(self, number: int, answer: Any, name: str, most: int) -> tuple[list[str], str | None]:
-        """Return the texts in an answer, and what is wrong with it where it holds none.
-
-        Args:
-            number: The node, in the next level.
-            answer: A prediction or a ``FailedCall``; its content is hostile.
-            name: The output field that holds the texts.
-            most: The most texts to keep; what is cut is said.
-        """
+        """Return the texts in the field of a prediction, or why there are none; what is cut beyond ``most`` is said."""
         if isinstance(answer, FailedCall):
             return [], answer.error
         value = getattr(answer, name, None)

@@ -31,10 +31,8 @@ class Summarize(Aggregator):
     call equally: each is told how many words it may have, and points beyond its
     share are left out of the last call, from the end, with a warning. Where there would be so many
     shards that a share is less than five points, shards grow instead. A single
-    shard needs no summary: one call reads it and writes the lessons.
-
-    A summary that fails is missing from the last call. If the last call fails
-    or returns nothing, the points themselves are the lessons.
+    shard needs no summary: one call reads it and writes the lessons. A summary that fails is missing
+    from the last call; if that fails or returns nothing, the points themselves are the lessons.
 
     Args:
         shard_items: The most reflections one summary is made of; 10 as in :class:`combee_dspy.aggregators.TopK`.

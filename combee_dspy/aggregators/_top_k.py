@@ -85,11 +85,9 @@ def informativeness(reflections: Sequence[Reflection]) -> list[float]:
 
     The words of a feedback count by their rarity among the feedbacks at hand,
     min(1, ln((1 + n) / n_w)), each once: a sentence that every record carries
-    says nothing, an expected answer or a stated rule much. The bound keeps a
-    mistake that a third of the records make from counting less than a rare one. With W the sum and M the
-    mean of all sums, the weight is W / (W + M). A record that shows its score
-    and reached the best of them counts half beside those that failed; where no
-    record shows a score, none is assumed.
+    says nothing, an expected answer or a stated rule much. The bound keeps a mistake that a third of
+    the records make from counting less than a rare one. With W the sum and M the mean of all sums, the
+    weight is W / (W + M). A record that shows the best score counts half beside those that failed.
     """
     words = [set(_WORD.findall(feedback_text(one).casefold())) for one in reflections]
     held = Counter(word for found in words for word in found)
@@ -128,12 +126,6 @@ def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> li
     each step takes the row with the highest wⱼ · (1 − the similarity to the
     nearest row taken). The first is the most central one. The weight keeps an
     odd record without anything to learn from being taken for its oddity.
-
-    Args:
-        vectors: One row each, of unit length.
-        weights: How much each row has to say, above 0.
-        k: How many, at least 1.
-        mode: Which of the two.
     """
     weight = np.asarray(weights, np.float64)
     references = np.arange(0, len(vectors), -(-len(vectors) // _REFERENCES))

@@ -43,10 +43,10 @@ class Union(Dealt):
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
         placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
         fan_in: The most reflections one call may take. 16 keeps the paper's ⌊√n⌋ shards up to 56
-            reflections at two copies; larger batches get more shards rather than longer ones. In the
-            sweep on the simulated service (see the results), which takes in about 12 records a call, 16
-            keep 0.94 of the lessons of a batch of 240 and 32 keep 0.78, for a fifth fewer tokens. Beyond
-            some 500 reflections on 64 slots 16 are slower, 1.8 times at 10,000.
+            reflections at two copies; larger batches get more shards rather than longer ones. On the
+            simulated service, which takes in about 12 records a call, 16 keep 0.94 of the lessons of
+            a batch of 240 and 32 keep 0.78, for a fifth fewer tokens. Beyond some 500 reflections on
+            64 slots 16 are slower, 1.8 times at 10,000.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
         max_lessons: The most lines a shard may return: two for each reflection of a full shard.
         window: How many shards a copy may travel, or ``None`` for no bound; for shuffled shards. 4: from

@@ -65,15 +65,8 @@ def topic_groups(
     A group is cut in two between two rows that are far apart, a row drawn and
     the one least like it: the others are ordered by which of them they are
     nearer to, and cut where the sizes are right. Every size is then within 1
-    of n / ``groups``, unless the limits ask for more groups.
-
-    Args:
-        vectors: One row each.
-        sizes: Estimated tokens of each row. One row alone may always be a group.
-        groups: How many groups are wanted, at least 1.
-        stream: Where chance comes from; it alone decides the result.
-        room: Estimated tokens that one group may take.
-        most: Rows that one group may hold.
+    of n / ``groups``, unless more groups are needed for each to hold at most ``most`` rows and
+    ``room`` of the sizes, estimated tokens. One row alone may always be a group.
 
     Returns:
         The groups, every row in exactly one, ascending within each.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
@@ -22,9 +21,6 @@ class Archive:
     on nothing else. Made once a run; asks the embedder inside :meth:`refuses` and
     :meth:`similarity`, so call these in a worker thread, one at a time.
 
-    Args:
-        options: The run's options.
-
     Raises:
         ArgumentError: The embedder cannot be used, or its threshold is not known.
         PluginError: The embedder cannot be loaded.
@@ -32,24 +28,21 @@ class Archive:
 
     def __init__(self, options: Diversity) -> None:
         self._compared = options.build_embedder()
-        self._seen: set[bytes] = set()
+        self._seen: set[tuple[tuple[str, str], ...]] = set()
         self._recent: deque[Statements] = deque(maxlen=options.recent)
         self._known: dict[str, Vectors] = {}
 
     def refuses(self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False) -> Refusal | None:
         """Return why a child is refused as too similar to its parent or to a candidate added before, or ``None``.
 
-        Args:
-            texts: The child: text per component, encoded demonstrations and field descriptions among them.
-            parent: Its parent, likewise.
-            near_parent: Whether the operator's edit says the same in other words or another order
-                (:attr:`combee_dspy.operators.Operator.near_parent`): then only a repeated text is refused.
+        Both are given as text per component, encoded demonstrations and field descriptions among them. Where
+        the operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only a repeated text is refused.
         """
         if self._compared is None:
             return None
         embedder, threshold = self._compared
         child = statements(texts)
-        if _fingerprint(child) in self._seen:
+        if tuple(child) in self._seen:
             return Refusal("it repeats a candidate that is there already")
         if near_parent:
             return None
@@ -65,8 +58,8 @@ class Archive:
     def add(self, texts: Mapping[str, str]) -> None:
         """Take a candidate in: the seed and every one that was proposed, in the order of updates and children."""
         said = statements(texts) if self._compared is not None else {}
-        if said and _fingerprint(said) not in self._seen:
-            self._seen.add(_fingerprint(said))
+        if said and tuple(said) not in self._seen:
+            self._seen.add(tuple(said))
             self._recent.append(said)
 
     def similarity(self, candidates: Sequence[Mapping[str, str]]) -> float | None:
@@ -87,8 +80,3 @@ class Archive:
             clean = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in new]
             self._known.update(zip(new, unit_rows(self._compared[0].embed(clean), len(new)), strict=True))
         return self._known
-
-
-def _fingerprint(said: Statements) -> bytes:
-    text = "\n".join(f"{component}\t{form}" for component, form in said)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

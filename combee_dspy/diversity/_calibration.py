@@ -21,11 +21,10 @@ def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int
     """Measure the threshold at which an embedder refuses 1 % of truly new candidates.
 
     A similarity of 0.92 is near identity to one embedder and everyday likeness
-    to another. What can be held equal is what the figure is for: how often a
-    candidate that does say something new is refused all the same. So pairs of
-    candidates are built that share up to 40 lessons and differ in one to four; in every second
-    pair these are the ones that this very embedder finds most alike, as a proposer writes
-    them that has one task to learn. The threshold is the 99 % quantile of their similarities.
+    to another. What can be held equal is how often a candidate that does say something new is
+    refused all the same. So pairs of candidates are built that share up to 40 lessons and differ in
+    one to four; in every second pair these are the ones that this very embedder finds most alike, as
+    a proposer writes them that has one task to learn. The threshold is the 99 % quantile of their similarities.
 
     Args:
         embedder: What is calibrated. Each lesson is embedded once.

@@ -16,16 +16,10 @@ _SHOWN = 120
 
 @dataclass(frozen=True, slots=True)
 class GuardInput:
-    """What an edit of one component is judged by.
+    """What an edit of one component is judged by: the parent's texts, and the seed's.
 
-    Attributes:
-        component: The component's name.
-        instruction: The parent's instruction.
-        field_descriptions: The parent's field descriptions.
-        demonstrations: The parent's demonstrations.
-        seed_instruction: The seed's; ``None`` where it is not known, and the parent's counts instead.
-        seed_field_descriptions: The seed's; empty where they are not known.
-        signature: The predictor's ``dspy.Signature``; ``None`` skips what needs it.
+    Where the seed's instruction is not known (``None``), the parent's counts instead; without a
+    ``dspy.Signature``, what needs it is skipped.
     """
 
     component: str

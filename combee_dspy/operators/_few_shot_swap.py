@@ -36,8 +36,7 @@ class FewShotSwap(Operator):
         labelled: Where successes are too few to show every output equally often, let
             training examples show it with their own labels, if these name all of the
             predictor's outputs. Off by default: a demonstration is then always
-            something the program did. Uneven demonstrations bias a small model
-            towards the outputs that it was right about anyway.
+            something the program did.
     """
 
     name: ClassVar[str] = "few-shot-swap"

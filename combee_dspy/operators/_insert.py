@@ -133,10 +133,7 @@ class Insert(Operator):
 def _within(lessons: Sequence[str], most: int, sources: Mapping[str, int]) -> list[str]:
     """Return the lessons that stay within a section of ``most`` estimated tokens, in their order.
 
-    Args:
-        lessons: All of them.
-        most: Estimated tokens of the section.
-        sources: How many reflections stand behind each lesson that is new; the others were there before.
+    ``sources``: how many reflections stand behind each lesson that is new; the others were there before.
     """
     if _size(lessons) <= most:
         return list(lessons)

@@ -124,8 +124,7 @@ def lost_fact(before: str, after: str, labels: tuple[str, ...] = ()) -> str:
 
     Compared are numbers, in both directions; placeholders, quoted and marked-up
     texts, abbreviations, names as code writes them, labels of the task, and how often
-    each operator of a formula occurs. Synonyms of other words cannot be told from
-    changed facts by code.
+    each operator of a formula occurs.
     """
     before, after = (unicodedata.normalize("NFC", text) for text in (before, after))
     numbers, kept = set(_NUMBER.findall(before)), set(_NUMBER.findall(after))

@@ -37,10 +37,8 @@ class OperatorOutcome:
     def reward(self) -> float | None:
         """What the attempt brought: the lift, at least 0; ``None`` where that is not known yet.
 
-        A child that was refused, rejected or worse on validation brings 0, however
-        much worse it is: the search keeps its parent either way, so a bad child
-        costs what any child costs. A negative reward would turn the search away
-        from bold operators, whose failures are worse and cost the same.
+        A bad child brings 0, however bad it is: the search keeps its parent, so it costs what any child costs.
+        A negative reward would turn the search away from bold operators.
         """
         if not self.accepted:
             return 0.0
@@ -72,12 +70,8 @@ def operator_weights(outcomes: Iterable[OperatorOutcome], labels: Sequence[str],
     an operator must not live on what it did at first. One pseudo-attempt at the mean
     of the operators' means keeps a single lucky or unlucky child from deciding, and gives
     an operator that was never tried an average chance. Where nothing has brought
-    anything yet, all stay equal.
-
-    Matching was chosen over softmax and UCB because lifts have no scale that
-    is known beforehand: a temperature or a confidence width would have to be tuned
-    per metric, and Q / Σ Q needs neither. Exp3 is made for rewards chosen by an
-    adversary and divides by small probabilities, which is noisy over a few dozen children.
+    anything yet, all stay equal. Matching needs no temperature and no confidence width, as softmax
+    and UCB would: lifts have no scale that is known beforehand.
 
     Args:
         outcomes: All attempts so far. Those of operators that are not

@@ -44,8 +44,7 @@ def fit_reflections(
         max_parts: 1 to trim and never split.
 
     Returns:
-        The reflections and parts in order. Parts share their ``index`` and count
-        ``part`` from 1.
+        The reflections and parts in order. Parts share their ``index`` and count ``part`` from 1.
     """
     limit = max(limit_tokens, _MIN_TOKENS)
     fitted: list[Reflection] = []

@@ -13,7 +13,6 @@ MEDIA_TOKENS = 1_000
 """What an image, a file or a recording is taken to cost: a mid-sized image tile count; real costs differ by model."""
 
 _KEY_TOKENS = 3
-_DEEPEST = 8
 # DSPy marks typed values inside a rendered prompt with this and turns what follows back
 # into message content: in the text of a record it could smuggle in an image's address.
 _MARK = "<<CUSTOM-TYPE-"
@@ -81,17 +80,13 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def texts_in(value: Any, depth: int = 0) -> Iterator[str]:
-    """Yield the texts in a record or in any value of it, media and names of fields left out.
-
-    What lies deeper than eight levels is left out: no record may make this recurse without end.
-    """
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a record or in any value of it, media and names of fields left out."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for item in value.values() if isinstance(value, Mapping) else value:
-            if depth < _DEEPEST:
-                yield from texts_in(item, depth + 1)
+            yield from texts_in(item)
     elif value is not None and not is_media(value):
         yield str(value)
 

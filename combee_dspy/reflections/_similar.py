@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 # Decimal marks stay inside numbers, and what a formula is written with counts as a word.
@@ -39,17 +39,15 @@ class NearDuplicates:
 
     Time grows with the texts, not with their square: a text is compared only
     with those that hold one of its rarest pairs, which every near-duplicate does.
-
-    Args:
-        threshold: Jaccard similarity from 0 to 1 at which texts count as one.
     """
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
         self._distinct = 0
         self._exact: dict[str, int] = {}
+        self._pairs: dict[int, frozenset[_Pair]] = {}
         # Texts that differ in a telling word are never one, so they are not compared at all.
-        self._kept: dict[frozenset[str], _Group] = {}
+        self._holders: dict[frozenset[str], defaultdict[_Pair, list[int]]] = {}
 
     def add(self, text: str) -> bool:
         """Take a text in. Returns whether it was new."""
@@ -72,37 +70,19 @@ class NearDuplicates:
         telling = frozenset(
             word for word in words if word in _POLAR or _PERCENT.match(word) or any(c.isdigit() for c in word)
         )
-        group = self._kept.setdefault(telling, _Group())
-        for place in group.candidates(pairs, self._threshold):
-            other, number = group.texts[place]
-            if len(pairs & other) >= self._threshold * len(pairs | other):
-                return number
-        group.take(pairs, self._distinct)
-        return self._distinct
-
-
-@dataclass(slots=True)
-class _Group:
-    """Texts that agree in every telling word, with their numbers, and which of them hold a pair."""
-
-    texts: list[tuple[frozenset[_Pair], int]] = field(default_factory=list)
-    holders: dict[_Pair, list[int]] = field(default_factory=dict)
-
-    def candidates(self, pairs: frozenset[_Pair], threshold: float) -> list[int]:
-        """Return the places of texts that may reach the threshold, ascending."""
+        holders = self._holders.setdefault(telling, defaultdict(list))
         # A near-duplicate shares at least this many of the pairs, so at most the others are foreign to it: of
         # one pair more than those, it holds one. Rounded down, so that no rounding hides it.
-        shared = math.floor(threshold * len(pairs) * (1 - 1e-9))
-        if shared < 1:
-            return list(range(len(self.texts)))
-        rarest = sorted(pairs, key=lambda pair: (len(self.holders.get(pair, ())), pair))[: len(pairs) - shared + 1]
-        return sorted({place for pair in rarest for place in self.holders.get(pair, ())})
-
-    def take(self, pairs: frozenset[_Pair], number: int) -> None:
-        """Take a text in."""
+        shared = math.floor(self._threshold * len(pairs) * (1 - 1e-9))
+        rarest = sorted(pairs, key=lambda pair: (len(holders[pair]), pair))[: len(pairs) - shared + 1]
+        for number in sorted({number for pair in rarest for number in holders[pair]}):
+            other = self._pairs[number]
+            if len(pairs & other) >= self._threshold * len(pairs | other):
+                return number
+        self._pairs[self._distinct] = pairs
         for pair in pairs:
-            self.holders.setdefault(pair, []).append(len(self.texts))
-        self.texts.append((pairs, number))
+            holders[pair].append(self._distinct)
+        return self._distinct
 
 
 def join_texts(lists: Iterable[Iterable[str]]) -> list[str]:

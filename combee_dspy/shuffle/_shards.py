@@ -16,12 +16,6 @@ def effective_copies(copies: int, shards: int, placement: Placement = "distinct"
     One shard holds one copy: a second one in the same call says nothing new.
     With ``"distinct"`` placement p becomes max(1, min(p, k − 1)) for k shards,
     k being those that a copy may reach: with p = k all shards would be equal.
-
-    Args:
-        copies: p as wanted, at least 1.
-        shards: k, at least 1.
-        placement: How copies are placed.
-        window: As for :func:`plan_shards`.
     """
     if shards == 1:
         return 1
@@ -53,7 +47,7 @@ def plan_shards(
         copies: Copies of each, p, at least 1.
         shards: Shards, k, at least 1.
         stream: Where chance comes from; it alone decides the result.
-        placement: ``"distinct"`` or ``"plain"``.
+        placement: How copies are placed.
         window: How far a copy may travel, in shards, at least 1. Shards are dealt in
             b = max(1, ⌊k / window⌋) blocks of at least ``window`` and fewer than 2 · ``window``
             consecutive shards, each from consecutive reflections, so a block is ready as soon as its
