@@ -1,0 +1,156 @@
+"""What runs share: a cache of rollouts, decisions that are taken again, and one service for several programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Budget, Combee, Search, Task, compile_many
+from combee_dspy.exceptions import (
+    ArgumentError,
+    ArgumentTypeError,
+    ArgumentValueError,
+    JournalError,
+    TaskCancelledError,
+)
+from tests.worlds import TwoSteps, World, events, examples, metric, rows
+
+
+def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
+    given = {"cache": tmp_path / "cache.sqlite", "reflection_minibatch_size": 6, "max_metric_calls": 80}
+    first = World.made()
+    program = first.compile(**given, log_dir=tmp_path / "a")
+    second = World.made()
+    again = second.compile(**given, log_dir=tmp_path / "b")
+    assert first.task_lm.requests
+    assert not second.task_lm.requests
+    assert again.dump_state() == program.dump_state()
+    assert again.combee_report.costs.by_role.keys() == {"proposer"}
+    # Each run's own journal is whole: without the cache it goes on as well.
+    third = World.made()
+    third.compile(**{**given, "cache": None}, log_dir=tmp_path / "b")
+    assert not third.asked
+    # Another seed shares what is the same: the student's validation.
+    fourth = World.made()
+    report = fourth.compile(**given, seed=9).combee_report
+    assert len(fourth.task_lm.requests) <= report.rollouts - 12
+
+
+@pytest.mark.parametrize("change", ["metric", "failure_score", "program", "temperature"])
+def test_a_rollout_that_hangs_on_something_else_is_another_rollout(tmp_path: Path, change: str) -> None:
+    def other(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        return metric(gold, pred).score / 2
+
+    given: dict[str, Any] = {"cache": tmp_path / "cache.sqlite", "max_metric_calls": 20}
+    World.made().compile(**given)
+    world = World.made(temperature=0.5) if change == "temperature" else World.made()
+    changes = {"metric": {"metric": other}, "failure_score": {"failure_score": -1.0}}.get(change, {})
+    student = dspy.ChainOfThought("question -> answer") if change == "program" else None
+    report = world.compile(student, **{**given, **changes}).combee_report
+    assert len(world.task_lm.requests) == report.rollouts
+
+
+def test_decisions_of_an_earlier_run_are_taken_again(tmp_path: Path) -> None:
+    def sizes(place: Path) -> list[int]:
+        return [one["size"] for one in events(place, "batch")]
+
+    given = {"train": 120, "budget": Budget(seconds=1.0), "skip_perfect_score": False}
+    first = World.made().compile(**given, log_dir=tmp_path / "first")
+    again = World.made().compile(**given, log_dir=tmp_path / "again", search=Search(replay=str(tmp_path / "first")))
+    # The update that the clock cut off does not begin again.
+    assert sizes(tmp_path / "again") == sizes(tmp_path / "first")[: again.combee_report.updates]
+    assert again.dump_state() == first.dump_state()
+    assert again.combee_report.reason == first.combee_report.reason
+    assert again.combee_report.updates == first.combee_report.updates
+    with pytest.raises(ArgumentValueError, match="holds no journal"):
+        World.made().compile(**given, search=Search(replay=str(tmp_path / "nowhere")))
+
+
+def tasks() -> list[Task]:
+    held = {"heldout": examples(6, 200)}
+    return [
+        Task("words", dspy.Predict("question -> answer"), examples(12), examples(6, 100), **held),
+        Task("steps", TwoSteps(), examples(16, 300), examples(6, 100), seed=5),
+        Task("metric", dspy.Predict("question -> answer"), examples(12, 400), examples(6, 100), metric=half),
+    ]
+
+
+def half(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    found = metric(gold, pred)
+    return dspy.Prediction(score=found.score / 2, feedback=found.feedback)
+
+
+def optimizer(world: World, **kwargs: Any) -> Combee:
+    given = {"max_metric_calls": 80, "reflection_minibatch_size": 4, "perfect_score": 0.5, **kwargs}
+    return world.combee(**given)
+
+
+@pytest.mark.parametrize("at_once", [None, 1])
+def test_each_program_is_what_it_would_be_alone(world: World, tmp_path: Path, at_once: int | None) -> None:
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        together = compile_many(tasks(), combee=optimizer(world, log_dir=tmp_path), at_once=at_once)
+        for task, result in zip(tasks(), together, strict=True):
+            alone = optimizer(world, metric=task.metric or metric, seed=task.seed or 0).compile(
+                task.student, trainset=task.trainset, valset=task.valset, heldout=task.heldout
+            )
+            assert result.error is None
+            assert result.program.dump_state() == alone.dump_state()
+            assert (result.report.rollouts, result.report.heldout) == (
+                alone.combee_report.rollouts, alone.combee_report.heldout,
+            )  # fmt: skip
+    assert [row["name"] for row in rows(tmp_path, "SELECT name FROM run ORDER BY name")] == ["metric", "steps", "words"]
+
+
+def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path) -> None:
+    class Broken(dspy.Module):
+        def forward(self, question: str) -> Any:
+            return dspy.Prediction(answer="x")
+
+    found = tasks()
+    bad = [Task("no predictor", Broken(), examples(6)), Task("no rows", dspy.Predict("question -> answer"), [])]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        results = compile_many([found[0], *bad, found[1]], combee=optimizer(world, log_dir=tmp_path))
+    assert [type(result.error) for result in results] == [
+        type(None),
+        ArgumentValueError,
+        ArgumentValueError,
+        type(None),
+    ]
+    assert results[0].report.best_score > results[0].report.seed_score
+    assert isinstance(TaskCancelledError("x"), Exception)
+    asked = world.asked
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        again = compile_many([found[0], found[1]], combee=optimizer(world, log_dir=tmp_path))
+    assert world.asked == asked, "a journal of several runs goes on with each"
+    assert again[0].program.dump_state() == results[0].program.dump_state()
+
+
+def test_settings_of_one_task_alone(world: World) -> None:
+    other = World.made()
+    found = [
+        Task("one", dspy.Predict("question -> answer"), examples(6), examples(4, 100)),
+        Task(
+            "two", dspy.Predict("question -> answer"), examples(6, 50), examples(4, 100), context={"lm": other.task_lm}
+        ),
+    ]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        results = compile_many(found, combee=world.combee(max_metric_calls=30))
+    assert len(world.task_lm.requests) == results[0].report.rollouts
+    assert len(other.task_lm.requests) == results[1].report.rollouts
+
+
+def test_tasks_are_checked(world: World) -> None:
+    combee = world.combee()
+    task = tasks()[0]
+    with pytest.raises(ArgumentValueError, match="is given to two tasks"):
+        compile_many([task, task], combee=combee)
+    with pytest.raises(ArgumentTypeError, match="is no task"):
+        compile_many([task.student], combee=combee)  # type: ignore[list-item]  # what is tested
+    with pytest.raises(ArgumentValueError, match="at_once"):
+        compile_many([task], combee=combee, at_once=0)
+    assert compile_many([], combee=combee) == []
+    assert issubclass(ArgumentValueError, ArgumentError)
+    assert issubclass(JournalError, Exception)
