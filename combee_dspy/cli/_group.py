@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -45,14 +46,15 @@ def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
     return 2 if isinstance(error, CombeeError) else 1
 
 
-def _points() -> Iterator[tuple[metadata.EntryPoint, str, str]]:
+def _points() -> Iterator[tuple[metadata.EntryPoint, Entry]]:
     for point in metadata.entry_points(group=GROUP):
-        yield point, *((point.dist.name, point.dist.version) if point.dist else ("unknown", ""))
+        owner = (point.dist.name, point.dist.version) if point.dist else ("unknown", "")
+        yield point, Entry("command", point.name, point.value, *owner)
 
 
 def _load(name: str) -> Any:
     """Return a plugin's command; a known one's distribution is named where it is not installed."""
-    for point, owner, _ in _points():
+    for point, entry in _points():
         if point.name != name:
             continue
         try:
@@ -65,7 +67,7 @@ def _load(name: str) -> Any:
                 app.command(name)(found)
             command = get_command(app)
         except Exception as error:
-            raise PluginError("command", name, owner, f"{type(error).__name__}: {error}") from error
+            raise PluginError("command", name, entry.distribution, f"{type(error).__name__}: {error}") from error
         command.name = name
         return command
     raise MissingDistributionError(f"combee {name}", _KNOWN[name][0])
@@ -73,19 +75,19 @@ def _load(name: str) -> Any:
 
 def plugin_commands(own: Mapping[str, Any]) -> tuple[Entry, ...]:
     """Return every command that a plugin brings, with what is wrong with it: none can take the name of our ``own``."""
-    entries, taken = [], dict.fromkeys(own, DISTRIBUTION)
-    for point, owner, version in _points():
+    found, taken = [], dict.fromkeys(own, DISTRIBUTION)
+    for _, entry in _points():
         problem = None
-        if point.name in taken:
-            problem = f"the name is already taken by distribution {taken[point.name]!r}"
+        if entry.name in taken:
+            problem = f"the name is already taken by distribution {taken[entry.name]!r}"
         else:
-            taken[point.name] = owner
+            taken[entry.name] = entry.distribution
             try:
-                _load(point.name)
+                _load(entry.name)
             except PluginError as error:
                 problem = error.reason
-        entries.append(Entry("command", point.name, point.value, owner, version, problem))
-    return tuple(entries)
+        found.append(replace(entry, problem=problem))
+    return tuple(found)
 
 
 class CombeeGroup(TyperGroup):
@@ -94,14 +96,14 @@ class CombeeGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, loading none."""
         own = super().list_commands(ctx)
-        return [*own, *sorted({*_KNOWN, *(point.name for point, _, _ in _points())} - set(own))]
+        return [*own, *sorted({*_KNOWN, *(entry.name for _, entry in _points())} - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; for a plugin's, what the help page needs of it."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        owners = {point.name: f"From {owner}." for point, owner, _ in _points()}
+        owners = {entry.name: f"From {entry.distribution}." for _, entry in _points()}
         owners |= {name: text for name, (_, text) in _KNOWN.items()}
         return TyperCommand(cmd_name, callback=None, help=owners[cmd_name]) if cmd_name in owners else None
 

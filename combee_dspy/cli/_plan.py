@@ -165,9 +165,7 @@ def _check_params(kind: str, place: str, chosen: StrategyConfig) -> None:
 def _output(path: str | None, name: str, folder: Path) -> Path | None:
     if path is None:
         return None
-    # A task's name may hold what no file's name can.
-    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
-    target = folder / path.replace("{name}", plain)
+    target = folder / path.replace("{name}", name)
     if target.suffix != ".json" or target.is_dir():
         raise ArgumentValueError("output", path, "is no file that ends in .json", "The state is saved as JSON.")
     return target

@@ -43,9 +43,8 @@ def demo(  # noqa: PLR0913 - one parameter an option
         combee demo --lm openai/my-model --api-base http://gpu:8000/v1 --api-key-env MY_KEY
         combee demo --lm openai/gpt-5-nano --benchmark formula --path data/formula
 
-    It prints held-out scores before and after with an interval, tokens and seconds
-    by role, the learned prompt, and where to look at the run. If the prompt did not
-    get better, it says so.
+    It prints held-out scores before and after, what that cost, and the learned prompt.
+    If the prompt did not get better, it says so.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     asked = dict(locals())
     if lm is None and (api_base or api_key_env):
