@@ -25,6 +25,7 @@ from combee_bench.options import (
     CapacityOptions,
     ClientOptions,
     CompareOptions,
+    KillsOptions,
     ScaleOptions,
     SpeedOptions,
     SweepOptions,
@@ -215,6 +216,10 @@ the last instruction, out of those that the epoch's failures could teach."""
 _SCALE = """No language model is involved. Each scan runs in a process of its own, so its memory is its own. The exit
 code is 1 where a scan failed or took more than 1 GiB."""
 
+_KILLS = """No language model is involved. Each run is a process of its own that gets SIGKILL once its journal holds a
+number of effects drawn by the seed, and is started again. The exit code is 1 where a run did not end as the one that
+was left alone."""
+
 bench = typer.Typer(help="Measure Combee against its peers.", no_args_is_help=True)
 for _name, _options, _epilog in (
     ("speed", SpeedOptions, _SPEED),
@@ -222,6 +227,7 @@ for _name, _options, _epilog in (
     ("scale", ScaleOptions, _SCALE),
     ("sweep", SweepOptions, _SWEEP),
     ("capacity", CapacityOptions, _CAPACITY),
+    ("kills", KillsOptions, _KILLS),
 ):
     bench.command(_name)(command(f"bench {_name}", _options, f"combee_bench.{_name}", _epilog))
 

@@ -14,6 +14,7 @@ __all__ = [
     "CapacityOptions",
     "ClientOptions",
     "CompareOptions",
+    "KillsOptions",
     "ScaleOptions",
     "SpeedOptions",
     "SweepOptions",
@@ -172,6 +173,29 @@ class ClientOptions:
     rollouts: Count = 2_000
     workers: Count = 64
     times: Count = 3
+
+
+@parameters
+class KillsOptions:
+    """Runs that are killed at random moments and resumed, beside the same runs left alone.
+
+    Args:
+        kills: Kills of each run.
+        path: Rows of the Formula benchmark, instead of formula-mini's.
+        examples: Training examples, which make one epoch of four updates.
+        validation: Validation examples.
+        workers: Calls in flight.
+        time_scale: Wall seconds for one simulated second.
+        seed: Seed of everything random, the moments of the kills included.
+    """
+
+    kills: Count = 15
+    path: Path | None = None
+    examples: Count = 120
+    validation: Count = 30
+    workers: Count = 16
+    time_scale: Scale = 0.02
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters
