@@ -47,17 +47,16 @@ def raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] | 
     found = next((one for one in _chain(error) if isinstance(one, LMError)), None)
     if found is None:
         return
-    reason, usage = described(found, meter), meter.usage()
-    if is_retryable_lm_error(found):
-        rejected = isinstance(found, LMRateLimitError)
+    passing, unknown = is_retryable_lm_error(found), isinstance(found, LMUnexpectedError)
+    if passing or unknown or isinstance(found, _FATAL):
         raise InfrastructureFaultError(
-            reason, retryable=True, rejected=rejected, retry_after=found.retry_after, usage=usage
+            described(found, meter),
+            retryable=passing or unknown,
+            rejected=passing and isinstance(found, LMRateLimitError),
+            retry_after=found.retry_after,
+            usage=meter.usage(),
+            rollout=scored() if unknown and not passing and scored is not None else None,
         ) from error
-    if isinstance(found, _FATAL):
-        raise InfrastructureFaultError(reason, retryable=False, usage=usage) from error
-    if isinstance(found, LMUnexpectedError):
-        rollout = scored() if scored is not None else None
-        raise InfrastructureFaultError(reason, retryable=True, usage=usage, rollout=rollout) from error
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -31,27 +31,27 @@ def pause_after(retry_after: float | None, count: int) -> float:
 
 async def again(
     attempt: Callable[[], Awaitable[T]],
-    first: InfrastructureFaultError,
     attempts: int,
-    started: float,
     pause: Callable[[float], Awaitable[None]],
 ) -> T:
-    """Carry out an effect again, after its first attempt has failed.
+    """Carry out an effect, again where an attempt failed in passing.
 
     A rejection waits for as long as the service asks and is no attempt; all of them together have :data:`PATIENCE`
     seconds. Other faults are tried again after random pauses that grow.
 
     Args:
         attempt: One attempt.
-        first: What the first has raised.
         attempts: Attempts that may end with a fault that is no rejection, at least 1.
-        started: When the first began, monotonic seconds.
         pause: Waits so many seconds.
 
     Raises:
         InfrastructureFaultError: The last attempt's.
     """
-    pending = [first]
+    started = time.monotonic()
+    try:
+        return await attempt()  # nearly always the only one
+    except InfrastructureFaultError as fault:
+        pending = [fault]
     faults = rejections = 0
     after_fault = tenacity.wait_random_exponential(multiplier=0.2, max=10)
     over = False

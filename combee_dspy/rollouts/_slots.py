@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
-from combee_dspy.records import Rollout
+from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._base import ExecutorSession
 from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
@@ -128,37 +128,24 @@ class Slots:
         job: RolloutJob | CallJob,
     ) -> R:
         started = time.monotonic()
-        tokens = job.tokens or 0
-        try:
-            result, began = await self._once(work, priority, lane, group, tokens)
-        except InfrastructureFaultError as fault:
-            once = partial(self._once, work, priority, lane, group, tokens)
-            result, began = await self._again(once, fault, started, priority)
-        return replace(result, queue_seconds=began - started)
-
-    async def _again(
-        self,
-        once: Callable[[], Awaitable[tuple[R, float]]],
-        first: InfrastructureFaultError,
-        started: float,
-        priority: Priority,
-    ) -> tuple[R, float]:
-        spent = [first.usage]
+        spent: list[tuple[CallUsage, ...]] = []
 
         async def attempt() -> tuple[R, float]:
             try:
-                return await once()
+                return await self._once(work, priority, lane, group, job.tokens or 0)
             except InfrastructureFaultError as fault:
                 spent.append(fault.usage)
                 raise
 
         try:
-            result, began = await again(attempt, first, self._attempts, started, partial(self._pause, priority))
+            result, began = await again(attempt, self._attempts, partial(self._pause, priority))
         except InfrastructureFaultError as fault:
             if fault.rollout is None:
                 raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
-            return replace(fault.rollout, usage=merged(*spent)), started  # type: ignore[return-value]  # only rollouts'
-        return replace(result, usage=merged(*spent, result.usage)), began
+            # Only a rollout's fault carries one.
+            return replace(fault.rollout, usage=merged(*spent), queue_seconds=0.0)  # type: ignore[return-value]
+        usage = merged(*spent, result.usage) if spent else result.usage
+        return replace(result, usage=usage, queue_seconds=began - started)
 
     async def _pause(self, priority: Priority, seconds: float) -> None:
         pause = asyncio.ensure_future(asyncio.sleep(seconds))
