@@ -16,13 +16,9 @@ from combee_dspy.strategies import Strategy, StrategyContext
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One example of a minibatch and what the program made of it.
+    """One example of a minibatch, by its position from 0, and what the program made of it.
 
-    Attributes:
-        index: Position in the minibatch, from 0.
-        example: The example.
-        rollout: The program's run on it.
-        record: GEPA's reflective record of the component, where it is a predictor with something to say.
+    ``record`` is GEPA's reflective record of the component, where it is a predictor with something to say.
     """
 
     index: int
@@ -60,22 +56,17 @@ class Artifact(Strategy):
     async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
         """Return what a trajectory teaches about a component, or ``None`` for nothing.
 
-        Args:
-            trajectory: One rollout of the minibatch.
-            component: One of :meth:`components`.
-            context: Its text is the one that the rollout was made with.
+        The context's text is the one that the rollout was made with.
         """
 
     @abstractmethod
     async def learn(
         self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
     ) -> Lessons:
-        """Return what a minibatch teaches.
+        """Return what a minibatch teaches about the context's component.
 
-        Args:
-            reflections: One for each position of the minibatch, which may be awaited any number of times.
-            aggregator: The run's.
-            context: Names the component; its text is the one that the rollouts were made with.
+        There is a reflection for each position of the minibatch, which may be awaited any number of times. The
+        context's text is the one that the rollouts were made with.
         """
 
     @abstractmethod

@@ -26,14 +26,11 @@ class Bullet:
     """One piece of advice.
 
     Attributes:
-        id: Names it for good: no space, no bracket, at most 64 characters.
+        id: Names it for good: no space, no bracket, at most 64 characters (else ``ArgumentValueError``).
         section: The section it stands in.
         content: What it says. Any text in any script, over several lines too.
         helpful: How often it was judged to have helped.
         harmful: How often it was judged to have harmed.
-
-    Raises:
-        ArgumentValueError: The id has another form.
     """
 
     id: str

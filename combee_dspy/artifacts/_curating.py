@@ -50,9 +50,9 @@ async def curated(
     Args:
         reflections: Position i of the minibatch at i.
         shards: Positions that each curator reads.
-        book: What the deltas are about.
+        book: What the deltas are about; curators see ``max_tokens`` of it.
         context: The way to the LM; its notes are what the program is told besides the playbook.
-        max_tokens: Estimated tokens that curators see of the playbook.
+        max_tokens: Estimated tokens.
         call_tokens: Estimated tokens that one call may take; ``None`` for no limit.
 
     Returns:
@@ -126,11 +126,7 @@ def read_deltas(answer: object, most: int) -> tuple[list[Delta], list[str]]:
 
     An operation names its kind ``op`` or ``type`` and its bullets ``ids``, ``id`` or ``bullet_id``, as ACE's
     curator does. A whole playbook in place of operations names none: no bullet is deleted for being left out.
-
-    Args:
-        answer: The value of the curator's output field. It is hostile: adapters make a list of mappings of it,
-            and what is in those may be anything.
-        most: The most deltas to use.
+    The answer is hostile: adapters make a list of mappings of it, and what is in those may be anything.
     """
     if not isinstance(answer, (list, tuple)):
         return [], [] if answer is None else [f"the answer is no list of operations: {str(answer)[:NOTED]!r}"]

@@ -53,13 +53,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A playbook after a change.
-
-    Attributes:
-        book: The playbook.
-        notes: Deltas that were not done and why, or what refining joined and left out; one sentence each,
-            in a stated order.
-    """
+    """A playbook after a change, and one sentence for each delta that was not done or bullet that refining took out."""
 
     book: Book
     notes: tuple[str, ...] = ()
@@ -144,11 +138,6 @@ def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Applied
     first keeps its id and place. It takes over the longest wording, which says at least as much,
     and the sum of the counters. A bullet whose harmful count exceeds its helpful count by
     ``leave_at`` leaves; below that it stands last in its section.
-
-    Args:
-        book: The playbook.
-        similarity: Jaccard similarity of word pairs from which two bullets count as one, in (0, 1].
-        leave_at: Net harm at which a bullet leaves, at least 1.
     """
     notes: list[str] = []
     joined = True

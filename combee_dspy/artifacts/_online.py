@@ -51,6 +51,9 @@ class OnlinePlaybook:
         path: A file that keeps the playbook after each batch; the next server goes on with it.
         failure_score: The score of an answer that failed.
         seed: Decides how reflections are dealt.
+
+    Attributes:
+        text: The playbook so far, as text.
     """
 
     def __init__(  # noqa: PLR0913 - each has a default
@@ -75,22 +78,17 @@ class OnlinePlaybook:
         self._path = None if path is None else Path(path)
         self._failure_score = failure_score
         self._seed = seed
-        self._text = self._artifact.seed(student)[_COMPONENT]
+        self.text = self._artifact.seed(student)[_COMPONENT]
         if self._path is not None and self._path.exists():
-            self._text = self._path.read_text(encoding="utf-8")
+            self.text = self._path.read_text(encoding="utf-8")
         self._served: tuple[Trajectory, ...] = ()
         self._scores: list[float] = []
         self._batch = 0
 
     @property
-    def text(self) -> str:
-        """The playbook so far, as text."""
-        return self._text
-
-    @property
     def book(self) -> Book:
         """The playbook so far."""
-        return read_text(self._text).book
+        return read_text(self.text).book
 
     @property
     def online_score(self) -> float | None:
@@ -104,15 +102,12 @@ class OnlinePlaybook:
 
     def program(self) -> dspy.Module:
         """Return the program with what has been learned so far."""
-        return self._artifact.build(self._student, {_COMPONENT: self._text})
+        return self._artifact.build(self._student, {_COMPONENT: self.text})
 
     def predict(self, batch: Sequence[dspy.Example]) -> tuple[dspy.Prediction | None, ...]:
-        """Answer a batch, all at once, with what was learned from earlier ones.
+        """Return a prediction per example, ``None`` where the program raised, with what was learned from earlier ones.
 
-        A batch that was not learned from is forgotten.
-
-        Returns:
-            One prediction per example; ``None`` where the program raised.
+        All are answered at once. A batch that was not learned from is forgotten.
 
         Raises:
             ArgumentValueError: The batch is empty.
@@ -138,15 +133,14 @@ class OnlinePlaybook:
         """Learn from the batch that was answered last, once, and return the playbook's text.
 
         Raises:
-            InfrastructureError: The service of reflectors and curators kept failing; the batch can be learned from
-                again.
+            InfrastructureError: The service kept failing; the batch can be learned from again.
         """
         if self._served:
-            self._text = self._run(self._learned)
+            self.text = self._run(self._learned)
             self._served = ()
             self._batch += 1
             self._keep()
-        return self._text
+        return self.text
 
     async def _learned(self, slots: Slots) -> str:
         adapter = dspy.settings.adapter or dspy.JSONAdapter()
@@ -157,7 +151,7 @@ class OnlinePlaybook:
             return (await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)).outcome
 
         context = StrategyContext(
-            _COMPONENT, self._text, call, _told, self._batch, self._seed, notes=self._artifact.task(self._student)
+            _COMPONENT, self.text, call, _told, self._batch, self._seed, notes=self._artifact.task(self._student)
         )
         reflections = [asyncio.ensure_future(self._artifact.reflect(one, _COMPONENT, context)) for one in self._served]
         try:
@@ -165,12 +159,12 @@ class OnlinePlaybook:
         finally:
             for task in reflections:
                 task.cancel()
-        return self._artifact.apply(self._text, lessons)
+        return self._artifact.apply(self.text, lessons)
 
     def _keep(self) -> None:
         if self._path is not None:
             partial = self._path.with_name(f"{self._path.name}.tmp")
-            partial.write_text(self._text, encoding="utf-8")
+            partial.write_text(self.text, encoding="utf-8")
             partial.replace(self._path)
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:

@@ -38,18 +38,10 @@ async def reflected(
     ground_truth: bool,
     rounds: int,
 ) -> Reflection | None:
-    """Ask about one trajectory, and again where it taught something and several rounds are asked for.
+    """Ask about one trajectory and some bullets, and again where it taught something and several rounds are asked for.
 
-    Args:
-        trajectory: What the program did.
-        bullets: What the reflector judges.
-        context: The way to the LM; its notes are what the program is told besides the playbook.
-        ground_truth: Whether the reflector sees the example's labels.
-        rounds: How often it looks.
-
-    Returns:
-        A reflection whose record holds the key insight, and the tag of each bullet by id; ``None`` where there is
-        neither, or the call failed for good.
+    The context's notes are what the program is told besides the playbook. Returns a reflection whose record holds the
+    key insight, and the tag of each bullet by id; ``None`` where there is neither, or the call failed for good.
     """
     rollout = trajectory.rollout
     given: dict[str, Any] = {
@@ -99,9 +91,7 @@ def counts_of(reflections: Iterable[Reflection]) -> dict[str, dict[str, int]]:
 def read_tags(answer: object, shown: Collection[str]) -> tuple[dict[str, str], list[str]]:
     """Return the tag of each bullet in a reflector's answer, and what was ignored, one sentence each.
 
-    Args:
-        answer: Bullet id to tag; anything else holds none.
-        shown: Ids that the reflector was shown; tags of others are ignored.
+    The answer should be a mapping from ids that the reflector was shown to tags; anything else in it is ignored.
     """
     if not isinstance(answer, Mapping):
         return {}, [f"the tags are no mapping: {str(answer)[:NOTED]!r}"] if answer else []
@@ -148,14 +138,8 @@ def _outputs(call: PredictorCall) -> Mapping[str, Any]:
 def bullets_for(trajectory: Trajectory, text: str, max_tokens: int, most: int) -> tuple[Bullet, ...]:
     """Return the bullets that the reflector of a trajectory is to judge, in the playbook's order.
 
-    Those whose ids the trajectory's outputs cite; where it cites none, those most like its
-    inputs by their runs of characters.
-
-    Args:
-        trajectory: What the program did.
-        text: The playbook.
-        max_tokens: Estimated tokens of it that the program was shown.
-        most: The most bullets.
+    Of the bullets that the program was shown (``max_tokens`` of the playbook's text) those whose ids the
+    trajectory's outputs cite; where it cites none, those most like its inputs by their runs of characters.
     """
     bullets, vectors = _shown(text, max_tokens)
     said = _said(trajectory.rollout)

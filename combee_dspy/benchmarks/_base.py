@@ -92,7 +92,7 @@ class LoadedBenchmark:
         licence: Licence of the rows.
         citation: What to cite with a result.
         train: What the optimizer learns from.
-        validation: What the optimizer selects on.
+        validation: What it selects on.
         heldout: What nothing reads before the end.
         signature: The task as a signature; its instructions are the seed prompt.
         program: Returns a fresh default program.
@@ -138,10 +138,7 @@ class LoadedBenchmark:
 
 
 class Benchmark(Strategy):
-    """Reads one benchmark, when :meth:`load` is called.
-
-    One over rows that lie in files or on the hub is a
-    :class:`~combee_dspy.benchmarks.RecordBenchmark`.
+    """Reads one benchmark; one over files or the hub is a :class:`~combee_dspy.benchmarks.RecordBenchmark`.
 
     Attributes:
         card: What is known without reading a row. Set by each class.

@@ -29,12 +29,8 @@ def cut(
 ) -> dict[str, list[Row]]:
     """Cut rows into parts by their hashes alone, so that their order does not count and equal rows stay together.
 
-    Args:
-        benchmark: Its name: part of the hash.
-        rows: Raw rows.
-        ends: Name of each part to where it ends in [0, 1], ascending, the last at 1.
-        together: What a row holds that must not be in two parts, such as its sentences. Rows that
-            share any of it, directly or through others, go where the smallest of their hashes goes.
+    ``ends`` says where each part ends in [0, 1], ascending. Rows that share what ``together`` returns (such
+    as a sentence), directly or through others, go where the smallest of their hashes goes.
     """
     from scipy.cluster.hierarchy import DisjointSet
 
@@ -80,10 +76,8 @@ def build_splits(
 ) -> tuple[dict[str, Split], tuple[str, ...]]:
     """Turn raw rows by split into splits by name, held-out kept apart from the others, and notes.
 
-    A row of train or validation that is in held-out too is taken out of train
-    or validation: held-out never changes. Rows that train and validation
-    share, and rows repeated within a split, stay. Each case is one note,
-    logged as a warning.
+    A row of train or validation that is in held-out too is taken out there: held-out never changes. Rows
+    that train and validation share, and rows repeated within a split, stay. Each case is one note and warning.
     """
     hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
     held = {item for item, _ in hashed["heldout"]}

@@ -74,11 +74,8 @@ class AnswerNumber(dspy.Signature):
 class Diagnosis:
     """What is right and wrong with one numeric answer.
 
-    Attributes:
-        exact: Right by the benchmark's own score.
-        tolerant: The value is right, however it is written. True where ``exact`` is.
-        problems: What is wrong, most superficial first; empty where ``exact``.
-        feedback: One or two sentences that say it, never empty.
+    ``exact``: right by the benchmark's own score; ``tolerant``: the value is right, however it is
+    written; ``problems``: what is wrong, most superficial first; ``feedback``: sentences that say it.
     """
 
     exact: bool
@@ -96,12 +93,7 @@ def plain_number(text: str) -> float | None:
 
 
 def diagnose(prediction: object, target: str) -> Diagnosis:
-    """Compare a predicted number with the right one.
-
-    Args:
-        prediction: The program's answer. ``None`` counts as empty; other
-            values are read as ``str`` writes them.
-        target: The right answer, a finite number in plain digits.
+    """Compare a predicted number, as ``str`` writes it, with the right one in plain digits.
 
     Raises:
         ArgumentValueError: ``target`` is not a finite number.

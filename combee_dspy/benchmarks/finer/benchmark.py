@@ -67,10 +67,9 @@ _CARD = Card(
 class Finer(RecordBenchmark):
     """The FiNER benchmark, from a source that the caller names.
 
-    Records come as they are, or are made of FiNER-139's tagged sentences as
-    FinLoRA makes them. Records of train and validation that share a sentence
-    with held-out are taken out, and the notes say how many. A record with
-    a question that the data answers in two ways is listed as known noise and kept.
+    Records come as they are, or are made of FiNER-139's tagged sentences as FinLoRA makes them. Those of train and
+    validation that share a sentence with held-out are taken out, and the notes say how many. A record
+    with a question that the data answers in two ways is listed as known noise and kept.
 
     Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
     training records are cut 75/25; FiNER-139's ``finer139.zip`` or the folder it unpacks to; or the hub id

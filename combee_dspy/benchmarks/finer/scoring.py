@@ -30,15 +30,9 @@ _INNER = re.compile(r"[\s_-]+")
 
 @dataclass(frozen=True, slots=True)
 class TagResult:
-    """What is right and wrong with one tag.
+    """What is right and wrong with one tag: whether it is a known label, right by the official score, right at all.
 
-    Attributes:
-        entity: The number that was asked for.
-        expected: The right label.
-        got: What was answered, as it was written; ``None`` where nothing was.
-        known: Whether ``got`` is one of the labels, whatever its case.
-        exact: Right by the official score.
-        tolerant: The right label, however it is written. True where ``exact`` is.
+    ``entity`` is the number that was asked for, ``got`` the answer as it was written (``None``: nothing was).
     """
 
     entity: str
@@ -52,13 +46,9 @@ class TagResult:
 def grade(
     prediction: object, expected: Sequence[str], entities: Sequence[str] = (), labels: Sequence[str] = LABELS
 ) -> list[TagResult]:
-    """Compare predicted tags with the right ones, position by position.
+    """Compare predicted tags, joined by commas or in a list, with the right ones, position by position.
 
-    Args:
-        prediction: Tags joined by commas, or a list of tags; ``None`` counts as empty.
-        expected: The right labels in order.
-        entities: The numbers asked for, in the same order; missing ones are named by position.
-        labels: Every label there is.
+    Entities are the numbers asked for, in the same order; missing ones are named by position.
     """
     official = _tags(prediction)
     loose = [tag for item in _tags(prediction, r",\n;") if (tag := _plain(item))]
@@ -91,8 +81,7 @@ def _plain(tag: str) -> str:
 class TagMetric:
     """FiNER's metric: ``dspy.Prediction(score, feedback)`` in GEPA's five-argument form.
 
-    Reads ``gold.tags`` (labels joined by commas), ``gold.entities`` and
-    ``pred.tags``. A frozen value: two with equal fields are equal.
+    Reads ``gold.tags`` (labels joined by commas), ``gold.entities`` and ``pred.tags``.
 
     Attributes:
         unit: ``"tag"`` scores the share of right tags; ``"record"`` 1.0 where all are right, else 0.0.
