@@ -14,7 +14,7 @@ from combee_dspy.artifacts import Artifact, Instruction
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.operators import visible
-from combee_dspy.registry import build
+from combee_dspy.registry import Spec
 
 __all__ = ["CandidateRecord", "candidates", "load_candidate"]
 
@@ -115,7 +115,7 @@ def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
     if spec["name"] == Instruction.name:
         # Which operators there were decided what is hidden; to show a candidate they are not needed.
         return Instruction()
-    return build("artifact", spec["name"], spec["params"])  # type: ignore[return-value]  # by kind
+    return Spec.from_dict(spec).build()  # type: ignore[return-value]  # by kind
 
 
 def _chosen(records: tuple[CandidateRecord, ...], wanted: Any) -> CandidateRecord:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dspy.utils.exceptions import LMError
 
 from combee_dspy._private import DspyAdapter
+from combee_dspy.operators import visible
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._effects import Effects, Place
 from combee_dspy.search._propose import Child
 from combee_dspy.search._update import Learned
 
 __all__ = ["CustomProposer"]
+
+logger = logging.getLogger("combee_dspy")
 
 
 class CustomProposer:
@@ -35,9 +39,11 @@ class CustomProposer:
         if not dataset:
             return ()
 
+        shown = {name: base.texts[name] for name in visible(base.texts)}
+
         def ask() -> Mapping[str, Any]:
             try:
-                texts = self._adapter.propose_new_texts(dict(base.texts), dataset, list(dataset))
+                texts = self._adapter.propose_new_texts(shown, dataset, list(dataset))
             except LMError:
                 raise  # a service that fails says nothing about the proposer, and ends the run
             except Exception as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
@@ -47,6 +53,7 @@ class CustomProposer:
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}"
         made: Mapping[str, Any] = await self._effects.work(key, Place("proposal", step), "proposer", "call", ask)
         if "error" in made:
+            logger.warning("update %d proposes nothing: the proposer failed with %s", step, made["error"])
             self._effects.log.emit("error", {"where": "instruction_proposer", "error": made["error"]}, step=step)
         texts = {name: text for name, text in made.get("texts", {}).items() if base.texts.get(name) != text}
         if not texts:

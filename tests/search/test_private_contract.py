@@ -1,0 +1,75 @@
+"""What ``_private`` and the search rely on in DSPy and gepa. A release that moves one of these fails here first."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import metadata
+from typing import Any
+
+import dspy
+import pytest
+from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA
+from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
+from gepa.core.callbacks import GEPACallback
+from gepa.core.engine import GEPAEngine
+from gepa.core.state import GEPAState, ValsetEvaluation
+from gepa.proposer.merge import MergeProposer
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from combee_dspy._private import detailed_results, new_state
+from combee_dspy.search import _telling
+
+
+def test_versions_are_the_supported_ones() -> None:
+    assert Version("3.4.1") <= Version(metadata.version("dspy")) < Version("3.5")
+    pins = [Requirement(line) for line in metadata.requires("dspy") or () if line.startswith("gepa")]
+    assert any(Version(metadata.version("gepa")) in pin.specifier for pin in pins)
+
+
+def test_auto_budget_reads_no_instance() -> None:
+    assert set(AUTO_RUN_SETTINGS) == {"light", "medium", "heavy"}
+    made = GEPA(lambda a, b, c, d, e: 0.0, auto="light", reflection_lm=dspy.LM("openai/x", api_key="x"))
+    assert GEPA.auto_budget(None, 2, 6, 50) == made.auto_budget(2, 6, 50)
+
+
+@pytest.mark.parametrize("name", ["propose_new_texts", "build_program"])
+def test_adapter_methods(name: str) -> None:
+    adapter = DspyAdapter(dspy.Predict("a -> b"), lambda *_: 0.0, {})
+    assert callable(getattr(adapter, name))
+
+
+def test_the_states_list_of_components_may_be_shortened() -> None:
+    evaluation: Any = ValsetEvaluation({0: None}, {0: 1.0})
+    state = new_state({"a": "x", "hidden": "y"}, evaluation, ["a"], track_best_outputs=False, frontier_type="instance")
+    assert isinstance(state, GEPAState)
+    assert state.list_of_named_predictors == ["a"]
+    assert state.named_predictor_id_to_update_next_for_program_candidate == [0]
+    assert (state.i, state.total_num_evals, state.num_full_ds_evals) == (-1, 1, 1)
+    state.full_program_trace.append({"i": 0})
+    state.update_state_with_new_program([0], {"a": "z", "hidden": "y"}, evaluation, None, 1)
+    assert state.is_consistent()
+
+    class Builder:
+        def build_program(self, candidate: Any) -> Any:
+            return dspy.Predict("a -> b")
+
+    found = detailed_results(state, Builder(), None, 0)
+    assert (found.best_idx, found.parents) == (0, [[None], [0]])
+
+
+def test_merge_waits_for_the_two_marks_that_the_search_sets() -> None:
+    source = inspect.getsource(GEPAEngine.run)
+    for mark in ("last_iter_found_new_program", "merges_due", "total_merges_tested"):
+        assert mark in source
+    assert {"max_merge_invocations", "val_overlap_floor", "rng", "callbacks"} <= set(
+        inspect.signature(MergeProposer).parameters
+    )
+
+
+def test_every_event_that_gepa_tells_of_is_told() -> None:
+    theirs = {name for name in dir(GEPACallback) if name.startswith("on_")}
+    from combee_dspy.search import _merge, _pool
+
+    ours = "".join(inspect.getsource(module) for module in (_telling, _merge, _pool))
+    assert {name for name in theirs if f'"{name}"' not in ours} == set()
