@@ -26,7 +26,6 @@ Mode = Literal["central", "diverse"]
 _MIN_RECORD_TOKENS = 64
 # How many reflections the choice is judged against: more of them change it little and cost n² comparisons.
 _REFERENCES = 2_000
-_ROWS = 1_000
 _WORD = re.compile(r"\w+")
 # DSPy writes this sentence where a metric gives a score and no feedback.
 _SCORE = re.compile(r"\bscore of (-?\d+(?:\.\d+)?)")
@@ -139,14 +138,8 @@ def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> li
         taken.append(int(np.round(gains, 6).argmax()))
         if mode == "central":
             nearest = np.maximum(nearest, near[taken[-1]])
-            gains = weight * _raised(near, nearest, weight[references])
+            gains = weight * (np.maximum(near - nearest, 0.0) @ weight[references])
         else:
             distance = np.minimum(distance, 1.0 - similarities(vectors, vectors[[taken[-1]]])[:, 0])
             gains = weight * distance
     return taken
-
-
-def _raised(near: Any, nearest: Any, weight: Any) -> Any:
-    """Return by how much each row would raise the weighted sum; some rows at a time, for a copy of all is large."""
-    parts = range(0, len(near), _ROWS)
-    return np.concatenate([np.maximum(near[first : first + _ROWS] - nearest, 0.0) @ weight for first in parts])

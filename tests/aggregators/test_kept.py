@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-import math
-from collections import Counter
 from collections.abc import Mapping
 
 import pytest
@@ -10,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from combee_dspy.aggregators import ParallelScan, kept
-from combee_dspy.aggregators._kept import Coverage
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection
-from combee_dspy.reflections import normalised
 from tests.aggregators.doubles import Answer, World
 
 _GOODS = "belbak dordane fenfike gargorn hulhal jorick keljon lumlode mavmar nornix peloth quilpern"
@@ -153,52 +148,3 @@ def test_order_does_not_matter_and_truth_is_found(order: list[int], held: set[in
     outcome = result(lines(*sorted(held)), NodeOutput(1, 0, tuple(range(12)), lines(*range(12))))
     found = kept(outcome, [RECORDS[place] for place in order])
     assert {one.index for one in found if one.covered} == held
-
-
-# Few letters, so that texts share grams; symbols, a letter beyond two bytes and one outside the basic plane.
-WORDS = st.sampled_from(["round", "rounded", "to", "two", "a", "ab", "net", "present", "value", "=", "é", "税", "𝒳"])
-TEXTS = st.lists(st.lists(WORDS, max_size=9).map(" ".join), max_size=10)
-
-
-def grams(text: str) -> frozenset[str]:
-    padded = f" {normalised(text)} "
-    return frozenset(padded[i : i + 5] for i in range(len(padded) - 4))
-
-
-def reference(texts: list[str]) -> list[list[float]]:
-    """The measure as its description says it, one pair at a time."""
-    distinct = {normalised(text) for text in texts}
-    held = Counter(gram for text in distinct for gram in grams(text))
-
-    def weight(bag: frozenset[str]) -> float:
-        return sum(math.log1p((len(distinct) + 20) / held[gram]) for gram in bag)
-
-    def value(one: str, other: str) -> float:
-        text, told = grams(one), grams(other)
-        if normalised(one) == normalised(other):
-            return 1.0 if normalised(one) else 0.0
-        shared = weight(text & told)
-        within = shared / weight(text) if len(text) >= 5 else 0.0
-        mutual = shared / math.sqrt(weight(text) * weight(told)) if text and len(told) >= 5 else 0.0
-        return min(max(within, mutual), 1.0)
-
-    return [[value(one, other) for other in texts] for one in texts]
-
-
-# Always the same examples: once in thousands two n-grams share a bucket, which changes a value by little.
-@given(TEXTS)
-@settings(deadline=None, derandomize=True)
-def test_coverage_is_what_its_description_says(texts: list[str]) -> None:
-    coverage, places = Coverage(texts), range(len(texts))
-    expected = reference(texts)
-    assert coverage.of(places, places).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
-    assert coverage.best(places, places).tolist() == pytest.approx([max(row) for row in expected], abs=1e-6)
-    assert coverage.best(places, []).tolist() == [0.0] * len(texts)
-
-
-def test_many_texts_are_compared_in_parts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_ = two_levels((0, 1, 2), (6, 7), (0, 6))
-    whole = kept(given_, RECORDS)
-    monkeypatch.setattr("combee_dspy.aggregators._kept._CELLS", 4)
-    assert kept(given_, RECORDS) == whole
-    assert asyncio.run(asyncio.to_thread(kept, given_, RECORDS)) == whole

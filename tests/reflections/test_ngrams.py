@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,13 +33,6 @@ def test_case_and_white_space_do_not_count_and_words_do() -> None:
     # A blank on both sides: "give" alone shares its beginning, not its end, with "given".
     give, given_ = ngram_counts(["give", "given"], (3,), 2**18)
     assert give.minimum(given_).sum() == 3
-
-
-def test_many_texts_are_counted_in_chunks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [f"text {number} of many" for number in range(50)]
-    whole = ngram_counts(texts, (3, 5), 1024)
-    monkeypatch.setattr("combee_dspy.reflections._ngrams._CHUNK", 40)
-    assert (ngram_counts(texts, (3, 5), 1024) != whole).nnz == 0
 
 
 def test_hashes_are_the_same_on_every_machine() -> None:
