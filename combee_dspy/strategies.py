@@ -70,7 +70,8 @@ def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) 
     wrong_type = first["type"].endswith("_type") or first["type"] in _NOT_ITS_TYPE
     kind = ArgumentTypeError if wrong_type else ArgumentValueError
     message = first["msg"][:1].lower() + first["msg"][1:]
-    return kind(f"{owner}.{where}", first.get("input"), f"is refused: {message}", f"See help({owner}).")
+    value = None if first["type"] in ("missing", "missing_argument") else first.get("input")
+    return kind(f"{owner}.{where}", value, f"is refused: {message}", f"See help({owner}).")
 
 
 class Strategy(ABC):
