@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +11,8 @@ from pydantic import Field
 
 from combee_dspy.benchmarks._base import Availability, Benchmark, Split
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, cut, sliced
+from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, cut, kept_apart, sliced
 from combee_dspy.strategies import parameters
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class RecordBenchmark(Benchmark):
             how = ", its training rows cut 75/25 by hash"
         if empty := [split for split in SPLITS if not found[split]]:
             raise self.source.error(f"the {empty[0]} split is empty")
-        every, leaks = self._kept_apart(found)
+        every, leaks = kept_apart(found, self.together, "share a sentence with heldout", "sentences")
         rows, slices = sliced(every, {split: getattr(self, split) for split in SPLITS})
         splits, notes = build_splits(rows, self.to_example)
         check_pins(self.name, place.said, splits, self.pin)
@@ -109,22 +106,3 @@ class RecordBenchmark(Benchmark):
                 source = self.source
                 raise source.error(problem, f"{source.path}, {source.names.get(split, split)} row {number}")
             yield row
-
-    def _kept_apart(self, found: Mapping[str, list[Row]]) -> tuple[dict[str, list[Row]], tuple[str, ...]]:
-        """Take rows out of train and validation that hold what held-out holds too, and say how many.
-
-        Held-out never changes. What train and validation share stays and is said.
-        """
-        held = {item for row in found["heldout"] for item in self.together(row)}
-        kept = {split: list(found[split]) for split in SPLITS}
-        notes: list[str] = []
-        for name in ("train", "validation"):
-            kept[name] = [row for row in found[name] if held.isdisjoint(self.together(row))]
-            if removed := len(found[name]) - len(kept[name]):
-                notes.append(f"{removed} rows of {name} share a sentence with heldout and were taken out of {name}")
-        learned = {item for row in kept["train"] for item in self.together(row)}
-        if shared := learned & {item for row in kept["validation"] for item in self.together(row)}:
-            notes.append(f"{len(shared)} sentences are in both train and validation and were kept in both")
-        for note in notes:
-            _logger.warning("%s", note)
-        return kept, tuple(notes)

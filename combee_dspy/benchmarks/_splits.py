@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
@@ -15,6 +14,7 @@ from combee_dspy.exceptions import DataSourceError
 from combee_dspy.hashing import canonical_json, row_hash
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 SPLITS = ("train", "validation", "heldout")
 
@@ -71,37 +71,46 @@ def sliced(
     return kept, tuple(notes)
 
 
+def kept_apart(
+    rows: Mapping[str, Sequence[T]], holds: Callable[[T], Sequence[Hashable]], leaks: str, shared: str
+) -> tuple[dict[str, list[T]], tuple[str, ...]]:
+    """Take out of train and validation what holds something that held-out holds too, and say how much.
+
+    Held-out never changes. What train and validation share stays and is said. Each case is one note and warning.
+    """
+    held = {item for one in rows["heldout"] for item in holds(one)}
+    kept = {name: list(rows[name]) for name in SPLITS}
+    notes: list[str] = []
+    for name in ("train", "validation"):
+        kept[name] = [one for one in rows[name] if held.isdisjoint(holds(one))]
+        if removed := len(rows[name]) - len(kept[name]):
+            notes.append(f"{removed} rows of {name} {leaks} and were taken out of {name}")
+    learned = {item for one in kept["train"] for item in holds(one)}
+    if both := learned & {item for one in kept["validation"] for item in holds(one)}:
+        notes.append(f"{len(both)} {shared} are in both train and validation and were kept in both")
+    for note in notes:
+        _logger.warning("%s", note)
+    return kept, tuple(notes)
+
+
 def build_splits(
     rows: Mapping[str, Sequence[Row]], to_example: Callable[[Row], dspy.Example]
 ) -> tuple[dict[str, Split], tuple[str, ...]]:
     """Turn raw rows by split into splits by name, held-out kept apart from the others, and notes.
 
-    A row of train or validation that is in held-out too is taken out there: held-out never changes. Rows
-    that train and validation share, and rows repeated within a split, stay. Each case is one note and warning.
+    Rows that are repeated within a split stay, and are said.
     """
     hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
-    held = {item for item, _ in hashed["heldout"]}
-    notes: list[str] = []
-    for name in ("train", "validation"):
-        kept = [pair for pair in hashed[name] if pair[0] not in held]
-        removed = len(hashed[name]) - len(kept)
-        if removed:
-            notes.append(f"{removed} rows of {name} are in heldout too and were taken out of {name}")
-        hashed[name] = kept
-    shared = {item for item, _ in hashed["train"]} & {item for item, _ in hashed["validation"]}
-    if shared:
-        notes.append(f"{len(shared)} distinct rows are in both train and validation and were kept in both")
+    kept, notes = kept_apart(hashed, lambda pair: pair[:1], "are in heldout too", "distinct rows")
     for name in SPLITS:
-        repeated = sum(count - 1 for count in Counter(item for item, _ in hashed[name]).values())
-        if repeated:
-            notes.append(f"{repeated} rows of {name} repeat an earlier row of it and were kept")
-    for note in notes:
-        _logger.warning("%s", note)
+        if repeated := len(kept[name]) - len({item for item, _ in kept[name]}):
+            notes = (*notes, f"{repeated} rows of {name} repeat an earlier row of it and were kept")
+            _logger.warning("%s", notes[-1])
     splits = {
         name: Split(name, tuple(to_example(row) for _, row in pairs), tuple(item for item, _ in pairs))
-        for name, pairs in hashed.items()
+        for name, pairs in kept.items()
     }
-    return splits, tuple(notes)
+    return splits, notes
 
 
 def check_pins(benchmark: str, source: str, splits: Mapping[str, Split], pin: Mapping[str, str] | None) -> None:
