@@ -158,6 +158,9 @@ METHODS: Mapping[str, Method] = {
     "combee-trunk-s1": Method("Combee, four updates, trunk, staleness 1", _kept("trunk", 1)),
     "combee-trunk-s2": Method("Combee, four updates, trunk, staleness 2", _kept("trunk", 2)),
     "combee-epoch": Method("Combee, one large update", partial(_combee, updates=1)),
+    "combee-epoch-trunk": Method(
+        "Combee, one large update, trunk", partial(_combee, updates=1, search={"keep": "trunk"})
+    ),
     "combee-scan-rewrite": Method(
         "Combee, one large update, parallel-scan and a full rewrite",
         partial(_combee, updates=1, aggregator="parallel-scan", operators=["rewrite"]),
