@@ -21,7 +21,8 @@ class CombeeReport:
         reason: Why the run stopped, in one sentence.
         seed_score: Mean validation score of the student as it was given; NaN where nothing was validated.
         best_score: Mean validation score of the program that was returned; NaN where nothing was validated.
-        rollouts: Rollouts that the search asked for; those of the held-out set are not among them.
+        rollouts: Rollouts of the search, of all parts of a run that was resumed, those taken from a cache too; those
+            of the held-out set are not among them.
         updates: Updates committed.
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: Sums over the journal's usage, of all parts of a run that was resumed.

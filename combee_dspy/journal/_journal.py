@@ -219,6 +219,11 @@ class RunLog:
         )
         return tuple(CallUsage(*row) for row in rows)
 
+    def rollouts(self) -> int:
+        """Return the rollouts of all parts of the run, those of the held-out set left out."""
+        sql = "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose != 'heldout'"
+        return int(self._reader.rows(sql, (self.number,))[0][0])
+
     async def finish(self, state: str, result: Mapping[str, Any]) -> None:
         """Say how the run ended: ``"finished"`` or ``"failed"``, with its result, JSON values. All is then on disk.
 

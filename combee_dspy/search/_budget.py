@@ -85,11 +85,6 @@ class Purse:
         """Wall-clock seconds of the run, those of its earlier parts included."""
         return time.monotonic() - self._began
 
-    @property
-    def rollouts(self) -> int:
-        """Rollouts that were asked for so far."""
-        return len(self._asked)
-
     def look(self, step: int, known: int) -> None:
         """Set whose view of the budget :attr:`room` is: update ``step``, which knows of those up to ``known``."""
         self._step, self._known = step, known

@@ -324,7 +324,7 @@ class Run:
             reason=loop.reason,
             seed_score=self.pool.members[0].mean,
             best_score=chosen.mean,
-            rollouts=self.purse.rollouts,
+            rollouts=self.log.rollouts(),
             updates=loop.committed,
             seconds=self.purse.seconds,
             costs=totals(self.effects.usage()),
