@@ -18,50 +18,13 @@ from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, FORMULAS, roun
 from combee_dspy.benchmarks.formula_mini.generate import LEVELS, Task, cell_rows
 from combee_dspy.exceptions import ArgumentError, DataSourceError
 
-# Written apart from the package's own definitions, in floats: both must agree.
-TEXTBOOK = {
-    "Current Ratio": lambda v: v["current_assets"] / v["current_liabilities"],
-    "Gross Margin": lambda v: 100 * (1 - v["cost_of_goods"] / v["revenue"]),
-    "Simple Interest": lambda v: v["principal"] * v["years"] * v["rate"] * 0.01,
-    "Dividend Yield": lambda v: 100 * v["dividend"] / v["share"],
-    "Days Sales Outstanding": lambda v: v["receivables"] / (v["credit_sales"] / 365),
-    "Break-Even Point": lambda v: v["fixed"] / (v["price"] - v["variable"]),
-    "Interest Coverage": lambda v: v["ebit"] / v["interest"],
-    "Price-to-Earnings": lambda v: v["share"] / v["eps"],
-    "Return on Equity": lambda v: 100 * v["net_income"] / v["equity"],
-    "Future Value": lambda v: v["principal"] * (1 + 0.01 * v["rate"]) ** v["years"],
-    "Inventory Turnover": lambda v: v["cost_of_goods"] / v["inventory"],
-    "Debt-to-Equity": lambda v: v["debt"] / v["equity"],
-    "Quick Ratio": lambda v: (v["current_assets"] - v["inventory"]) / v["current_liabilities"],
-    "Contribution Margin": lambda v: v["price"] - v["variable"],
-    "Operating Margin": lambda v: 100 * v["operating"] / v["revenue"],
-    "Net Profit Margin": lambda v: 100 * v["net_income"] / v["revenue"],
-    "Present Value": lambda v: v["amount"] * (1 + 0.01 * v["rate"]) ** -v["years"],
-    "Dividend Payout Ratio": lambda v: 100 * v["dividends"] / v["net_income"],
-    "Earnings per Share": lambda v: (v["net_income"] - v["preferred"]) / v["shares"],
-    "Return on Assets": lambda v: 100 * v["net_income"] / v["assets"],
-    "Working Capital": lambda v: v["current_assets"] - v["current_liabilities"],
-    "Price-to-Book": lambda v: v["share"] / v["book"],
-    "Capital Asset Pricing Model": lambda v: (1 - v["beta"]) * v["free"] + v["beta"] * v["market"],
-    "Sharpe Ratio": lambda v: (v["return"] - v["free"]) / v["deviation"],
-    "Effective Annual Rate": lambda v: 100 * ((1 + 0.01 * v["nominal"] / v["periods"]) ** v["periods"] - 1),
-    "Gordon Growth Model": lambda v: 100 * v["next_dividend"] / (v["required"] - v["growth"]),
-    "Free Cash Flow": lambda v: v["operations"] - v["capital"],
-    "Debt Service Coverage": lambda v: v["income"] / v["service"],
-}
-
 
 def read(task: Task) -> list[dict[str, object]]:
     return [row for name in BY_NAME for level in LEVELS[task] for row in cell_rows(task, 0, (name, level), 7)]
 
 
-def floats(row: dict[str, object]) -> dict[str, float]:
-    return {name: float(value) for name, value in json.loads(str(row["values"])).items()}
-
-
 def test_there_are_enough_formulas_and_phrasings():
     assert len(BY_NAME) == len(FORMULAS) >= 24
-    assert set(TEXTBOOK) == set(BY_NAME)
     assert all(len(set(formula.questions)) >= 5 and len(set(formula.jargon)) >= 2 for formula in FORMULAS)
 
 
@@ -91,31 +54,6 @@ def test_routing_questions_are_short_filled_in_and_give_nothing_away():
         assert name.lower() not in question.lower()
         for word in BY_NAME[name].giveaways if row["level"] == 2 else ():
             assert not re.search(rf"\b{re.escape(word)}\b", question.lower()), (name, word, question)
-
-
-def test_the_answers_agree_with_the_textbook():
-    for row in read("compute"):
-        value = TEXTBOOK[str(row["formula"])](floats(row)) * float(str(row["factor"]))
-        assert f"{value:.2f}" == row["answer"], row
-
-
-def test_level_one_states_every_value_as_it_is():
-    for row in read("compute"):
-        if row["level"] == 1:
-            digits = str(row["question"]).replace(",", "")
-            for value in json.loads(str(row["values"])).values():
-                assert re.search(rf"(?<![\d.]){re.escape(value)}0?(?![\d])", digits), row
-
-
-def test_levels_two_and_three_are_harder_in_the_promised_ways():
-    rows = read("compute")
-    text = {level: [str(row["question"]) for row in rows if row["level"] == level] for level in (1, 2, 3)}
-    for trap in ("last year's", "plus another", "decimal fraction"):
-        assert not any(trap in question for question in text[1])
-        assert sum(trap in question for question in text[2]) >= 5
-    for trap in (r"basis points", r"million\b", r"thousand\b", r"\d months", r"Answer in thousands"):
-        assert not any(re.search(trap, question) for question in text[1] + text[2])
-        assert sum(bool(re.search(trap, question)) for question in text[3]) >= 5
 
 
 def test_a_longer_list_of_rows_starts_with_the_shorter():
