@@ -80,20 +80,19 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
 
     final = covered(list(feedback), result)
     lost = {index for index, value in final.items() if value < _THRESHOLD}
+    # A reflection is lost at the first node that read it, unless a later one covers it.
     lost_at = dict.fromkeys(lost, _UNREAD if lessons.nodes else (1, 0))
-    last: dict[int, tuple[int, int]] = {}
+    for node in sorted(lessons.nodes, key=lambda node: (-node.level, -node.node)):
+        lost_at.update(dict.fromkeys(lost.intersection(node.sources), (node.level, node.node)))
+    left = set(lost)
     # From the root down, the first node that covers a reflection is the last on its way.
     for node in sorted(lessons.nodes, key=lambda node: (-node.level, node.node)):
-        read = [index for index in node.sources if index in lost and index not in last]
-        for index, value in covered(read, node.lessons).items():
-            if value >= _THRESHOLD:
-                last[index] = (node.level, node.node)
-    for node in sorted(lessons.nodes, key=lambda node: (node.level, node.node)):
-        for index in node.sources:
-            if lost_at.get(index) == _UNREAD:
-                lost_at[index] = (node.level, node.node)
+        read = [index for index in node.sources if index in left]
+        held = [index for index, value in covered(read, node.lessons).items() if value >= _THRESHOLD]
+        lost_at.update(dict.fromkeys(held, (node.level, node.node)))
+        left.difference_update(held)
     return tuple(
-        Retained(index, value, index not in lost, last.get(index, lost_at.get(index)), _teaches(feedback[index]))
+        Retained(index, value, index not in lost, lost_at.get(index), _teaches(feedback[index]))
         for index, value in final.items()
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 HEADER = "Lessons learned:"
 BULLET = "- "
@@ -44,24 +45,22 @@ def read_section(text: str) -> tuple[str, list[str]]:
     """
     lines = text.split("\n")
     for start in range(len(lines) - 2, -1, -1):
-        if lines[start].strip() != HEADER or not lines[start + 1].startswith(BULLET):
-            continue
-        end = start + 1
-        while end < len(lines) and lines[end].startswith(BULLET):
-            end += 1
-        before, after = "\n".join(lines[:start]), "\n".join(lines[end:])
-        # write_section puts one empty line between the own text and the header.
-        own = before.removesuffix("\n")
-        if after.strip():
-            own = f"{own}\n\n{after.strip(chr(10))}" if own else after.strip("\n")
-        return own, [line.removeprefix(BULLET) for line in lines[start + 1 : end]]
+        if lines[start].strip() == HEADER and lines[start + 1].startswith(BULLET):
+            learned = list(takewhile(_is_bullet, lines[start + 1 :]))
+            # write_section puts one empty line between the own text and the header.
+            own = "\n".join(lines[:start]).removesuffix("\n")
+            after = "\n".join(lines[start + 1 + len(learned) :]).strip("\n")
+            if after.strip():
+                own = f"{own}\n\n{after}" if own else after
+            return own, [line.removeprefix(BULLET) for line in learned]
     return text, []
 
 
 def bullets(description: str) -> list[str]:
     """Return the lessons at the end of a field's description, one bullet each."""
-    lines = description.split("\n")
-    start = len(lines)
-    while start and lines[start - 1].startswith(BULLET):
-        start -= 1
-    return [line.removeprefix(BULLET) for line in lines[start:]]
+    last_first = takewhile(_is_bullet, reversed(description.split("\n")))
+    return [line.removeprefix(BULLET) for line in last_first][::-1]
+
+
+def _is_bullet(line: str) -> bool:
+    return line.startswith(BULLET)
