@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
@@ -163,7 +163,8 @@ class Loop:
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
-        raise ArgumentValueError("budget", self._effects.purse.limits, problem, remedy)
+        limits = {name: limit for name, limit in asdict(self._effects.purse.limits).items() if limit is not None}
+        raise ArgumentValueError("budget", limits, problem, remedy)
 
     async def _run_updates(self) -> tuple[int, str] | None:
         """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
@@ -304,11 +305,13 @@ class Loop:
                 self._lost[plan.step] = learned
             update.proposed.set_result(None)
             checked = await self._keeper.check(learned, parent, proposed)
-            await self._judge(learned)
-            seconds = time.monotonic() - update.began
+            took = time.monotonic() - update.began
             await update.gate
             if before is not None:
                 await asyncio.shield(before.committed)
+            await self._judge(learned)
+            # The controller plans by it, so a resumed run must see the seconds that were measured.
+            seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
             await self._keeper.commit(learned, parent, checked)
             self._close(update, learned, seconds)
             update.committed.set_result(None)
