@@ -29,7 +29,7 @@ class Task:
         student: The program. Not changed.
         trainset: Examples to learn from.
         valset: Examples to compare candidates on; the trainset by default.
-        heldout: Examples for the final figure: this task's own study, with a receipt of its own.
+        heldout: Examples for the final figure: with a receipt of their own.
         metric: The score; ``None`` takes the optimizer's.
         seed: The seed; ``None`` takes the optimizer's.
         context: DSPy settings of this task alone, such as ``lm`` or ``adapter``, as for ``dspy.context``.
@@ -65,9 +65,9 @@ class TaskResult:
 def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None = None) -> list[TaskResult]:
     """Compile several programs, each as it would be compiled alone with the same seed.
 
-    All of them share the slots of one service and one journal; each has a search, a
-    budget, books and a held-out study of its own. The most urgent effect of any of
-    them goes first. A task that fails leaves the others alone.
+    All of them share the slots of one service and one journal, which is one held-out
+    study; each has a search, a budget and books of its own. The most urgent effect of
+    any of them goes first. A task that fails leaves the others alone.
 
     Args:
         tasks: With distinct names.

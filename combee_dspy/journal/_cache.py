@@ -32,6 +32,7 @@ class Cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = connect(path)
+            self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute(
                 "CREATE TABLE IF NOT EXISTS cached(key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)"
             )

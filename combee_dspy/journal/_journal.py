@@ -80,6 +80,8 @@ class Journal:
                     raise JournalDamagedError(str(self.path), f"its format is {version}, not {VERSION}")
                 elif (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                     raise JournalDamagedError(str(self.path), f"{found}; {_readable(connection)}")
+                # Here, before anybody else has the file open: later it would have to wait for them.
+                connection.execute("PRAGMA journal_mode=WAL")
             finally:
                 connection.close()
         except sqlite3.DatabaseError as error:
@@ -100,28 +102,33 @@ class Journal:
         """
         with Reader(self.path) as reader:
             found = reader.rows("SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,))
-            if not found:
+            number = found[0]["id"] if found else 0
+            differs = self._differs(name, found[0]["identity"], identity) if found else ["there is no run"]
+            # A run that was refused before it bought anything binds nobody.
+            bought = "SELECT 1 FROM effect WHERE run = ? AND kind IN ('rollout', 'call') LIMIT 1"
+            if differs and found and reader.rows(bought, (number,)):
+                raise JournalMismatchError(str(self.path), differs)
+            if differs:
                 number = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0][0]
                 row = (number, name, "running", time.time(), seed, dump(dict(identity)), dump(dict(description)))
                 sql = "INSERT INTO run(id, name, state, created, seed, identity, description) VALUES (?,?,?,?,?,?,?)"
                 self._write_now(sql, row)
                 return RunLog(self, number, resumed=False, known=())
-            number = found[0]["id"]
-            try:
-                before = orjson.loads(found[0]["identity"])
-            except orjson.JSONDecodeError as error:
-                raise JournalDamagedError(str(self.path), f"the identity of run {name!r} was changed") from error
-            differs = [
-                f"{what} was {before.get(what, 'not given')} and is {identity.get(what, 'not given')}"
-                for what in sorted({*before, *identity})
-                if before.get(what) != identity.get(what)
-            ]
-            if differs:
-                raise JournalMismatchError(str(self.path), differs)
             # Before anything is written: what was changed on disk must stay as it is for whoever looks into it.
             known = list(_checked(reader, number))
             self._write_now("UPDATE run SET state = 'running', finished = NULL WHERE id = ?", (number,))
         return RunLog(self, number, resumed=True, known=known)
+
+    def _differs(self, name: str, written: str, identity: Identity) -> list[str]:
+        try:
+            before = orjson.loads(written)
+        except orjson.JSONDecodeError as error:
+            raise JournalDamagedError(str(self.path), f"the identity of run {name!r} was changed") from error
+        return [
+            f"{what} was {before.get(what, 'not given')} and is {identity.get(what, 'not given')}"
+            for what in sorted({*before, *identity})
+            if before.get(what) != identity.get(what)
+        ]
 
     def _write_now(self, sql: str, parameters: tuple[Any, ...]) -> None:
         connection = connect(self.path)

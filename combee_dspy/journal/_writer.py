@@ -67,14 +67,17 @@ class Writer:
             raise JournalError(f"{self._path} could not be written: {self._failure}") from self._failure
 
     def _work(self) -> None:
-        connection = connect(self._path)
+        connection = None
         try:
-            while self._write_group(connection):
-                pass
-        finally:
+            connection = connect(self._path)
+        except sqlite3.Error as error:
+            self._failure = error  # told to everybody who waits, now and later
+        while self._write_group(connection):
+            pass
+        if connection is not None:
             connection.close()
 
-    def _write_group(self, connection: sqlite3.Connection) -> bool:
+    def _write_group(self, connection: sqlite3.Connection | None) -> bool:
         """Commit what is waiting; return whether there will be more."""
         group = [self._queue.get()]
         while group[-1] is not None and len(group) < _MOST and not self._queue.empty():
@@ -90,8 +93,8 @@ class Writer:
                 loop.call_soon_threadsafe(self._tell, futures)
         return group[-1] is not None
 
-    def _commit(self, connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:
-        if self._failure is not None:
+    def _commit(self, connection: sqlite3.Connection | None, statements: Sequence[Statement]) -> None:
+        if connection is None or self._failure is not None:
             return
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -116,6 +119,5 @@ class Writer:
 def connect(path: Path) -> sqlite3.Connection:
     """Return a connection that commits by hand. A commit survives the death of the process, the last of a power cut."""
     connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     return connection

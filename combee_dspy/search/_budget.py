@@ -94,8 +94,11 @@ class Purse:
         """Rollouts that are neither bought nor promised; ``None`` without a limit."""
         if self.limits.rollouts is None:
             return None
-        under_way = sum(count for step, count in self._promised.items() if self._known < step < self._step)
-        return max(0, self.limits.rollouts - self.bought(self._known) - self._by_step[self._step] - under_way)
+        under_way = sum(count for step, count in self._promised.items() if max(self._known, -1) < step < self._step)
+        # The student's validation counts from the start, whether it has asked for its rollouts by now or not.
+        seed = max(self._promised.get(-1, 0), self._by_step[-1])
+        taken = seed + self.bought(self._known, first=0) + (self._by_step[self._step] if self._step >= 0 else 0)
+        return max(0, self.limits.rollouts - taken - under_way)
 
     def bought(self, last: int, first: int = -1) -> int:
         """Return the rollouts that some updates asked for and that no earlier one did; −1 is the student's validation.

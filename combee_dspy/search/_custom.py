@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from dspy.utils.exceptions import LMError
 from combee_dspy._private import DspyAdapter
 from combee_dspy.operators import visible
 from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects, Place
 from combee_dspy.search._propose import Child
 from combee_dspy.search._update import Learned
@@ -50,7 +52,8 @@ class CustomProposer:
                 return {"error": f"{type(error).__name__}: {error}"}
             return {"texts": {str(name): str(text) for name, text in texts.items()}}
 
-        key = f"proposal/{step}/{base.id}/{','.join(dataset)}"
+        told = hashlib.blake2b(stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{told}"
         made: Mapping[str, Any] = await self._effects.work(key, Place("proposal", step), "proposer", "call", ask)
         if "error" in made:
             logger.warning("update %d proposes nothing: the proposer failed with %s", step, made["error"])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import dspy
 
 from combee_dspy.hashing import row_hash
+from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
 from combee_dspy.search._candidates import Candidate, Compilation
 from combee_dspy.stopping import Limits
 
-__all__ = ["describe", "identity", "lms_by_role", "models_by_role", "result_of", "specs"]
+__all__ = ["describe", "identity", "lms_by_role", "models_by_role", "result_of", "specs", "stable_repr"]
 
 
 def lms_by_role(settings: Any) -> dict[Role, dspy.BaseLM | None]:
@@ -62,17 +64,25 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         "add_format_failure_as_feedback": settings.add_format_failure_as_feedback, "use_merge": settings.use_merge,
         "max_copied_words": settings.guards.max_copied_words, "max_tokens": settings.guards.max_tokens,
         "keep": settings.guards.keep, "anchors": [row_hash(one) for one in settings.guards.anchors],
+        "gepa_kwargs": settings.gepa_kwargs, "instruction_proposer": settings.custom_instruction_proposer,
+        "code_proposer": settings.custom_code_proposer, "max_merge_invocations": settings.max_merge_invocations,
+        "memo": settings.cache is not False, "reflection_lm": _settings_of(settings.reflection_lm),
     }  # fmt: skip
-    texts = {name: value if isinstance(value, str) else _named(value) for name, value in named.items()}
+    texts = {name: value if isinstance(value, str) else stable_repr(value) for name, value in named.items()}
     digests = {f"{split} set": digest[:16] for split, digest in task.splits.digests.items()}
     short = {name: print_[:16] for name, print_ in prints.items()}
     return {**short, **digests, **texts, "models": repr(models_by_role(settings))}
 
 
-def _named(value: Any) -> str:
-    # The address of an object of the user's says nothing about what it does.
-    text = repr(value)
-    return type(value).__name__ if " at 0x" in text else text
+def stable_repr(value: Any) -> str:
+    """Return a ``repr`` without addresses, which say nothing about what an object does, and change."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def _settings_of(lm: Any) -> dict[str, Any]:
+    """Return what an LM is asked with. Where it is served, and with which key, does not change what it is."""
+    given = dict(getattr(lm, "kwargs", None) or {})
+    return {name: given[name] for name in sorted(given) if name != "api_base" and not SECRET_NAME.search(name)}
 
 
 def describe(task: Compilation, limits: Limits) -> dict[str, Any]:

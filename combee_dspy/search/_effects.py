@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -163,6 +163,9 @@ class Effects:
         try:
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, (lane, max(place.step, 0), row.index, self._number))
+            # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
+            told = None if rollout.error is None else self._scrub(rollout.error)
+            rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
             usage = rollout.usage
         except InfrastructureError as error:
             usage = error.usage
@@ -297,7 +300,10 @@ class Effects:
 
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
-                value = _strings(make(), self._scrub)
+                try:
+                    value = _strings(make(), self._scrub)
+                except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
+                    return error, meter.usage()
             return value, meter.usage()
 
         self.purse.send(kind)
@@ -307,6 +313,10 @@ class Effects:
             value, usage = await self.slots.run(metered_work, (CALLS, max(place.step, 0), 0, self._number))
         finally:
             self.purse.returned(kind, usage)
+        if isinstance(value, Exception):
+            failure = InfrastructureError(1, 1, f"{type(value).__name__}: {value}", usage)
+            await self._paid_for_nothing(key, place, failure)
+            raise value
         effect = Effect(
             key, kind, {"value": value}, role, place.purpose, place.step, place.component, started=started,
             ended=time.time(), usage=usage,
@@ -381,7 +391,10 @@ def _rollout_of(value: Mapping[str, Any]) -> Rollout | None:
 
 def _shown(example: dspy.Example) -> str:
     fields = example.inputs().toDict() if len(example) else {}
-    text = json.dumps(fields, default=str, ensure_ascii=False)
+    try:
+        text = json.dumps(fields, default=str, ensure_ascii=False)
+    except TypeError:  # keys that JSON lacks
+        text = repr(fields)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from combee_dspy.search._batches import Batches
+from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._pool import Pool
@@ -52,7 +53,7 @@ class Ends:
         self._turns = max(_BARREN, components)
         self._epochs: list[int] = []
         # A larger budget is another decision: a run goes on with it.
-        limits = repr((effects.purse.limits, rule)).encode()
+        limits = stable_repr((effects.purse.limits, rule)).encode()
         self._key = hashlib.blake2b(limits, digest_size=6).hexdigest()
 
     @property

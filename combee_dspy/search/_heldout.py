@@ -27,7 +27,7 @@ __all__ = ["HeldoutReading", "earlier_receipts", "note_unheld"]
 
 
 def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
-    """Return the receipts in a journal with the number of their run, oldest first."""
+    """Return the receipts in a journal, which is one study, with the number of their run, oldest first."""
     rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
     return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
 

@@ -23,7 +23,7 @@ from combee_dspy._private import (
 )
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff, totals
-from combee_dspy.evaluation import Calibrator, check_roles_heard
+from combee_dspy.evaluation import Calibrator, check_roles_heard, evaluator_lms
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import CopyIndex, check_program, guard_notes
 from combee_dspy.hashing import row_hash
@@ -94,7 +94,9 @@ class Run:
         require_countable(
             settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
         )
-        secrets = {key for lm in (*lms.values(), dspy.settings.lm) if lm is not None for key in secrets_of(lm)}
+        own = [getattr(predictor, "lm", None) for predictor in task.student.predictors()]
+        asked = [*lms.values(), dspy.settings.lm, *own, *evaluator_lms(settings.metric_fn)]
+        secrets = {key for lm in asked if lm is not None for key in secrets_of(lm)}
         programs = Programs(partial(settings.artifact.build, task.student), settings.metric_fn, settings.failure_score)
         with Reader(shared.journal.path) as reader:
             receipts = earlier_receipts(reader)

@@ -65,7 +65,7 @@ def run(options: KillsOptions) -> Iterator[KillsRow]:
     config = SimulatedConfig(seed=options.seed, slots=options.workers, time_scale=options.time_scale)
     with SimulatedService(config, task) as service, tempfile.TemporaryDirectory() as folder:
         for keep in ("pareto", "trunk"):
-            arguments = {
+            arguments: dict[str, Any] = {
                 "folder": f"{folder}/{keep}-whole", "api_base": service.api_base, "keep": keep, "source": source,
                 "workers": options.workers, "seed": options.seed, "sizes": [options.examples, options.validation],
             }  # fmt: skip

@@ -159,7 +159,7 @@ METHODS: Mapping[str, Method] = {
     "combee-trunk-s2": Method("Combee, four updates, trunk, staleness 2", _kept("trunk", 2)),
     "combee-epoch": Method("Combee, one large update", partial(_combee, updates=1)),
     "combee-epoch-trunk": Method(
-        "Combee, one large update, trunk", partial(_combee, updates=1, search={"keep": "trunk"})
+        "Combee, one large update, trunk", partial(_combee, updates=1, search=Search(keep="trunk"))
     ),
     "combee-scan-rewrite": Method(
         "Combee, one large update, parallel-scan and a full rewrite",
