@@ -21,12 +21,12 @@ CASES: dict[str, dict[str, Any]] = {
 WORKERS = 4
 
 
-def compiled(case: str, folder: str, api_base: str) -> Any:
+def compiled(case: str, folder: str, api_base: str, **more: Any) -> Any:
     """Compile one case against the simulated service."""
     lm = dspy.LM("openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0)
     combee = Combee(
-        gate_metric, reflection_lm=lm, budget=Budget(epochs=1), reflection_minibatch_size=6, num_threads=WORKERS,
-        tracker=(), log_dir=folder, seed=1, **CASES[case],
+        gate_metric, reflection_lm=lm, reflection_minibatch_size=6, num_threads=WORKERS, tracker=(), log_dir=folder,
+        seed=1, **{"budget": Budget(epochs=1), **CASES[case], **more},
     )  # fmt: skip
     with dspy.context(lm=lm):
         return combee.compile(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from combee_dspy import Budget, Search
 from tests.invariants.killed import CASES, WORKERS, compiled
 from tests.worlds import events, rows
 
@@ -61,4 +62,17 @@ def test_a_finished_run_is_read_and_nothing_is_bought(service: Any, tmp_path: Pa
     first = said(compiled("pareto", str(tmp_path), service.api_base), tmp_path)
     service.reset_stats()
     assert said(compiled("pareto", str(tmp_path), service.api_base), tmp_path) == first
+    assert service.stats().calls == 0
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("rollouts", [20, 27, 33, 45])
+def test_a_tight_budget_is_as_tight_when_the_run_is_read_again(
+    service: Any, tmp_path: Path, rollouts: int, staleness: int
+) -> None:
+    more = {"budget": Budget(rollouts=rollouts), "search": Search(staleness=staleness)}
+    first = said(compiled("pareto", str(tmp_path), service.api_base, **more), tmp_path)
+    assert first["rollouts"] <= rollouts
+    service.reset_stats()
+    assert said(compiled("pareto", str(tmp_path), service.api_base, **more), tmp_path) == first
     assert service.stats().calls == 0
