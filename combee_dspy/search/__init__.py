@@ -18,7 +18,7 @@
 | ``_budget`` | what may still be bought | nothing |
 | ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
 | ``_gepa`` | gepa's own parts | gepa |
-| ``_records``, ``_ledger``, ``_candidates``, ``_checks``, ``_programs`` | pure parts | nothing |
+| ``_values``, ``_records``, ``_ledger``, ``_candidates``, ``_checks``, ``_programs`` | pure parts | nothing |
 
 Everything here lives on one event loop. Nothing of it is public but what stands below.
 """

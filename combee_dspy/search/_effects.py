@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +13,6 @@ import dspy
 
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.exceptions import InfrastructureError
-from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Cache, Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
@@ -23,14 +20,13 @@ from combee_dspy.rollouts import (
     RolloutJob,
     Slots,
     decode_answer,
-    decode_rollout,
     encode_answer,
-    encode_rollout,
     takes_trace,
 )
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._programs import Programs, another_draw
+from combee_dspy.search._values import Place, call_key, changed, rollout_effect, rollout_of
 
 __all__ = ["CALLS", "ROLLOUTS", "VALIDATION", "Effects", "Place"]
 
@@ -38,23 +34,6 @@ T = TypeVar("T")
 
 CALLS, ROLLOUTS, VALIDATION = 0, 1, 2
 """Lanes, the most urgent first: what many rollouts wait for goes before what few wait for."""
-
-_SHOWN = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What an effect is for.
-
-    Attributes:
-        purpose: See :class:`combee_dspy.journal.Effect`.
-        step: The update; −1 before the first.
-        component: The component it is about, else empty.
-    """
-
-    purpose: str
-    step: int = -1
-    component: str = ""
 
 
 class Effects:
@@ -144,14 +123,14 @@ class Effects:
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
     ) -> Rollout:
-        if (before := self._before(key, _rollout_of)) is not None:
+        if (before := self._before(key, rollout_of)) is not None:
             return before
         program = self.programs.of(candidate, replicate)
         shared = None if self._cache is None else f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}"
         if shared is not None and self._cache is not None:
             cached = self._cache.find(shared)
-            if cached is not None and (found := _rollout_of(cached)) is not None:
-                await self.log.keep(self._effect(key, candidate, row, place, replicate, found, 0.0, usage=()))
+            if cached is not None and (found := rollout_of(cached)) is not None:
+                await self.log.keep(rollout_effect(key, candidate, row, place, replicate, found, None, usage=()))
                 return found
         if place.purpose != "heldout":
             self.purse.send("rollout")
@@ -174,47 +153,12 @@ class Effects:
         finally:
             if place.purpose != "heldout":
                 self.purse.returned("rollout", usage)
-        effect = self._effect(key, candidate, row, place, replicate, rollout, started, usage=usage)
+        effect = rollout_effect(key, candidate, row, place, replicate, rollout, started, usage)
         await self._keep(effect, rollout)
         # What a service did says nothing of the rollout when another run asks for it.
         if shared is not None and self._cache is not None and rollout.failed_in != "service":
             self._cache.keep(shared, effect.value)
         return rollout
-
-    def _effect(  # noqa: PLR0913 - the columns of one row
-        self,
-        key: str,
-        candidate: Candidate,
-        row: Row,
-        place: Place,
-        replicate: int,
-        rollout: Rollout,
-        started: float,
-        usage: tuple[CallUsage, ...],
-    ) -> Effect:
-        value = encode_rollout(rollout)
-        if row.split != "heldout":
-            value["inputs"] = _shown(row.example)
-        ended = time.time()
-        return Effect(
-            key,
-            "rollout",
-            value,
-            role="task",
-            purpose=place.purpose,
-            step=place.step,
-            candidate=candidate.id,
-            example=row.hash,
-            split=row.split,
-            replicate=replicate,
-            score=rollout.score,
-            error=rollout.error,
-            failed_in=rollout.failed_in,
-            started=(started or ended) + rollout.queue_seconds,
-            ended=ended,
-            queued=rollout.queue_seconds,
-            usage=usage,
-        )
 
     async def call(
         self,
@@ -231,8 +175,7 @@ class Effects:
         Raises:
             BudgetReached: The budget leaves no room for it.
         """
-        where = "/".join(map(str, place))
-        key = f"call/{step}/{where}/{role}/{_digest(signature, inputs, temperature)}"
+        key = call_key(signature, inputs, place, role, step, temperature)
         return await self._once(key, lambda: self._asked(key, signature, inputs, place, role, step, temperature))
 
     async def _asked(
@@ -261,7 +204,7 @@ class Effects:
         finally:
             self.purse.returned("call", usage)
         # Scrubbed once, here: whatever is made of an answer ends in files.
-        value = _strings(encode_answer(answer), self._scrub)
+        value = changed(encode_answer(answer), self._scrub)
         failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
         effect = Effect(
             key, "call", value, role, signature.__name__, step, str(place[0]) if place else "",
@@ -301,7 +244,7 @@ class Effects:
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
                 try:
-                    value = _strings(make(), self._scrub)
+                    value = changed(make(), self._scrub)
                 except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
                     return error, meter.usage()
             return value, meter.usage()
@@ -382,32 +325,3 @@ class Effects:
         while self._flying:
             self.slots.withdraw(self._number)
             await asyncio.wait(self._flying.values())
-
-
-def _rollout_of(value: Mapping[str, Any]) -> Rollout | None:
-    """Return the rollout in an effect's value, which holds what people are shown beside it."""
-    return decode_rollout({name: part for name, part in value.items() if name != "inputs"})
-
-
-def _shown(example: dspy.Example) -> str:
-    fields = example.inputs().toDict() if len(example) else {}
-    try:
-        text = json.dumps(fields, default=str, ensure_ascii=False)
-    except TypeError:  # keys that JSON lacks
-        text = repr(fields)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-
-
-def _digest(signature: type[dspy.Signature], inputs: Mapping[str, Any], temperature: float | None) -> str:
-    text = canonical_json([signature.instructions, temperature, inputs])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _strings(value: Any, change: Callable[[str], str]) -> Any:
-    if type(value) is str:
-        return change(value)
-    if type(value) is list:
-        return [_strings(one, change) for one in value]
-    if type(value) is dict:
-        return {key: _strings(one, change) for key, one in value.items()}
-    return value

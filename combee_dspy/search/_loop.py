@@ -299,7 +299,9 @@ class Loop:
             learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
             if before is not None:
                 await asyncio.shield(before.proposed)
-            await self._join_seed()
+            if not self._settings.released_early or plan.step >= self._settings.verdict_lag:
+                # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
+                await self._join_seed()
             proposed = await self._keeper.propose(learned, parent)
             if self._settings.rescue:
                 self._lost[plan.step] = learned
@@ -312,6 +314,7 @@ class Loop:
             await self._judge(learned)
             # The controller plans by it, so a resumed run must see the seconds that were measured.
             seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+            await self._join_seed()
             await self._keeper.commit(learned, parent, checked)
             self._close(update, learned, seconds)
             update.committed.set_result(None)
