@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import BatchDecision, Reflection
+from combee_dspy.records import BatchDecision, Reflection, Rollout
 from combee_dspy.search._batches import Batches, decision_from, decision_to
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Row
@@ -35,6 +35,7 @@ class LoopSettings:
         released_early: Whether an update is released when it has proposed, since the next parent does not hang on its
             validation; otherwise when it is committed.
         behind: Update i knows of the validations of updates up to i − behind, of those all and of no later one.
+        verdicts_from: The first update whose proposal reads a validation, where updates are released early.
         rescue: Whether reflections that a scan does not cover are offered once more.
         workers: Effects that may be in flight at most.
         children: Children of an update.
@@ -44,6 +45,7 @@ class LoopSettings:
     staleness: int
     released_early: bool
     behind: int
+    verdicts_from: int
     rescue: bool
     workers: int
     children: int
@@ -121,6 +123,7 @@ class Loop:
         self._judge = judge
         self._seeding: asyncio.Task[Any] | None = None
         self._joining = asyncio.Lock()
+        self._first = asyncio.Event()
         self._updates: dict[int, _Update] = {}
         self._broken: asyncio.Future[None] | None = None
         self._spent = False
@@ -142,7 +145,7 @@ class Loop:
         self._effects.purse.promise(-1, cost)
         self._broken = asyncio.get_running_loop().create_future()
         self._keeper.begun()
-        self._seeding = asyncio.ensure_future(self._pool.validate(self._seed, rows, -1))
+        self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
             if not self._parts.plain:
                 await self._join_seed()
@@ -161,6 +164,12 @@ class Loop:
         self._effects.log.emit("stopped", {"reason": self.reason}, single=True)
         self._effects.purse.look(self._ends.begun, self._ends.begun - 1)
 
+    async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
+        """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
+        if self._parts.plain:
+            await self._first.wait()
+        return await self._pool.validate(self._seed, rows, -1)
+
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
         limits = {name: limit for name, limit in asdict(self._effects.purse.limits).items() if limit is not None}
@@ -169,6 +178,9 @@ class Loop:
     async def _run_updates(self) -> tuple[int, str] | None:
         """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
         for step in itertools.count():
+            if step == self._settings.staleness + 1:
+                await asyncio.sleep(0)  # the updates that have begun ask for their rollouts now
+                self._first.set()
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
@@ -217,6 +229,7 @@ class Loop:
             self.reason = await self._ends.cut_off(*end)
 
     async def _join_seed(self) -> None:
+        self._first.set()
         async with self._joining:
             if not self._pool.started and self._seeding is not None:
                 try:
@@ -299,7 +312,7 @@ class Loop:
             learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
             if before is not None:
                 await asyncio.shield(before.proposed)
-            if not self._settings.released_early or plan.step >= self._settings.verdict_lag:
+            if not self._settings.released_early or plan.step >= self._settings.verdicts_from:
                 # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
                 await self._join_seed()
             proposed = await self._keeper.propose(learned, parent)

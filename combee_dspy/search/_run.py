@@ -251,8 +251,8 @@ class Run:
         )  # fmt: skip
         how = LoopSettings(
             staleness=settings.search.staleness, released_early=trunk, behind=self.behind,
-            rescue=settings.search.rescue, workers=self.shared.workers, children=0 if trunk else self.children,
-            screen=None if trunk else settings.search.screen,
+            verdicts_from=settings.search.lag, rescue=settings.search.rescue, workers=self.shared.workers,
+            children=0 if trunk else self.children, screen=None if trunk else settings.search.screen,
         )  # fmt: skip
         ends = Ends(
             self.effects, self.pool, batches, self.parts, settings.budget, behind=self.behind,
