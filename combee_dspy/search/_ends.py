@@ -83,7 +83,7 @@ class Ends:
             return f"{step} updates are done"
         if self._nothing_new(step - self._behind):
             return "a whole epoch bought no new rollout: there is nothing more to learn here"
-        if self._pool.started:
+        if self._seed_is_known(step):
             for place, stopper in enumerate(self._parts.stoppers):
                 stops = partial(_stops, stopper, self._pool.state)
                 if await self._effects.decide(f"stopper/{step}/{place}", stops, step=step):
@@ -93,6 +93,10 @@ class Ends:
             return ""
         view = self._view(step)
         return await self._effects.decide(f"stop/{step}/{self._key}", lambda: ask(rule, view) or "", step=step) or ""
+
+    def _seed_is_known(self, step: int) -> bool:
+        """Return whether the student's validation is surely there: before, it may be there or not."""
+        return step >= self._behind or not self._parts.plain
 
     def _nothing_new(self, known: int) -> bool:
         """Return whether the last whole epoch that is committed, and enough updates, bought nothing."""
@@ -105,8 +109,7 @@ class Ends:
 
     def _view(self, step: int) -> RunView:
         purse, known = self._effects.purse, step - self._behind
-        # Before the first update is known, the student's validation may be there or not.
-        seen = known if known >= 0 or not self._parts.plain else -2
+        seen = known if self._seed_is_known(step) else -2
         return RunView(
             rollouts=purse.bought(known),
             calls=purse.spent.calls,
