@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +53,12 @@ class Explained(dspy.Module):
         self.again = dspy.Predict("question -> answer")
 
     def forward(self, question: str) -> dspy.Prediction:
-        pairs = [(self.answer, {"question": question}), (self.again, {"question": question})]
-        return dspy.Parallel(num_threads=2, disable_progress_bar=True)(pairs)[0]
+        with ThreadPoolExecutor(2) as pool:
+            asked = [
+                pool.submit(contextvars.copy_context().run, partial(step, question=question))
+                for step in (self.answer, self.again)
+            ]
+        return asked[0].result()
 
 
 CONFIGS: dict[str, dict[str, Any]] = {
