@@ -76,6 +76,7 @@ class Purse:
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
         self._step = self._known = -1
+        self._reserved = 0
         self._began = time.monotonic() - seconds
         self._kinds: dict[str, tuple[int, Spent]] = defaultdict(lambda: (0, Spent()))
         self._flying: dict[str, int] = defaultdict(int)
@@ -123,13 +124,23 @@ class Purse:
         if first is not None:
             self._by_step[first] -= 1
 
-    def send(self, kind: str) -> None:
+    def reserve(self, rollouts: int) -> None:
+        """Keep room for the student's validation, which begins behind other rollouts and is needed before them."""
+        self._reserved = rollouts
+
+    def send(self, kind: str, *, reserved: bool = False) -> None:
         """Grant one effect of a kind before it is sent.
+
+        Args:
+            kind: Its kind.
+            reserved: Whether room was kept for it.
 
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
         """
+        kept, self._reserved = self._reserved, 0 if reserved else self._reserved
         reason = self._lacking(kind)
+        self._reserved = max(0, kept - reserved)
         if reason:
             raise BudgetReached(reason)
         self._flying[kind] += 1
@@ -153,9 +164,9 @@ class Purse:
             spent = getattr(self.spent, name)
             if limit is None or spent is None:
                 continue
-            expected = spent + sum(
-                flying * self._mean(one, name) for one, flying in {**self._flying, kind: self._flying[kind] + 1}.items()
-            )
+            coming = {**self._flying, kind: self._flying[kind] + 1}
+            coming["rollout"] = coming.get("rollout", 0) + self._reserved
+            expected = spent + sum(flying * self._mean(one, name) for one, flying in coming.items())
             if expected > limit:
                 return f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
         return ""

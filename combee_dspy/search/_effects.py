@@ -133,7 +133,7 @@ class Effects:
                 await self.log.keep(rollout_effect(key, candidate, row, place, replicate, found, None, usage=()))
                 return found
         if place.purpose != "heldout":
-            self.purse.send("rollout")
+            self.purse.send("rollout", reserved=place.step < 0)
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         job = RolloutJob(

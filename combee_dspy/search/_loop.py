@@ -143,6 +143,7 @@ class Loop:
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self._effects.purse.promise(-1, cost)
+        self._effects.purse.reserve(cost)
         self._broken = asyncio.get_running_loop().create_future()
         self._keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
@@ -168,7 +169,10 @@ class Loop:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
         if self._parts.plain:
             await self._first.wait()
-        return await self._pool.validate(self._seed, rows, -1)
+        rollouts = await self._pool.validate(self._seed, rows, -1)
+        # What was read from the journal or a cache was never sent.
+        self._effects.purse.reserve(0)
+        return rollouts
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."

@@ -93,6 +93,17 @@ def test_calls_end_a_run_and_are_not_passed(tmp_path: Path, keep: Any, staleness
         assert events(place, "stopped")[0]["reason"] == report.reason
 
 
+@pytest.mark.parametrize("limit", [12, 14, 20, 26, 34])
+def test_updates_leave_room_for_the_students_validation(limit: int) -> None:
+    """It begins behind the first minibatches, and without it there is no result."""
+    world = World.made()
+    report = world.compile(
+        budget=Budget(calls=limit), search=Search(staleness=2), reflection_minibatch_size=4, train=48
+    ).combee_report
+    assert world.asked <= limit
+    assert report.seed_score == pytest.approx(2 / 12)
+
+
 @pytest.mark.parametrize("given", [{"tokens": 9_000}, {"dollars": 0.01}])
 def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> None:
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
