@@ -80,7 +80,13 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
     return tuple(found.values())
 
 
-def load_candidate(student: dspy.Module, place: str | os.PathLike[str], id: int | str) -> dspy.Module:  # noqa: A002 - what users call it
+def load_candidate(
+    student: dspy.Module,
+    place: str | os.PathLike[str],
+    id: int | str,  # noqa: A002 - what users call it
+    *,
+    run: str | None = None,
+) -> dspy.Module:
     """Return a program with the texts and demonstrations of one candidate of a run.
 
     Works for every candidate that was proposed, accepted or not. Texts of a run
@@ -91,6 +97,7 @@ def load_candidate(student: dspy.Module, place: str | os.PathLike[str], id: int 
         place: The run's ``log_dir``, or its journal.
         id: Position among the validated candidates, or the content hash that ``combee candidates`` shows, or its
             beginning.
+        run: The run's name, where a journal holds several.
 
     Raises:
         ArgumentTypeError: ``student`` is no program, or ``id`` neither a number nor a text.
@@ -99,7 +106,7 @@ def load_candidate(student: dspy.Module, place: str | os.PathLike[str], id: int 
     given: object = student
     if not isinstance(given, dspy.Module):
         raise ArgumentTypeError("student", given, "is no DSPy program", "Give the program that was given to the run.")
-    record = _chosen(candidates(place), id)
+    record = _chosen(tuple(one for one in candidates(place) if run in (None, one.run)), id)
     artifact = _artifact(place, record.run)
     wanted, own = set(visible(record.texts)), set(artifact.components(student))
     if wanted != own:
@@ -121,15 +128,15 @@ def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
 def _chosen(records: tuple[CandidateRecord, ...], wanted: Any) -> CandidateRecord:
     if isinstance(wanted, bool) or not isinstance(wanted, (int, str)):
         raise ArgumentTypeError("id", wanted, "is no candidate", "Give an index, or a content hash.")
-    if isinstance(wanted, int):
-        found = [record for record in records if record.index == wanted]
-    else:
+    number = int(wanted) if isinstance(wanted, int) or wanted.isdecimal() else None
+    found = [record for record in records if number is not None and record.index == number]
+    if not found and isinstance(wanted, str):
         found = [record for record in records if wanted and record.id.startswith(wanted)]
-        if not found and wanted.isdecimal():
-            found = [record for record in records if record.index == int(wanted)]
     if len(found) == 1:
         return found[0]
-    listed = [one.id if one.index is None else f"{one.index} ({one.id})" for one in records]
+    several = len({record.run for record in records}) > 1
+    names = [one.id if one.index is None else f"{one.index} ({one.id})" for one in records]
+    listed = [f"{name} of run {one.run!r}" if several else name for name, one in zip(names, records, strict=True)]
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
     problem = "names several candidates" if found else "names no candidate of this run"
     raise ArgumentValueError("id", wanted, problem, f"There is: {', '.join(listed[:_LISTED])}{more}.")

@@ -8,9 +8,9 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import candidates, load_candidate
+from combee_dspy import Task, candidates, compile_many, load_candidate
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from tests.worlds import TwoSteps, World, events, metric
+from tests.worlds import TwoSteps, World, events, examples, metric
 
 
 def test_every_candidate_has_its_lineage_and_loads(world: World, tmp_path: Path) -> None:
@@ -68,6 +68,22 @@ def test_what_a_run_that_failed_has_made_loads(tmp_path: Path) -> None:
     assert len(found) == 2
     loaded = load_candidate(dspy.Predict("question -> answer"), tmp_path, 1)
     assert loaded.signature.instructions == found[1].texts["self"]
+
+
+def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_path: Path) -> None:
+    tasks = [Task(name, dspy.Predict("question -> answer"), examples(8, at), examples(4, 100)) for name, at in
+             (("one", 0), ("two", 50))]  # fmt: skip
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(log_dir=tmp_path, max_metric_calls=40, reflection_minibatch_size=4)
+        results = compile_many(tasks, combee=combee)
+    student = dspy.Predict("question -> answer")
+    with pytest.raises(ArgumentValueError, match=r"names several candidates.*of run 'one'"):
+        load_candidate(student, tmp_path, 0)
+    for result in results:
+        best = max((one for one in candidates(tmp_path) if one.run == result.name), key=lambda one: one.score or 0.0)
+        loaded = load_candidate(student, tmp_path, best.id, run=result.name)
+        assert best.score == result.report.best_score
+        assert loaded.signature.instructions == best.texts["self"]
 
 
 def test_what_cannot_be_loaded_is_said(world: World, tmp_path: Path) -> None:
