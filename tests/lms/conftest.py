@@ -49,6 +49,7 @@ class Service:
                     service.now += 1
                     service.most = max(service.most, service.now)
                     status, headers, said = service.script.pop(0) if service.script else (200, {}, service.answer)
+                    hang_up = service.hang_up  # as it stands before the client can have read the answer
                 if service.barrier is not None:
                     service.barrier.wait(20)
                 with lock:
@@ -59,7 +60,7 @@ class Service:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
-                self.close_connection = self.close_connection or service.hang_up
+                self.close_connection = self.close_connection or hang_up
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -194,6 +194,19 @@ def test_a_connection_is_kept_and_replaced_when_the_service_has_closed_it(servic
     assert lm("hello")
 
 
+@both
+def test_an_answer_that_is_cut_short_is_the_services_fault_and_harms_no_later_call(service, ask):
+    lm = lm_of(service)
+    assert ask(lm, "hello")
+    service.hang_up = True
+    service.script = [(200, {"content-length": "5000"}, {})]
+    with pytest.raises(LMTransportError) as caught:
+        ask(lm, "hello")
+    assert is_retryable_lm_error(caught.value)
+    service.hang_up = False
+    assert ask(lm, "hello")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_shares_neither_connections_nor_waits(service):
     lm = lm_of(service, max_connections=1)
