@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.records import Lesson, Lessons, NodeOutput, Reflection, Role
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, expect_calls_by_ask, reflections
 
 _Given = int | Sequence[Reflection | Exception | None]

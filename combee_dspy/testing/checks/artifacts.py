@@ -13,7 +13,7 @@ from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.records import Lessons, PredictorCall, Reflection, Rollout
-from combee_dspy.testing._expect import ConformanceError, attempt, expect
+from combee_dspy.testing._kit import ConformanceError, attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections
 
 _INSTRUCTIONS = ("Answer the question.", "Zwei\n\nAbsätze.", "答える。")

@@ -16,7 +16,7 @@ import dspy
 
 from combee_dspy.benchmarks import Availability, Benchmark, Card, LoadedBenchmark
 from combee_dspy.exceptions import ArgumentError, DataSourceError
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _EXAMPLES = 20

@@ -8,7 +8,7 @@ from typing import Any
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.records import BatchDecision, Clamp, Measurement
 from combee_dspy.streams import derive
-from combee_dspy.testing._expect import attempt, expect, expect_pure
+from combee_dspy.testing._kit import attempt, expect, expect_pure
 
 
 def _views() -> list[BatchView]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from combee_dspy.diversity import Embedder
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 
 _TEXTS = (
     "Round the result to two decimals.",

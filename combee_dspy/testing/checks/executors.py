@@ -11,8 +11,8 @@ import dspy
 
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import CallJob, Executor, ExecutorSession, InfrastructureFaultError, RolloutJob
-from combee_dspy.testing._expect import attempt, expect
-from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
+from combee_dspy.testing._kit import attempt, expect
+from combee_dspy.testing.doubles import ScriptedLM, as_chat
 
 # Long enough for any machine: it bounds a hang, it measures nothing.
 _PATIENCE = 120.0

@@ -12,7 +12,7 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.registry import KINDS, Spec
 from combee_dspy.strategies import Strategy
-from combee_dspy.testing._expect import ConformanceError, attempt, expect
+from combee_dspy.testing._kit import ConformanceError, attempt, expect
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 

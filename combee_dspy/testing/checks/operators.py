@@ -11,7 +11,7 @@ from typing import Any
 
 from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.records import Demonstration, Edit, Refusal
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, context, expect_calls_by_ask, operator_input
 
 _LEARNED = "Answer the question.\n\nLessons learned:\n- Carry the tens.\n- Write the answer in digits.\n- Check it."

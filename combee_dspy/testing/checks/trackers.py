@@ -16,8 +16,8 @@ from typing import Any
 import dspy
 
 from combee_dspy.journal import Reader
-from combee_dspy.testing._expect import attempt, expect
-from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest, as_chat
+from combee_dspy.testing._kit import attempt, expect
+from combee_dspy.testing.doubles import ScriptedLM, ScriptedRequest, as_chat
 from combee_dspy.tracking import Follower, Tracker
 
 _KEY = "sk-" + "conformance0123456789abcdef"
