@@ -10,22 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.registry import KINDS
 from combee_dspy.strategies import Strategy
 
 Check = Callable[[Any], None]
 """A named function that takes a strategy and raises ``ConformanceError`` where it does not conform."""
-
-_MODULES = {
-    "aggregator": "aggregators",
-    "artifact": "artifacts",
-    "benchmark": "benchmarks",
-    "controller": "controllers",
-    "embedder": "embedders",
-    "executor": "executors",
-    "operator": "operators",
-    "stopping": "stopping",
-    "tracker": "trackers",
-}
 
 
 class ConformanceError(AssertionError):
@@ -90,7 +79,9 @@ def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
     Raises:
         ArgumentTypeError: It is no strategy, or a class that needs parameters.
     """
-    modules = ["general", *filter(None, [_MODULES.get(_instance(strategy).kind)])]
+    kind = _instance(strategy).kind
+    # A distribution may have kinds of its own.
+    modules = ["general", kind] if kind in KINDS else ["general"]
     found = [vars(importlib.import_module(f"combee_dspy.testing.checks.{module}")) for module in modules]
     return [check for names in found for name, check in names.items() if name.startswith("check_")]
 

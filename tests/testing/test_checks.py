@@ -22,7 +22,7 @@ from combee_dspy.records import BatchDecision, Edit, FailedCall, Lesson, Lessons
 from combee_dspy.stopping import Limits, StoppingRule
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import ConformanceError, checks_for, parametrize_checks
-from combee_dspy.testing.checks.trackers import _KEY as KEY
+from combee_dspy.testing.checks.tracker import _KEY as KEY
 from combee_dspy.tracking import Follower, Tracker
 
 
