@@ -98,7 +98,7 @@ def check_a_fault_of_the_environment_is_raised(strategy: Executor) -> None:
 def check_work_sees_the_callers_context(strategy: Executor) -> None:
     """DSPy keeps its settings, trace and callbacks in context variables; an error belongs to whoever asked."""
 
-    async def use(session: ExecutorSession) -> list[Any]:
+    async def use(session: ExecutorSession) -> Any:
         _VARIABLE.set("the caller's")
         return await asyncio.gather(session.run(_VARIABLE.get), session.run(_fail), return_exceptions=True)
 
