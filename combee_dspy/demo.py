@@ -9,8 +9,7 @@ itself runs the first of them (see the results page).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,9 @@ from combee_dspy.operators import FewShotSwap, Insert, Operator
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import Budget
 
-__all__ = ["EMBEDDED", "DemoOptions", "DemoPlan", "arranged", "run_demo"]
+__all__ = ["EMBEDDED", "DemoOptions", "DemoPlan", "run_demo"]
+
+_BUDGETS = ("rollouts", "calls", "tokens", "dollars", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,8 @@ class DemoOptions:
         api_key_env: Environment variable that holds the key.
         benchmark: The benchmark's name.
         path: Where its rows are, if they are not bundled.
-        seed: The run's seed.
-        rollouts: Budget in rollouts.
-        calls: Budget in LM calls.
-        tokens: Budget in tokens.
-        dollars: Budget in dollars.
-        seconds: Budget in seconds.
+        seed: The run's seed, and that of the embedded model's task.
+        rollouts: Budget, as are ``calls``, ``tokens``, ``dollars`` and ``seconds``: at most so many.
         log_dir: Where the run's journal is kept; by default it goes with the run.
         mlflow: Whether to record the run in MLflow.
     """
@@ -72,56 +69,30 @@ class DemoPlan:
     """Task, sizes, operators and budget of a demo.
 
     Attributes:
-        params: Parameters of the benchmark.
         operators: The operators.
         rollouts: Budget in rollouts, the held-out ones not counted.
         threads: Rollouts at once.
+        params: Parameters of formula-mini.
         arguments: Further arguments of ``Combee``.
     """
 
-    params: Mapping[str, Any]
     operators: tuple[Operator, ...]
     rollouts: int
     threads: int
+    params: Mapping[str, Any] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 EMBEDDED = DemoPlan(
-    params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 48},
     # Written lessons teach this model nothing, and its own are no lessons: demonstrations alone.
     operators=(FewShotSwap(labelled=True), FewShotSwap(labelled=True)),
     rollouts=220,
     threads=4,
+    params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 48},
     arguments={"reflection_minibatch_size": 18, "use_merge": False},
 )
 
-REMOTE = DemoPlan(params={}, operators=(Insert(), FewShotSwap()), rollouts=1_000, threads=32)
-
-
-@contextmanager
-def arranged(options: DemoOptions) -> Iterator[tuple[LoadedBenchmark, DemoPlan, dspy.LM]]:
-    """Prepare a demo: benchmark, plan and model, with DSPy pointed at the model.
-
-    Raises:
-        ArgumentValueError: The key's variable is not set.
-        DataSourceError: The benchmark's rows cannot be read.
-        LocalModelError: The embedded model cannot be started.
-    """
-    plan = EMBEDDED if options.lm is None else REMOTE
-    params: dict[str, Any] = dict(plan.params) if options.benchmark == "formula-mini" else {}
-    if options.lm is None and options.benchmark == "formula-mini":
-        params["seed"] = options.seed
-    if options.path is not None:
-        params["path"] = str(options.path)
-    benchmark = load_benchmark(options.benchmark, **params)
-    if options.lm is None:
-        from combee_dspy.lms import ChoiceAdapter, embedded
-
-        with dspy.context(lm=embedded(slots=plan.threads), adapter=ChoiceAdapter()):
-            yield benchmark, plan, dspy.settings.lm
-    else:
-        with dspy.context(lm=dspy.LM(options.lm, **_connection(options))):
-            yield benchmark, plan, dspy.settings.lm
+REMOTE = DemoPlan(operators=(Insert(), FewShotSwap()), rollouts=1_000, threads=32)
 
 
 def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeReport:
@@ -135,12 +106,15 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
         CombeeError: Input, data, service or model cannot be used.
     """
     console = console or Console()
-    with arranged(options) as (benchmark, plan, lm):
-        console.print(_heading(options, benchmark, plan, lm))
+    plan = EMBEDDED if options.lm is None else REMOTE
+    benchmark = _benchmark(options, plan)
+    budget = {name: found for name in _BUDGETS if (found := getattr(options, name)) is not None}
+    with dspy.context(**_model(options, plan)):
+        console.print(_heading(options, benchmark, plan))
         combee = Combee(
             benchmark.metric,
-            budget=_budget(options, plan),
-            reflection_lm=lm,
+            budget=Budget(**{"rollouts": plan.rollouts, **budget}),
+            reflection_lm=dspy.settings.lm,
             operators=plan.operators,
             num_threads=plan.threads,
             seed=options.seed,
@@ -155,12 +129,28 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
             heldout=list(benchmark.heldout.examples),
         )
     report: CombeeReport = program.combee_report
-    for part in (_verdict(report.heldout), _costs(report), _prompt(program), _further(options)):
+    for part in (_verdict(report.heldout), _costs(report), _prompt(program)):
         console.print(part)
+    kept = f"Look at the run: combee report {options.log_dir}, or combee rollouts {options.log_dir}."
+    console.print(Text(kept if options.log_dir else "Nothing of the run was kept: add --log-dir DIR for its journal."))
     return report
 
 
-def _connection(options: DemoOptions) -> dict[str, Any]:
+def _benchmark(options: DemoOptions, plan: DemoPlan) -> LoadedBenchmark:
+    params = dict(plan.params) if options.benchmark == "formula-mini" else {}
+    if params:
+        params["seed"] = options.seed
+    if options.path is not None:
+        params["path"] = str(options.path)
+    return load_benchmark(options.benchmark, **params)
+
+
+def _model(options: DemoOptions, plan: DemoPlan) -> dict[str, Any]:
+    """Return the settings that point DSPy at the model."""
+    if options.lm is None:
+        from combee_dspy.lms import ChoiceAdapter, embedded
+
+        return {"lm": embedded(slots=plan.threads), "adapter": ChoiceAdapter()}
     settings: dict[str, Any] = {} if options.api_base is None else {"api_base": options.api_base}
     if options.api_key_env is not None:
         key = os.environ.get(options.api_key_env)
@@ -168,19 +158,14 @@ def _connection(options: DemoOptions) -> dict[str, Any]:
             remedy = f"Run: export {options.api_key_env}=…"
             raise ArgumentValueError("--api-key-env", options.api_key_env, "is not set in the environment", remedy)
         settings["api_key"] = key
-    return settings
+    return {"lm": dspy.LM(options.lm, **settings)}
 
 
-def _budget(options: DemoOptions, plan: DemoPlan) -> Budget:
-    asked = {name: getattr(options, name) for name in ("rollouts", "calls", "tokens", "dollars", "seconds")}
-    return Budget(**{"rollouts": plan.rollouts, **{name: value for name, value in asked.items() if value is not None}})
-
-
-def _heading(options: DemoOptions, benchmark: LoadedBenchmark, plan: DemoPlan, lm: dspy.LM) -> Panel:
+def _heading(options: DemoOptions, benchmark: LoadedBenchmark, plan: DemoPlan) -> Panel:
     names = f"{benchmark.name}/{benchmark.task}" if benchmark.task != benchmark.name else benchmark.name
     sizes = f"{len(benchmark.train)} to learn from, {len(benchmark.validation)} to compare candidates on"
     lines = [
-        f"model      {lm.model}",
+        f"model      {dspy.settings.lm.model}",
         f"task       {names}: {benchmark.signature.instructions.splitlines()[0]}",
         f"questions  {sizes}, {len(benchmark.heldout)} held out until the end",
         f"source     {benchmark.source}",
@@ -194,17 +179,12 @@ def _heading(options: DemoOptions, benchmark: LoadedBenchmark, plan: DemoPlan, l
             "  combee demo --lm openai/MODEL [--api-base URL] [--api-key-env NAME]",
             "  combee demo --lm openai/MODEL --benchmark formula --path DIR",
         ]
-    return Panel(Text("\n".join(lines)), title="combee demo", title_align="left")
+    return _panel("combee demo", *lines)
 
 
 def _verdict(held: PairedDifference | None) -> Panel:
     if held is None:
-        nothing = Text("There was no held-out set, so there is nothing to claim.")
-        return Panel(nothing, title="held-out", title_align="left")
-    figures = (
-        f"before {held.before:.2f}   after {held.after:.2f}   difference {held.difference:+.2f} "
-        f"({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.n} questions)"
-    )
+        return _panel("held-out", "There was no held-out set, so there is nothing to claim.")
     if held.low > 0:
         verdict, style = "The learned prompt is better on questions that nobody has looked at.", "green"
     elif held.high < 0:
@@ -213,7 +193,11 @@ def _verdict(held: PairedDifference | None) -> Panel:
         verdict, style = "It did not improve.", "yellow"
     else:
         verdict, style = "It did not improve clearly: the interval holds zero.", "yellow"
-    return Panel(Text(f"{figures}\n{verdict}"), title="held-out", title_align="left", border_style=style)
+    figures = (
+        f"before {held.before:.2f}   after {held.after:.2f}   difference {held.difference:+.2f} "
+        f"({held.confidence:.0%} bootstrap interval {held.low:+.2f} to {held.high:+.2f}, {held.n} questions)"
+    )
+    return _panel("held-out", figures, verdict, style=style)
 
 
 def _costs(report: CombeeReport) -> Table:
@@ -231,14 +215,10 @@ def _costs(report: CombeeReport) -> Table:
 def _prompt(program: dspy.Module) -> Panel:
     lines = []
     for name, predictor in program.named_predictors():
-        lines += [f"[{name}]", predictor.signature.instructions]
-        for demo in predictor.demos:
-            shown = "; ".join(f"{key}: {value}" for key, value in demo.items())
-            lines.append(f"  for example — {shown}")
-    return Panel(Text("\n".join(lines)), title="the learned prompt", title_align="left")
+        shown = ("; ".join(f"{key}: {value}" for key, value in demo.items()) for demo in predictor.demos)
+        lines += [f"[{name}]", predictor.signature.instructions, *(f"  for example — {demo}" for demo in shown)]
+    return _panel("the learned prompt", *lines)
 
 
-def _further(options: DemoOptions) -> Text:
-    if options.log_dir is None:
-        return Text("Nothing of the run was kept: add --log-dir DIR for its journal.")
-    return Text(f"Look at the run: combee report {options.log_dir}, or combee rollouts {options.log_dir}.")
+def _panel(title: str, *lines: str, style: str = "none") -> Panel:
+    return Panel(Text("\n".join(lines)), title=title, title_align="left", border_style=style)

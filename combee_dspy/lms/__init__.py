@@ -15,15 +15,10 @@ if TYPE_CHECKING:
     from combee_dspy.lms._probe import probe
 
 _HOMES = {
-    "ChoiceAdapter": "_adapters",
-    "ConstrainedJSONAdapter": "_adapters",
-    "EmbeddedEngine": "_embedded",
-    "EmbeddedOptions": "_embedded",
-    "PooledEngine": "_pool",
-    "PooledOptions": "_pool",
-    "embedded": "_embedded",
-    "pooled": "_pool",
-    "probe": "_probe",
+    "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
+    "_embedded": ("EmbeddedEngine", "EmbeddedOptions", "embedded"),
+    "_pool": ("PooledEngine", "PooledOptions", "pooled"),
+    "_probe": ("probe",),
 }
 
 __all__ = [
@@ -40,6 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

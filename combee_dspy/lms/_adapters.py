@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Literal, get_args, get_origin
 
 import dspy
@@ -105,10 +106,10 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
         self, signature: type[dspy.Signature], outputs: dict[str, Any], missing_field_message: str | None = None
     ) -> str:
         """Return the label alone, where the signature is a choice."""
-        name = _choice(signature)
-        if name is None or outputs.get(name) is None:
+        choice = _choice(signature)
+        if choice is None or outputs.get(choice[0]) is None:
             return super().format_assistant_message_content(signature, outputs, missing_field_message)
-        return str(outputs[name])
+        return str(outputs[choice[0]])
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Return the label.
@@ -116,20 +117,24 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
         Raises:
             AdapterParseError: It is none of the choices: the service does not enforce grammars.
         """
-        name = _choice(signature)
-        if name is None:
+        choice = _choice(signature)
+        if choice is None:
             return super().parse(signature, completion)
-        label = _unquoted(completion.strip())
-        if label not in _labels(signature, name):
+        name, labels = choice
+        label = completion.strip()
+        if label.startswith('"'):
+            with suppress(ValueError):
+                label = json.loads(label)
+        if label not in labels:
             said = "The answer is none of the choices."
             raise AdapterParseError(type(self).__name__, signature, completion, message=said)
         return {name: label}
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
-        name = _choice(signature)
-        if name is None:
+        choice = _choice(signature)
+        if choice is None:
             return super()._constraint(signature)
-        return _held_to("choice", {"type": "string", "enum": list(_labels(signature, name))})
+        return _held_to("choice", {"type": "string", "enum": list(choice[1])})
 
 
 def grammar_of(response_format: Any) -> str | None:
@@ -173,26 +178,15 @@ def _bound(part: Any, max_items: int, max_chars: int) -> Any:
     return bounded
 
 
-def _choice(signature: type[dspy.Signature]) -> str | None:
-    """Return the one output field, where it is a choice among texts."""
-    names = list(signature.output_fields)
-    return names[0] if len(names) == 1 and _labels(signature, names[0]) else None
-
-
-def _labels(signature: type[dspy.Signature], name: str) -> tuple[str, ...]:
-    annotation = signature.output_fields[name].annotation
-    labels = get_args(annotation) if get_origin(annotation) is Literal else ()
+def _choice(signature: type[dspy.Signature]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the one output field and its labels, where it is a choice among texts."""
+    if len(signature.output_fields) != 1:
+        return None
+    name, field = next(iter(signature.output_fields.items()))
+    labels = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     # Grammars have escapes of their own beyond ASCII; such labels are answered as JSON instead.
     plain = all(isinstance(label, str) and label.isascii() and label for label in labels)
-    return tuple(labels) if plain else ()
-
-
-def _unquoted(text: str) -> str:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return text
-    return found if isinstance(found, str) else text
+    return (name, labels) if labels and plain else None
 
 
 def _text(value: Any) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import dspy
-from dspy.lm15 import OpenAIChatLM, Request, Response
+from dspy.lm15 import OpenAIChatLM, Request, Response, response_to_events
 from pydantic import Field
 
 from combee_dspy.lms import _server
@@ -49,19 +51,15 @@ class EmbeddedEngine(Shared):
         options: Which model; equal options share one.
     """
 
+    options_type = EmbeddedOptions
     supports_function_calling = False
     supports_reasoning = False
     supports_response_schema = True
     supported_params = frozenset({"temperature", "max_tokens", "top_p", "stop", "seed", "response_format"})
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
-        self.options = options or EmbeddedOptions()
+        super().__init__(options)
         self._dialect = OpenAIChatLM(api_key="none", base_url="http://embedded/v1", transport=_InProcess(self.options))
-
-    @classmethod
-    def load_state(cls, state: dict[str, Any]) -> EmbeddedEngine:
-        """Rebuild an engine."""
-        return cls(EmbeddedOptions(**state))
 
     def complete(self, request: Request) -> Response:
         """Answer one request. Blocks while all slots are busy.
@@ -69,17 +67,16 @@ class EmbeddedEngine(Shared):
         Raises:
             LocalModelError: The model cannot be started.
         """
-        routed = replace(request, model=self.options.model_name)
-        grammar = grammar_of(request.config.response_format)
-        if grammar is not None:
+        config = request.config
+        if grammar := grammar_of(config.response_format):
             # llama.cpp would answer a choice with a JSON string; a tiny model does better with the bare label.
-            extensions = {**(request.config.extensions or {}), "grammar": grammar}
-            routed = replace(routed, config=replace(request.config, response_format=None, extensions=extensions))
-        return self._dialect.complete(routed)
+            extensions = {**(config.extensions or {}), "grammar": grammar}
+            config = replace(config, response_format=None, extensions=extensions)
+        return self._dialect.complete(replace(request, model=self.options.model_name, config=config))
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Answer one request, event by event, once the answer is there whole."""
-        yield from dspy.lm15.response_to_events(self.complete(request))
+        yield from response_to_events(self.complete(request))
 
     def close(self) -> None:
         """Let the model go, for all who share it, once it has answered what it was asked. The next request loads it."""
@@ -87,32 +84,22 @@ class EmbeddedEngine(Shared):
 
 
 class AsyncEmbeddedEngine(Shared):
-    """The same engine for ``acall``: each request waits in a worker thread.
+    """The same engine for ``acall``: each request waits in a worker thread."""
 
-    Args:
-        options: Which model.
-    """
+    options_type = EmbeddedOptions
 
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
-        self.engine = EmbeddedEngine(options)
-        self.options = self.engine.options
-
-    @classmethod
-    def load_state(cls, state: dict[str, Any]) -> AsyncEmbeddedEngine:
-        """Rebuild an engine."""
-        return cls(EmbeddedOptions(**state))
+        super().__init__(options)
+        self._engine = EmbeddedEngine(self.options)
 
     async def complete(self, request: Request) -> Response:
         """Answer one request without blocking the event loop."""
-        return await asyncio.to_thread(self.engine.complete, request)
+        return await asyncio.to_thread(self._engine.complete, request)
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
         """Answer one request, event by event, once the answer is there whole."""
-        for event in dspy.lm15.response_to_events(await self.complete(request)):
+        for event in response_to_events(await self.complete(request)):
             yield event
-
-    async def aclose(self) -> None:
-        """Leave the model to those who share it."""
 
 
 class _InProcess:
@@ -121,34 +108,12 @@ class _InProcess:
     def __init__(self, options: EmbeddedOptions) -> None:
         self._options = options
 
-    def stream(self, request: Any) -> _Answer:
+    def stream(self, request: Any) -> AbstractContextManager[Any]:
         answer = _server.ask(self._options, json.loads(request.body))
-        error = answer.get("error")
-        return _Answer(int(error.get("code", 500)) if error else 200, json.dumps(answer).encode())
-
-
-class _Answer:
-    """One answer, whole, in the form that DSPy's dialect reads."""
-
-    http_version = "HTTP/1.1"
-    reason = ""
-    headers: tuple[tuple[str, str], ...] = ()
-
-    def __init__(self, status: int, body: bytes) -> None:
-        self.status = status
-        self._body = body
-
-    def __enter__(self) -> _Answer:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        return None
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield self._body
-
-    def read(self) -> bytes:
-        return self._body
+        error, body = answer.get("error"), json.dumps(answer).encode()
+        status = int(error.get("code", 500)) if error else 200
+        whole = SimpleNamespace(status=status, reason="", headers=[], http_version="HTTP/1.1", read=lambda: body)
+        return nullcontext(whole)
 
 
 def embedded(

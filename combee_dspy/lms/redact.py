@@ -20,45 +20,31 @@ SECRET_NAME = re.compile(
 
 _SHORTEST = 8
 
+# What stands before the last @ of an address: a name may hold @, a password @ and slashes, and either may be missing. A
+# port with a path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
+_LOGIN = r"[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+"
+# A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login) only where it is
+# long and holds a digit.
+_NAME_ALONE = r"(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,}"
+
 # What a key looks like: texts in lower case, one of which every match contains; the pattern; what replaces a match.
 # Looking for the texts costs a few microseconds, a pattern costs ten, and several texts of every rollout are looked at.
-_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    # A digit or twenty characters tell a credential from a word ("Bearer authentication").
-    (
-        ("bearer", "basic"),
-        re.compile(r"\b(Bearer|Basic)\s+(?:(?=\S*\d)[\w.~+/=*-]{6,}|[\w.~+/=*-]{20,})", re.IGNORECASE),
-        rf"\1 {MASK}",
-    ),
-    # OpenAI, Anthropic, DeepSeek, OpenRouter; services show a refused key with stars in its middle.
-    (("sk-", "rk-", "pk-"), re.compile(r"\b(?:sk|rk|pk)-[\w*.-]{6,}"), MASK),
-    (
-        ("hf", "gsk", "xai", "pplx", "fw", "nvapi", "r8"),
-        re.compile(r"\b(?:hf|gsk|xai|pplx|fw|nvapi|r8)[_-][\w*-]{12,}"),
-        MASK,
-    ),
-    (("aiza",), re.compile(r"\bAIza[\w*-]{20,}"), MASK),
-    (("akia",), re.compile(r"\bAKIA[A-Z0-9]{12,}\b"), MASK),
-    # What stands before the last @: a name may hold @, a password @ and slashes, and either may be missing. A port with
-    # a path after it is no password. Bounded, because a hostile text may hold nothing but beginnings.
-    # A name alone is taken for a token where the web is asked; elsewhere (an image, a package, a login) only where it
-    # is long and holds a digit.
-    (
-        ("://",),
-        re.compile(
-            r"(://)(?:[^\s/?#\"'<>:]*:(?!\d{1,5}[/?#])[^\s\"'<>]{1,256}|[^/\s:@]*:[^/\s@]+"
-            r"|(?:(?<=http://)|(?<=https://))[\w.~%!$&*+=-]{8,}|(?=[\w~%!$&*+=-]*\d)[\w~%!$&*+=-]{20,})@",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}@",
-    ),
-    # An argument of a database's address.
-    (("passw",), re.compile(r"([?&](?:ssl)?passw(?:or)?d=)[^\s&'\")]+", re.IGNORECASE), rf"\1{MASK}"),
-    (
-        ("key",),
-        re.compile(r"(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}", re.IGNORECASE),
-        rf"\1\2{MASK}",
-    ),
-)
+_SHAPES = [
+    (hints.split(), re.compile(pattern), kept)
+    for hints, pattern, kept in (
+        # A digit or twenty characters tell a credential from a word ("Bearer authentication").
+        ("bearer basic", r"(?i)\b(Bearer|Basic)\s+(?:(?=\S*\d)[\w.~+/=*-]{6,}|[\w.~+/=*-]{20,})", rf"\1 {MASK}"),
+        # OpenAI, Anthropic, DeepSeek, OpenRouter; services show a refused key with stars in its middle.
+        ("sk- rk- pk-", r"\b(?:sk|rk|pk)-[\w*.-]{6,}", MASK),
+        ("hf gsk xai pplx fw nvapi r8", r"\b(?:hf|gsk|xai|pplx|fw|nvapi|r8)[_-][\w*-]{12,}", MASK),
+        ("aiza", r"\bAIza[\w*-]{20,}", MASK),
+        ("akia", r"\bAKIA[A-Z0-9]{12,}\b", MASK),
+        ("://", rf"(?i)(://)(?:{_LOGIN}|{_NAME_ALONE})@", rf"\1{MASK}@"),
+        # An argument of a database's address.
+        ("passw", r"(?i)([?&](?:ssl)?passw(?:or)?d=)[^\s&'\")]+", rf"\1{MASK}"),
+        ("key", r"(?i)(\b(?:x-)?api[-_ ]?key\b|[?&]key)(['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&)}\]]{4,}", rf"\1\2{MASK}"),
+    )
+]
 _HINTS = tuple(hint for hints, _, _ in _SHAPES for hint in hints)
 
 
@@ -122,14 +108,10 @@ def scrub(text: str, secrets: Iterable[str] = ()) -> str:
     return mask(text, forms_of({*secrets, *secret_variables()}))
 
 
-def secret_variables(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Return the values, of 8 characters or more, of environment variables whose name says that they are secrets.
-
-    Args:
-        environ: The variables; those of this process by default.
-    """
-    variables = os.environ if environ is None else environ
-    return frozenset(value for name, value in variables.items() if len(value) >= _SHORTEST and SECRET_NAME.search(name))
+def secret_variables() -> frozenset[str]:
+    """Return the values, of 8 characters or more, of environment variables whose name says that they are secrets."""
+    named = (value for name, value in os.environ.items() if SECRET_NAME.search(name))
+    return frozenset(value for value in named if len(value) >= _SHORTEST)
 
 
 def secrets_of(lm: object) -> tuple[str, ...]:

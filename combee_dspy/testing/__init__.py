@@ -12,10 +12,20 @@ The conformance kit in five lines::
 function, :class:`ScriptedAsk` and :func:`context` stand in for what a run gives a strategy.
 """
 
-from combee_dspy.testing._expect import ConformanceError, attempt, expect
-from combee_dspy.testing._kit import Check, checks_for, parametrize_checks
-from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest, as_chat, as_json
-from combee_dspy.testing.doubles import AskCall, ScriptedAsk, arriving, context, operator_input, reflections, watch_lms
+from combee_dspy.testing._kit import Check, ConformanceError, attempt, checks_for, expect, parametrize_checks
+from combee_dspy.testing.doubles import (
+    AskCall,
+    ScriptedAsk,
+    ScriptedLM,
+    ScriptedRequest,
+    arriving,
+    as_chat,
+    as_json,
+    context,
+    operator_input,
+    reflections,
+    watch_lms,
+)
 
 __all__ = [
     "AskCall",

@@ -1,29 +1,73 @@
-"""Which checks a strategy must pass, and how to run them with pytest."""
+"""How a check says what is wrong, which checks a strategy must pass, and how to run them with pytest."""
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import importlib
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentTypeError
+from combee_dspy.registry import KINDS
 from combee_dspy.strategies import Strategy
-from combee_dspy.testing.checks import general
 
 Check = Callable[[Any], None]
 """A named function that takes a strategy and raises ``ConformanceError`` where it does not conform."""
 
-_MODULES = {
-    "aggregator": "aggregators",
-    "artifact": "artifacts",
-    "benchmark": "benchmarks",
-    "controller": "controllers",
-    "embedder": "embedders",
-    "executor": "executors",
-    "operator": "operators",
-    "stopping": "stopping",
-    "tracker": "trackers",
-}
+
+class ConformanceError(AssertionError):
+    """A strategy does not keep its kind's contract.
+
+    Args:
+        expected: What the contract says.
+        happened: What the strategy did.
+        mend: How to put it right.
+    """
+
+    def __init__(self, expected: str, happened: str, mend: str = "") -> None:
+        self.expected = expected
+        self.happened = happened
+        self.mend = mend
+        super().__init__(f"\nexpected: {expected}\nhappened: {happened}\nto mend:  {mend or 'see the contract'}")
+
+
+def expect(holds: object, expected: str, happened: str, mend: str = "") -> None:
+    """Raise unless a condition holds.
+
+    Raises:
+        ConformanceError: It does not.
+    """
+    if not holds:
+        raise ConformanceError(expected, happened, mend)
+
+
+def attempt(action: Callable[[], Any], expected: str, mend: str = "") -> Any:
+    """Return what an action returns; a coroutine is run.
+
+    Raises:
+        ConformanceError: It raises anything.
+    """
+    try:
+        result = action()
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+    except Exception as error:
+        raise ConformanceError(expected, f"it raised {type(error).__name__}: {error}", mend) from error
+
+
+def expect_pure(strategy: Any, ask: Callable[[Any, Any], Any], views: Sequence[Any]) -> None:
+    """Raise unless a strategy and a copy of it, asked in reverse order, answer each view alike.
+
+    Raises:
+        ConformanceError: They do not: what one remembers, the other would remember differently.
+    """
+    first = [ask(strategy, view) for view in views]
+    other = copy.deepcopy(strategy)
+    second = [ask(other, view) for view in reversed(views)][::-1]
+    mend = "read the view only: no clock, no `random`, nothing kept on self between calls"
+    for view, one, two in zip(views, first, second, strict=True):
+        expect(one == two, "the same answer for the same view", f"{one!r:.200} and {two!r:.200} for {view}", mend)
 
 
 def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
@@ -35,17 +79,18 @@ def checks_for(strategy: Strategy | type[Strategy]) -> list[Check]:
     Raises:
         ArgumentTypeError: It is no strategy, or a class that needs parameters.
     """
-    module = _MODULES.get(_instance(strategy).kind)
-    own = importlib.import_module(f"combee_dspy.testing.checks.{module}") if module else None
-    return [*_checks_in(general), *(_checks_in(own) if own else ())]
+    kind = _instance(strategy).kind
+    # A distribution may have kinds of its own.
+    modules = ["general", kind] if kind in KINDS else ["general"]
+    found = [vars(importlib.import_module(f"combee_dspy.testing.checks.{module}")) for module in modules]
+    return [check for names in found for name, check in names.items() if name.startswith("check_")]
 
 
 def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
     """Return a pytest mark that runs a test ``(strategy, check)`` for every check of every strategy.
 
     Args:
-        strategies: Strategies, or classes whose parameters all have defaults.
-            Give one per setting that is worth testing.
+        strategies: As for :func:`checks_for`. Give one per setting that is worth testing.
 
     Raises:
         ArgumentTypeError: One of them is no strategy, or a class that needs parameters.
@@ -61,10 +106,6 @@ def parametrize_checks(strategies: Iterable[Strategy | type[Strategy]]) -> Any:
             for check in checks_for(strategy)
         ],
     )
-
-
-def _checks_in(module: Any) -> list[Check]:
-    return [found for name, found in vars(module).items() if name.startswith("check_")]
 
 
 def _instance(strategy: object) -> Strategy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import types
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,100 @@ from typing import Any, Literal, Union, get_args, get_origin
 from unittest import mock
 
 import dspy
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from combee_dspy.operators import OperatorInput
 from combee_dspy.records import Demonstration, FailedCall, Lesson, Lessons, PredictorRun, Reflection, Role
 from combee_dspy.strategies import StrategyContext
-from combee_dspy.testing._expect import expect
+from combee_dspy.testing._kit import expect
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRequest:
+    """One request, as text.
+
+    Attributes:
+        system: The system message.
+        messages: ``(role, text)`` of the others, in order; parts that are no text stand as ``<kind>``.
+        temperature: What the request asks for; ``None`` for the service's own.
+    """
+
+    system: str
+    messages: tuple[tuple[str, str], ...]
+    temperature: float | None = None
+
+    @property
+    def last(self) -> str:
+        """Text of the last message."""
+        return self.messages[-1][1]
+
+    @property
+    def text(self) -> str:
+        """Everything, in order."""
+        return "\n".join([self.system, *(text for _, text in self.messages)])
+
+
+def as_chat(fields: Mapping[str, Any]) -> str:
+    """Write output fields the way DSPy's ``ChatAdapter`` reads them."""
+    parts = [f"[[ ## {name} ## ]]\n{value}" for name, value in fields.items()]
+    return "\n\n".join([*parts, "[[ ## completed ## ]]"])
+
+
+def as_json(fields: Mapping[str, Any]) -> str:
+    """Write output fields the way DSPy's ``JSONAdapter`` reads them."""
+    return json.dumps(dict(fields))
+
+
+class _Engine:
+    def __init__(self, answer: Callable[[ScriptedRequest], str]) -> None:
+        self._answer = answer
+        self.requests: list[ScriptedRequest] = []
+
+    def complete(self, request: Request) -> Response:
+        messages = tuple((message.role, _text(message.parts)) for message in request.messages)
+        seen = ScriptedRequest(_text(request.system), messages, request.config.temperature)
+        self.requests.append(seen)
+        answer = self._answer(seen)
+        prompt, completion = len(seen.text.split()), len(answer.split())
+        usage = Usage(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
+        message = Message.assistant([TextPart(answer)])
+        return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+
+
+class _AsyncEngine:
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    async def complete(self, request: Request) -> Response:
+        return self._engine.complete(request)
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return "".join(part.text if isinstance(part, TextPart) else f"<{type(part).__name__}>" for part in value)
+
+
+class ScriptedLM(dspy.LM):
+    """An LM that answers from a function and remembers what it was asked.
+
+    Thread-safe as far as ``answer`` is. Usage counts words. Nothing is cached.
+
+    Args:
+        answer: From the request to the raw answer; see :func:`as_chat` and :func:`as_json`.
+        model: The model's name.
+        **kwargs: As for ``dspy.LM``.
+    """
+
+    def __init__(self, answer: Callable[[ScriptedRequest], str], model: str = "scripted/double", **kwargs: Any) -> None:
+        self.script = _Engine(answer)
+        engines = {"engine": self.script, "async_engine": _AsyncEngine(self.script)}
+        super().__init__(model, **engines, **{"cache": False, **kwargs})
+
+    @property
+    def requests(self) -> tuple[ScriptedRequest, ...]:
+        """What was asked so far, in order of arrival."""
+        return tuple(self.script.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +129,10 @@ class AskCall:
 
 
 class ScriptedAsk:
-    """The way to an LM, without one: answers are a function of signature and inputs.
+    """The way to an LM, without one.
 
-    It fabricates a value of the right type for every output field, the same
-    for the same inputs, and remembers every call.
+    It fabricates a value of the right type for every output field, the same for the same
+    signature and inputs, and remembers every call.
 
     Args:
         fail: Which calls fail, as after all retries; none by default.
@@ -55,11 +145,7 @@ class ScriptedAsk:
         self.calls: list[AskCall] = []
 
     async def __call__(
-        self,
-        signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
-        place: tuple[str | int, ...],
-        role: Role,
+        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
     ) -> dspy.Prediction | FailedCall:
         """Return a fabricated prediction, or a failure, once the other coroutines had their turn."""
         call = AskCall(len(self.calls), signature, dict(inputs), place, role)
@@ -67,34 +153,31 @@ class ScriptedAsk:
         await asyncio.sleep(0)
         if self._fail is not None and self._fail(call):
             return FailedCall("ScriptedFailure: told to fail")
-        texts = {name: f"{name} {_digest(call, name)}" for name in signature.output_fields}
-        kinds = {name: field.annotation for name, field in signature.output_fields.items()}
-        return dspy.Prediction(**{name: _fabricate(kinds[name], text, self._empty) for name, text in texts.items()})
-
-
-def _digest(call: AskCall, field: str) -> str:
-    text = f"{call.signature.__name__}|{field}|{sorted(call.inputs.items(), key=lambda item: item[0])!r}"
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        answers = {}
+        for name, field in signature.output_fields.items():
+            asked = f"{signature.__name__}|{name}|{sorted(inputs.items(), key=lambda item: item[0])!r}"
+            digest = hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()
+            answers[name] = _fabricate(field.annotation, f"{name} {digest}", self._empty)
+        return dspy.Prediction(**answers)
 
 
 def _fabricate(annotation: Any, text: str, empty: bool) -> Any:
     """Return a value of a type: text, numbers, containers, ``Literal``, unions, pydantic models."""
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
+    kind, args = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Literal:
         return args[0]
-    if origin in (Union, types.UnionType):
+    if kind in (Union, types.UnionType):
         return _fabricate(next(arg for arg in args if arg is not type(None)), text, empty)
-    if origin in (list, set, frozenset, tuple) or annotation in (list, set, frozenset, tuple):
-        make = origin or annotation
+    if kind in (list, set, frozenset, tuple):
         inner = args[0] if args else str
-        return make() if empty else make(_fabricate(inner, f"{text} {number}", empty) for number in (1, 2))
-    if origin is dict or annotation is dict:
+        return kind() if empty else kind(_fabricate(inner, f"{text} {number}", empty) for number in (1, 2))
+    if kind is dict:
         return {} if empty else {"key": _fabricate(args[1] if args else str, text, empty)}
-    fields = getattr(annotation, "model_fields", None)
+    fields = getattr(kind, "model_fields", None)
     if isinstance(fields, dict):
-        return annotation(**{name: _fabricate(field.annotation, text, empty) for name, field in fields.items()})
-    if annotation in (bool, int, float):
-        return annotation(0 if empty else 1)
+        return kind(**{name: _fabricate(field.annotation, text, empty) for name, field in fields.items()})
+    if kind in (bool, int, float):
+        return kind(not empty)
     return "" if empty else text
 
 
@@ -107,14 +190,11 @@ def context(ask: ScriptedAsk | None = None, *, events: list[Any] | None = None, 
         seed: The run's seed.
     """
     heard = [] if events is None else events
-    return StrategyContext(
-        component="answer",
-        text="Answer the question.",
-        call=ask or ScriptedAsk(),
-        emit=lambda kind, **data: heard.append((kind, data)),
-        update=1,
-        seed=seed,
-    )
+
+    def emit(kind: str, **data: Any) -> None:
+        heard.append((kind, data))
+
+    return StrategyContext("answer", "Answer the question.", ask or ScriptedAsk(), emit, update=1, seed=seed)
 
 
 def reflections(count: int) -> tuple[Reflection, ...]:
@@ -145,18 +225,18 @@ def arriving(
     loop = asyncio.get_running_loop()
     futures: list[asyncio.Future[Reflection | None]] = [loop.create_future() for _ in given]
 
-    def arrive(left: tuple[int, ...]) -> None:
-        if not left:
+    def arrive(left: Iterator[int]) -> None:
+        if (number := next(left, None)) is None:
             return
-        value, future = given[left[0]], futures[left[0]]
+        value, future = given[number], futures[number]
         if isinstance(value, Exception):
             future.set_exception(value)
             future.exception()  # told apart from one that nobody has looked at
         else:
             future.set_result(value)
-        loop.call_soon(arrive, left[1:])
+        loop.call_soon(arrive, left)
 
-    loop.call_soon(arrive, tuple(order) or tuple(range(len(given))))
+    loop.call_soon(arrive, iter(order or range(len(given))))
     return futures
 
 
@@ -197,12 +277,11 @@ def watch_lms() -> Iterator[list[str]]:
         seen.append(f"{type(lm).__name__}({getattr(lm, 'model', '?')!r})")
         raise RuntimeError("an LM was called by another way than context.ask")
 
-    async def arefuse(lm: Any, *args: Any, **kwargs: Any) -> Any:
-        return refuse(lm, *args, **kwargs)
+    async def arefuse(lm: Any, *_: Any, **__: Any) -> Any:
+        refuse(lm)
 
     with (
-        mock.patch.object(dspy.BaseLM, "__call__", refuse),
-        mock.patch.object(dspy.BaseLM, "acall", arefuse),
+        mock.patch.multiple(dspy.BaseLM, __call__=refuse, acall=arefuse),
         dspy.context(lm=dspy.LM("combee-dspy/forbidden")),
     ):
         yield seen

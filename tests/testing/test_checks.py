@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -14,15 +16,17 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.artifacts import Instruction
+from combee_dspy.benchmarks import Card, FormulaMini
 from combee_dspy.controllers import BatchController
 from combee_dspy.diversity import CharNgrams
 from combee_dspy.exceptions import ArgumentTypeError
 from combee_dspy.operators import Operator
 from combee_dspy.records import BatchDecision, Edit, FailedCall, Lesson, Lessons, NodeOutput, Refusal
+from combee_dspy.rollouts import Executor, ExecutorSession
 from combee_dspy.stopping import Limits, StoppingRule
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import ConformanceError, checks_for, parametrize_checks
-from combee_dspy.testing.checks.trackers import _KEY as KEY
+from combee_dspy.testing.checks.tracker import _KEY as KEY
 from combee_dspy.tracking import Follower, Tracker
 
 
@@ -329,6 +333,70 @@ class Notebook(Tracker):
 
 def test_trackers():
     assert failing(Notebook()) == {"follows_a_whole_run", "follows_a_run_from_its_beginning", "keeps_keys_to_itself"}
+
+
+class Elsewhere(ExecutorSession):
+    """Carries out work at once, in no context, and gives every job the first one's rollout."""
+
+    first = None
+
+    async def run(self, work):
+        try:
+            return contextvars.Context().run(work)
+        except Exception as error:
+            raise RuntimeError("a worker failed") from error
+
+    async def rollout(self, job):
+        self.first = self.first or await super().rollout(job)
+        return self.first
+
+    async def close(self):
+        pass
+
+
+@parameters
+class Sloppy(Executor):
+    """Loses what belongs to whom."""
+
+    name: ClassVar[str] = "sloppy"
+
+    def start(self, workers):
+        return Elsewhere()
+
+
+def test_executors():
+    assert failing(Sloppy()) == {
+        "each_job_gets_its_own_rollout",
+        "a_fault_of_the_environment_is_raised",
+        "work_sees_the_callers_context",
+    }
+
+
+@parameters
+class Careless(FormulaMini):
+    """Trains on what it holds out, with one program for all, and scores without a word."""
+
+    name: ClassVar[str] = "careless"
+    card: ClassVar[Card | None] = replace(FormulaMini.card, size=" ", sources=())
+
+    def load(self):
+        found = super().load()
+        program = found.program()
+        return replace(
+            found,
+            heldout=replace(found.train, name="heldout"),
+            program=lambda: program,
+            metric=lambda *_: dspy.Prediction(score=0.5, feedback=""),
+        )
+
+
+def test_benchmarks():
+    assert failing(Careless()) == {
+        "has_a_card",
+        "splits_hold_rows_and_hashes",
+        "programs_fit_the_examples",
+        "scores_and_says_why",
+    }
 
 
 class NeedsOne(Plain):

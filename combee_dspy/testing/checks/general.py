@@ -12,7 +12,7 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.registry import KINDS, Spec
 from combee_dspy.strategies import Strategy
-from combee_dspy.testing._expect import ConformanceError, attempt, expect
+from combee_dspy.testing._kit import ConformanceError, attempt, expect
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -20,11 +20,9 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 def check_constructor_only_stores(strategy: Strategy) -> None:
     """Work happens in the verb, so that building from a log has no effects, and a strategy holds no state of a run."""
     cls = type(strategy)
-    given = attempt(
-        strategy.params,
-        "a constructor whose parameters all have names and are stored under them",
-        "write each parameter out, without *args or **kwargs, and `self.size = size`; or use @parameters",
-    )
+    named = "a constructor whose parameters all have names and are stored under them"
+    mend = "write each parameter out, without *args or **kwargs, and `self.size = size`; or use @parameters"
+    given = attempt(strategy.params, named, mend)
     built = attempt(lambda: cls(**given), "a constructor that takes the parameters it stored")
     stored = built.params()
     expect(stored == given, "parameters stored as they were given", f"{given!r:.200} became {stored!r:.200}")
@@ -38,19 +36,14 @@ def check_has_a_kind_and_a_name(strategy: Strategy) -> None:
     cls = type(strategy)
     kind: Any = getattr(cls, "kind", None)
     # A distribution may have kinds of its own, as benchmarks' have baselines.
-    sound = isinstance(strategy, _base(kind)) if kind in KINDS else isinstance(kind, str)
+    module, _, base = KINDS.get(kind, "").partition(":")
+    sound = isinstance(strategy, getattr(importlib.import_module(module), base)) if module else isinstance(kind, str)
     mend = "inherit from the base of the kind you mean and leave `kind` alone"
     expect(sound, f"a subclass of the base of its kind: {KINDS.get(kind, 'any')}", f"kind is {kind!r}", mend)
     name = getattr(cls, "name", None)
     named = isinstance(name, str) and _NAME.fullmatch(name)
     mend = f'write `name: ClassVar[str] = "my-{kind}"` in the class body, equal to the entry point\'s name'
     expect(named, "a class attribute `name` in lower case, words joined by '-'", f"name is {name!r}", mend)
-
-
-def _base(kind: str) -> type[Any]:
-    module, _, attribute = KINDS[kind].partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), attribute)
-    return found
 
 
 def check_is_documented(strategy: Strategy) -> None:
@@ -60,11 +53,8 @@ def check_is_documented(strategy: Strategy) -> None:
     text = cls.__dict__.get("__doc__") or ""
     expect(text.strip(), "a class docstring that says what the strategy does", f"{cls.__name__} has none")
     described = "\n".join(base.__dict__.get("__doc__") or "" for base in cls.__mro__ if issubclass(base, Strategy))
-    silent = [
-        name
-        for name in inspect.signature(cls).parameters
-        if not re.search(rf"^\s*{re.escape(name)}( \(.*\))?: *\S+", described, re.MULTILINE)
-    ]
+    told = set(re.findall(r"^\s*(\w+)(?: \(.*\))?: *\S", described, re.MULTILINE))
+    silent = [name for name in inspect.signature(cls).parameters if name not in told]
     mend = 'add a line such as "size: Examples a minibatch, at least 1."'
     said = f"{cls.__name__} says nothing about {', '.join(silent)}"
     expect(not silent, 'every parameter described under "Args:" in the class docstring, with its unit', said, mend)
@@ -109,11 +99,10 @@ def check_bad_parameters_are_named(strategy: Strategy) -> None:
                 said = f"{name}={value!r} was refused as {error.argument!r}: {error}"
                 expect(name in error.argument, f"an error that names {name!r}", said)
             except Exception as error:
-                raise ConformanceError(
-                    f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none",
-                    f"the constructor raised {type(error).__name__}: {error}",
-                    "use @parameters with `Annotated[int, Field(ge=1)]`, of combee_dspy.strategies",
-                ) from error
+                wanted = f"an ArgumentTypeError or ArgumentValueError for {name}={value!r}, or none"
+                said = f"the constructor raised {type(error).__name__}: {error}"
+                mend = "use @parameters with `Annotated[int, Field(ge=1)]`, of combee_dspy.strategies"
+                raise ConformanceError(wanted, said, mend) from error
 
 
 def _out_of_range(usual: object) -> tuple[object, ...]:

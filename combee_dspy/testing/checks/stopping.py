@@ -8,7 +8,7 @@ from typing import Any
 
 from combee_dspy.stopping import AnyOf, Limits, RunView, StoppingRule
 from combee_dspy.streams import derive
-from combee_dspy.testing._expect import attempt, expect, expect_pure
+from combee_dspy.testing._kit import attempt, expect, expect_pure
 
 
 def _views() -> list[RunView]:
@@ -66,12 +66,9 @@ def check_stops_at_its_limits(strategy: StoppingRule) -> None:
         expect(limit > 0, f"a limit of {each.name} above 0, or None", f"{limit!r}")
         for view in _views():
             at = replace(view, **{each.name: max(limit, getattr(view, each.name) or 0)})
-            expect(
-                _ask(strategy, at) is not None,
-                f"a reason to stop at {limit:g} {each.name}, whatever else the view says",
-                f"None for {at}",
-                "name a limit only where reaching it stops by itself",
-            )
+            wanted = f"a reason to stop at {limit:g} {each.name}, whatever else the view says"
+            mend = "name a limit only where reaching it stops by itself"
+            expect(_ask(strategy, at) is not None, wanted, f"None for {at}", mend)
 
 
 def check_composes(strategy: StoppingRule) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.records import BatchDecision, Clamp, Measurement
 from combee_dspy.streams import derive
-from combee_dspy.testing._expect import attempt, expect, expect_pure
+from combee_dspy.testing._kit import attempt, expect, expect_pure
 
 
 def _views() -> list[BatchView]:
@@ -58,12 +58,9 @@ def check_sizes_are_within_trainset_and_budget(strategy: BatchController) -> Non
         expect(right, "a `BatchDecision`", f"{type(decision).__name__}", 'return BatchDecision(size, "why")')
         size, left = decision.size, view.remaining_rollouts
         most = view.trainset_size if left is None else max(1, min(left, view.trainset_size))
-        expect(
-            isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= most,
-            f"an integer from 1 to {most}",
-            f"size {size!r} for {view}",
-            "clip to view.trainset_size and view.remaining_rollouts, and round down",
-        )
+        right = isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= most
+        mend = "clip to view.trainset_size and view.remaining_rollouts, and round down"
+        expect(right, f"an integer from 1 to {most}", f"size {size!r} for {view}", mend)
 
 
 def check_says_why(strategy: BatchController) -> None:
@@ -73,13 +70,11 @@ def check_says_why(strategy: BatchController) -> None:
         said = isinstance(decision.reason, str) and decision.reason.strip()
         expect(said, "a reason in one sentence", f"{decision.reason!r} for {view}")
         clamps = decision.clamps
-        expect(
-            isinstance(clamps, tuple)
-            and all(isinstance(c, Clamp) and c.before != c.after and c.name and c.reason for c in clamps),
-            "clamps as a tuple of `Clamp`s that each changed the size and say why",
-            f"{clamps!r:.300} for {view}",
-            "record a bound only where it changed the size",
+        right = isinstance(clamps, tuple) and all(
+            isinstance(c, Clamp) and c.before != c.after and c.name and c.reason for c in clamps
         )
+        wanted = "clamps as a tuple of `Clamp`s that each changed the size and say why"
+        expect(right, wanted, f"{clamps!r:.300} for {view}", "record a bound only where it changed the size")
 
 
 def check_is_a_pure_function_of_the_view(strategy: BatchController) -> None:

@@ -16,13 +16,23 @@ from typing import Any
 import dspy
 
 from combee_dspy.journal import Reader
-from combee_dspy.testing._expect import attempt, expect
-from combee_dspy.testing._scripted_lm import ScriptedLM, ScriptedRequest, as_chat
+from combee_dspy.testing._kit import attempt, expect
+from combee_dspy.testing.doubles import ScriptedLM, ScriptedRequest, as_chat
 from combee_dspy.tracking import Follower, Tracker
 
 _KEY = "sk-" + "conformance0123456789abcdef"
 _HOSTILE = "[bold]be exact[/bold] <script>alert(1)</script> \x1b[2J\u202e 答える 😀"
 """A text as a language model may write it."""
+
+_CUTS = (
+    """
+    UPDATE run SET state = 'running', finished = NULL, result = NULL;
+    DELETE FROM event;
+    DELETE FROM effect WHERE id NOT IN (SELECT id FROM effect ORDER BY id LIMIT 3);
+    """,
+    "DELETE FROM effect; DELETE FROM usage;",
+)
+"""What makes a finished run's journal that of one in its first update, and then of one that has done nothing."""
 
 
 def _answer(request: ScriptedRequest) -> str:
@@ -73,9 +83,9 @@ def _following(strategy: Tracker, path: Path, run: int) -> Iterator[Follower]:
             yield follower
         finally:
             attempt(follower.close, "`close` returns, whatever came before", "finish what was begun, and raise nothing")
-        where = follower.where
-        right = isinstance(where, str) and "\n" not in where
-        expect(right, "`where`, a text of one line that says how to look at what was recorded", f"{where!r:.200}")
+        said = isinstance(follower.where, str) and "\n" not in follower.where
+        wanted = "`where`, a text of one line that says how to look at what was recorded"
+        expect(said, wanted, f"{follower.where!r:.200}")
 
 
 def _follow(follower: Follower) -> None:
@@ -96,24 +106,11 @@ def check_follows_a_whole_run(strategy: Tracker) -> None:
 def check_follows_a_run_from_its_beginning(strategy: Tracker) -> None:
     """A run may be interrupted before its first event, or in its first update."""
     with _run() as (path, run):
-        with _connected(path) as journal:
-            kept = journal.execute("SELECT id FROM effect ORDER BY id LIMIT 3").fetchall()
-            journal.execute("UPDATE run SET state = 'running', finished = NULL, result = NULL")
-            journal.execute("DELETE FROM event")
-            journal.execute("DELETE FROM effect WHERE id > ?", kept[-1])
-        with _following(strategy, path, run) as follower:
-            _follow(follower)
-        with _connected(path) as journal:
-            journal.execute("DELETE FROM effect")
-            journal.execute("DELETE FROM usage")
-        with _following(strategy, path, run) as follower:
-            _follow(follower)
-
-
-@contextlib.contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        yield connection
+        for cut in _CUTS:
+            with contextlib.closing(sqlite3.connect(path)) as journal:
+                journal.executescript(cut)
+            with _following(strategy, path, run) as follower:
+                _follow(follower)
 
 
 def check_keeps_keys_to_itself(strategy: Tracker) -> None:

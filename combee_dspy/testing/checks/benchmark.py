@@ -16,15 +16,13 @@ import dspy
 
 from combee_dspy.benchmarks import Availability, Benchmark, Card, LoadedBenchmark
 from combee_dspy.exceptions import ArgumentError, DataSourceError
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _EXAMPLES = 20
 # What a program may answer: a score must come of each.
-_HOSTILE = (
-    None, "", "   ", "\x00\x1b[31m", "__import__('os').abort()", "9" * 5_000, "," * 5_000, ["nested", ["list"]],
-    {"a": 1}, float("nan"), -(10**400),
-)  # fmt: skip
+_HOSTILE = (None, "", "   ", "\x00\x1b[31m", "__import__('os').abort()", "9" * 5_000, "," * 5_000,
+            ["nested", ["list"]], {"a": 1}, float("nan"), -(10**400))  # fmt: skip
 
 
 def _loaded(strategy: Benchmark) -> LoadedBenchmark:
@@ -42,15 +40,13 @@ def _some(found: LoadedBenchmark) -> list[Any]:
 
 def check_has_a_card(strategy: Benchmark) -> None:
     """Licence, size and sources are known before a row is read, and whether the rows are here."""
-    card = strategy.card
+    card: Any = strategy.card
     mend = "write `card: ClassVar[Card | None] = Card(task=…, licence=…, citation=…, size=…, sources=(…), scoring=…)`"
     expect(isinstance(card, Card), "a class attribute `card`", f"{card!r:.100}", mend)
-    empty = [
-        name for name in ("task", "licence", "citation", "size", "scoring") if not str(getattr(card, name)).strip()
-    ]
+    told = ("task", "licence", "citation", "size", "scoring")
+    empty = [name for name in told if not str(getattr(card, name)).strip()]
     expect(not empty, "a card whose fields all say something", f"empty: {', '.join(empty)}")
-    sources = getattr(card, "sources", ())
-    expect(sources, "at least one source on the card", f"{sources!r:.200}")
+    expect(card.sources, "at least one source on the card", f"{card.sources!r:.200}")
     found = attempt(strategy.availability, "an `availability` that never raises", "return Availability(False, reason)")
     right = isinstance(found, Availability) and found.here in (True, False, None) and found.where
     expect(right, "an `Availability` with a place", f"{found!r:.200}")
@@ -116,11 +112,9 @@ def check_scores_and_says_why(strategy: Benchmark) -> None:
 def _score(found: LoadedBenchmark, example: dspy.Example, prediction: dspy.Prediction) -> float:
     scores = []
     for metric in (found.metric, found.tolerant_metric or found.metric):
-        result = attempt(
-            partial(metric, example, prediction, None, None, None),
-            f"a score for {prediction!r:.120}",
-            "read the prediction with getattr and str; parse, never evaluate",
-        )
+        work = partial(metric, example, prediction, None, None, None)
+        mend = "read the prediction with getattr and str; parse, never evaluate"
+        result = attempt(work, f"a score for {prediction!r:.120}", mend)
         score, feedback = getattr(result, "score", None), getattr(result, "feedback", None)
         right = isinstance(score, (int, float)) and 0 <= score <= 1 and isinstance(feedback, str) and feedback.strip()
         expect(right, "dspy.Prediction(score in [0, 1], feedback)", f"{result!r:.200}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.records import Lessons, PredictorCall, Reflection, Rollout
-from combee_dspy.testing._expect import ConformanceError, attempt, expect
+from combee_dspy.testing._kit import ConformanceError, attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections
 
 _INSTRUCTIONS = ("Answer the question.", "Zwei\n\nAbsätze.", "答える。")
@@ -29,9 +30,9 @@ def _shown(program: dspy.Module) -> str:
 
 
 def _seed(strategy: Artifact, student: dspy.Module) -> dict[str, str]:
-    seed = attempt(lambda: strategy.seed(student), "`seed` returns the candidate that is the student itself")
-    right = isinstance(seed, dict) and all(isinstance(x, str) for pair in seed.items() for x in pair)
-    expect(right and seed, "a text for each component", f"{seed!r:.200}")
+    seed: Any = attempt(lambda: strategy.seed(student), "`seed` returns the candidate that is the student itself")
+    right = seed and isinstance(seed, dict) and all(isinstance(x, str) for pair in seed.items() for x in pair)
+    expect(right, "a text for each component", f"{seed!r:.200}")
     return dict(seed)
 
 
@@ -87,8 +88,7 @@ def check_lessons_join_the_text(strategy: Artifact) -> None:
 
 async def _learned(strategy: Artifact, component: str, ask: ScriptedAsk) -> Any:
     text = strategy.seed(_student())[component]
-    at_work = context(ask)
-    at_work = type(at_work)(component, text, ask, at_work.emit, update=1, seed=7)
+    at_work = replace(context(ask), component=component, text=text)
     found: list[Reflection | Exception | None] = []
     for one in reflections(5):
         found.append(await strategy.reflect(_trajectory(one), component, at_work.at("reflect", one.index)))

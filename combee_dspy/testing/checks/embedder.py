@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from combee_dspy.diversity import Embedder
-from combee_dspy.testing._expect import attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 
 _TEXTS = (
     "Round the result to two decimals.",
@@ -34,12 +34,9 @@ def check_returns_one_unit_row_a_text(strategy: Embedder) -> None:
     texts = list(_TEXTS)
     rows = _embed(strategy, texts)
     expect(texts == list(_TEXTS), "the list of texts unchanged", "it was changed", "build a new list")
-    expect(
-        isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[0] == len(_TEXTS) and rows.shape[1] > 0,
-        f"an array of shape ({len(_TEXTS)}, d)",
-        f"{type(rows).__name__} of shape {getattr(rows, 'shape', None)}",
-        _MEND,
-    )
+    right = isinstance(rows, np.ndarray) and rows.ndim == 2 and rows.shape[0] == len(_TEXTS) and rows.shape[1] > 0
+    said = f"{type(rows).__name__} of shape {getattr(rows, 'shape', None)}"
+    expect(right, f"an array of shape ({len(_TEXTS)}, d)", said, _MEND)
     expect(rows.dtype == np.float32, "float32", f"{rows.dtype}", _MEND)
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     expect(bool((np.abs(lengths - 1) <= _NEAR).all()), "rows of length 1", f"lengths {lengths}", _MEND)
@@ -67,14 +64,11 @@ def check_a_text_has_one_vector(strategy: Embedder) -> None:
         "in another order": np.asarray(_embed(strategy, list(reversed(_TEXTS))))[::-1],
         "from four threads": np.concatenate(threads),
     }
+    mend = "turn sampling and dropout off; keep nothing between calls; return rows in the order of the texts"
     for how, other in others.items():
         apart = float(np.abs(together - other).max())
-        expect(
-            apart <= _NEAR,
-            f"the same vector for the same text, {how}",
-            f"entries up to {apart:.4f} apart",
-            "turn sampling and dropout off; keep nothing between calls; return rows in the order of the texts",
-        )
+        said = f"entries up to {apart:.4f} apart"
+        expect(apart <= _NEAR, f"the same vector for the same text, {how}", said, mend)
 
 
 def check_likeness_is_found(strategy: Embedder) -> None:
@@ -91,9 +85,6 @@ def check_likeness_is_found(strategy: Embedder) -> None:
 def check_its_threshold_is_one(strategy: Embedder) -> None:
     """A threshold that was written down goes into every run."""
     threshold = attempt(strategy.threshold, "`threshold` returns", "return a float, or None where none was measured")
-    expect(
-        threshold is None or (isinstance(threshold, float) and 0 < threshold < 1),
-        "a float in (0, 1), or None",
-        f"{threshold!r}",
-        "measure it: combee_dspy.diversity.calibrate_threshold(embedder, lessons)",
-    )
+    right = threshold is None or (isinstance(threshold, float) and 0 < threshold < 1)
+    mend = "measure it: combee_dspy.diversity.calibrate_threshold(embedder, lessons)"
+    expect(right, "a float in (0, 1), or None", f"{threshold!r}", mend)

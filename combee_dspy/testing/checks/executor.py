@@ -11,8 +11,8 @@ import dspy
 
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import CallJob, Executor, ExecutorSession, InfrastructureFaultError, RolloutJob
-from combee_dspy.testing._expect import attempt, expect
-from combee_dspy.testing._scripted_lm import ScriptedLM, as_chat
+from combee_dspy.testing._kit import attempt, expect
+from combee_dspy.testing.doubles import ScriptedLM, as_chat
 
 # Long enough for any machine: it bounds a hang, it measures nothing.
 _PATIENCE = 120.0
@@ -72,20 +72,13 @@ def check_each_job_gets_its_own_rollout(strategy: Executor) -> None:
     for workers in (1, 3):
         *well, failed = _in_session(strategy, workers, use)
         for number, found in zip(numbers, well, strict=False):
-            expect(
-                found.example_id == f"{number:064x}"
-                and found.score == 1.0
-                and dict(found.prediction or {}) == {"double": 2 * number}
-                and found.feedback == f"of {number}",
-                "each job with the scored rollout of its own example",
-                f"{found!r:.300} for {number}",
-                "return run_rollout(job), of combee_dspy.rollouts, from wherever it was carried out",
-            )
-        expect(
-            failed.score == -1.0 and failed.failed_in == "program" and "thirteen" in (failed.error or ""),
-            "the failure score and the program's error, for a program that raises",
-            f"{failed!r:.300}",
-        )
+            its_own = (f"{number:064x}", 1.0, f"of {number}", {"double": 2 * number})
+            same = (found.example_id, found.score, found.feedback, dict(found.prediction or {})) == its_own
+            mend = "return run_rollout(job), of combee_dspy.rollouts, from wherever it was carried out"
+            said = f"{found!r:.300} for {number}"
+            expect(same, "each job with the scored rollout of its own example", said, mend)
+        kept = failed.score == -1.0 and failed.failed_in == "program" and "thirteen" in (failed.error or "")
+        expect(kept, "the failure score and the program's error, for a program that raises", f"{failed!r:.300}")
 
 
 def check_a_fault_of_the_environment_is_raised(strategy: Executor) -> None:
@@ -105,11 +98,9 @@ def check_a_fault_of_the_environment_is_raised(strategy: Executor) -> None:
 def check_work_sees_the_callers_context(strategy: Executor) -> None:
     """DSPy keeps its settings, trace and callbacks in context variables; an error belongs to whoever asked."""
 
-    async def use(session: ExecutorSession) -> tuple[Any, Any]:
+    async def use(session: ExecutorSession) -> Any:
         _VARIABLE.set("the caller's")
-        seen = await session.run(_VARIABLE.get)
-        raised = await asyncio.gather(session.run(_fail), return_exceptions=True)
-        return seen, raised[0]
+        return await asyncio.gather(session.run(_VARIABLE.get), session.run(_fail), return_exceptions=True)
 
     seen, raised = _in_session(strategy, 2, use)
     mend = "run `contextvars.copy_context().run` with the work"
@@ -126,10 +117,7 @@ def check_carries_out_calls(strategy: Executor) -> None:
     lm = ScriptedLM(lambda request: as_chat({"answer": request.last.count("why")}))
     job = CallJob(dspy.Signature("question -> answer: int"), {"question": "why why"}, lm, dspy.ChatAdapter())
 
-    async def use(session: ExecutorSession) -> Any:
-        return await session.call(job)
-
-    answer = _in_session(strategy, 1, use)
+    answer = _in_session(strategy, 1, lambda session: session.call(job))
     right = isinstance(answer.outcome, dspy.Prediction) and answer.outcome.answer >= 2
     expect(right, "an `Answer` with the prediction", f"{answer!r:.300}", "inherit `call`")
     expect(sum(used.calls for used in answer.usage) == 1, "its one LM call in `usage`", f"{answer.usage!r:.300}")
