@@ -1,6 +1,6 @@
 """From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
 
-from combee_dspy.aggregators._base import Aggregator, CallCapacity, arrived, even_runs, gathered, shard_count, together
+from combee_dspy.aggregators._base import Aggregator, arrived, even_runs, gathered, shard_count, together
 from combee_dspy.aggregators._kept import kept
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._single_call import SingleCall
@@ -10,7 +10,6 @@ from combee_dspy.aggregators._union import Union
 
 __all__ = [
     "Aggregator",
-    "CallCapacity",
     "ParallelScan",
     "SingleCall",
     "Summarize",

@@ -7,7 +7,6 @@ import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
@@ -21,23 +20,6 @@ T = TypeVar("T")
 
 CallTokens = Annotated[int, Field(ge=2_000)]
 """Estimated tokens that one call may take: room for a prompt and for data."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallCapacity:
-    """What an aggregator puts into one LM call at most; ``None`` for what is not bounded, or not known.
-
-    Attributes:
-        call_tokens: Estimated tokens of a call, the prompt included.
-        fan_in: Reflections that a call reads, where shards are dealt by such a limit.
-        merge_fan_in: Lists of lessons that a call merges; ``None`` also where code joins them.
-        copies: Copies of each reflection, p.
-    """
-
-    call_tokens: int | None = None
-    fan_in: int | None = None
-    merge_fan_in: int | None = None
-    copies: int = 1
 
 
 class Aggregator(Strategy):
@@ -70,10 +52,6 @@ class Aggregator(Strategy):
         ``None``, as by default: this aggregator decides when it has seen them.
         """
         return None
-
-    def capacity(self) -> CallCapacity:
-        """Return what one LM call is given at most; by default its ``max_call_tokens``, where it has any."""
-        return CallCapacity(getattr(self, "max_call_tokens", None))
 
 
 async def gathered(reflections: Iterable[Awaitable[Reflection | None]]) -> list[Reflection]:
@@ -119,15 +97,14 @@ class Dealt(Aggregator):
         """Return the positions in each shard (see :func:`combee_dspy.aggregators.shard_count`)."""
         if n == 0:
             return ()
-        merged = self.capacity().merge_fan_in
-        k = shard_count(n, self.copies, self.fan_in, merged, self.placement, self.window)
+        k = shard_count(n, self.copies, self.fan_in, self.mergeable(), self.placement, self.window)
         dealt = plan_shards(n, self.copies, k, context.stream("shuffle"), self.placement, self.window)
         # A window rounds, which can leave a shard without reflections: nothing to call.
         return tuple(shard for shard in dealt if shard)
 
-    def capacity(self) -> CallCapacity:
-        """Return the limits by which shards are dealt."""
-        return CallCapacity(self.max_call_tokens, self.fan_in, None, self.copies)
+    def mergeable(self) -> int | None:
+        """Return how many lists of lessons one call merges; ``None`` where code joins any number of them."""
+        return None
 
 
 def shard_count(

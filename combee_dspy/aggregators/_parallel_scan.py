@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import CallCapacity, Dealt, even_runs, together
+from combee_dspy.aggregators._base import Dealt, even_runs, together
 from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
 from combee_dspy.aggregators._scan import LESSON_TOKENS, Node, Question, Scan, data_room
 from combee_dspy.records import Lessons, Reflection
@@ -55,10 +55,10 @@ class ParallelScan(Dealt):
             await self._merge(scan)
         return scan.result()
 
-    def capacity(self) -> CallCapacity:
-        """Return the limits; lists are taken to be as long as they may be, beside a short instruction."""
+    def mergeable(self) -> int:
+        """Return ``merge_fan_in``, or what a call holds of lists as long as they may be beside a short instruction."""
         lists = max(2, data_room(self.max_call_tokens) // (self.max_lessons * LESSON_TOKENS))
-        return CallCapacity(self.max_call_tokens, self.fan_in, min(self.merge_fan_in, lists), self.copies)
+        return min(self.merge_fan_in, lists)
 
     async def _merge(self, scan: Scan) -> None:
         """Add the next level: the fewest merges of consecutive lists that respect the limits, all in flight at once.
