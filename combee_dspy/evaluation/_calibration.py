@@ -99,8 +99,7 @@ class Calibrator:
     def chosen(self, *place: str | int) -> bool:
         """Return whether a rollout is in the sample: a matter of the seed and of its place, never of arrival.
 
-        Args:
-            *place: What tells the rollout apart, for example candidate, example and replicate.
+        ``place`` is what tells the rollout apart, for example candidate, example and replicate.
         """
         return derive(self._seed, "calibration", *place).random() < self.share
 
@@ -113,7 +112,7 @@ class Calibrator:
         """
         try:
             output = self.calibration.reference(example, prediction, None, None, None)
-            score = float(getattr(output, "score", output))
+            score = float(output.score if hasattr(output, "score") else output)
         except LMError:
             raise
         except Exception as error:
@@ -131,12 +130,7 @@ class Calibrator:
         """Decide where a decision is due: at the minimum of pairs, each time their number has doubled, and at the end.
 
         While the reference gives all rollouts one score there is nothing to rank, and the decision waits for the end.
-
-        Args:
-            final: Whether no more rollouts will come: then what there is must do.
-
-        Returns:
-            What was found, or ``None`` where nothing was due.
+        ``final``: no more rollouts will come, so what there is must do. Returns ``None`` where nothing was due.
 
         Raises:
             CalibrationFailedError: Judge and reference do not agree, or the run ends with too few pairs.

@@ -15,13 +15,10 @@ _RESAMPLES = 9_999
 def sign_test(before: Sequence[float], after: Sequence[float]) -> tuple[int, int, float]:
     """Return wins, losses and how likely so many losses are for a child that is as good as its parent.
 
-    The exact one-sided sign test: ties say nothing; among w wins and l losses of a child that is as good as its parent,
-    each is a loss with probability 1/2, so p = P(Binomial(w + l, 1/2) ≥ l). It assumes nothing about the size of
-    scores, and for right-or-wrong scores it is McNemar's exact test. Without a win or a loss p is 1.
-
-    Args:
-        before: The parent's scores.
-        after: The child's, on the same examples. One that is no number is a loss.
+    ``before`` and ``after`` are the parent's and the child's scores on the same examples; one that is no number is a
+    loss. The exact one-sided sign test: ties say nothing; among w wins and l losses of a child that is as good as its
+    parent, each is a loss with probability 1/2, so p = P(Binomial(w + l, 1/2) ≥ l), and 1 without a win or a loss. It
+    assumes nothing about the size of scores, and for right-or-wrong scores it is McNemar's exact test.
     """
     # In Python's integers and by one division, so that a p of 1/4 is 0.25 and not a hair more.
     wins = sum(1 for old, new in zip(before, after, strict=True) if new > old)
@@ -31,23 +28,18 @@ def sign_test(before: Sequence[float], after: Sequence[float]) -> tuple[int, int
 
 
 def clearly_worse(child: Sequence[float], parent: Sequence[float], level: float = 0.05) -> bool:
-    """Return whether a child's scores show it to be worse than its parent.
+    """Return whether a child's scores show it to be worse than its parent on the same examples.
 
     Both must hold: the sign test refuses luck at ``level``, and the child's mean is lower. The second matters for
     graded scores, where many small losses may be outweighed by a few large wins. A child that is as good as its parent
-    is called worse at most that often, however few examples there are.
-
-    Args:
-        child: The child's scores. One that is no number is a loss.
-        parent: The parent's, on the same examples.
-        level: How often luck may be taken for a loss.
+    is called worse at most that often, however few examples there are. A score that is no number is a loss.
     """
     _, _, chance = sign_test(parent, child)
     return chance <= level and not fmean(child) >= fmean(parent)
 
 
 def select_newest_not_clearly_worse(scores: Sequence[Sequence[float] | None], level: float = 0.05) -> int:
-    """Return the newest of several versions that is not clearly worse than the best one.
+    """Return the position of the newest of several versions that is not clearly worse than the best one.
 
     The best of many noisy validations is often lucky, and each version holds more lessons than the one before it: so
     the newest is taken unless the scores speak against it.
@@ -56,15 +48,10 @@ def select_newest_not_clearly_worse(scores: Sequence[Sequence[float] | None], le
         scores: Validation scores of each version on the same examples, oldest first; ``None`` for one that has none.
             The first must have some.
         level: As for :func:`clearly_worse`.
-
-    Returns:
-        Its position.
     """
     judged = [(place, found) for place, found in enumerate(scores) if found is not None]
-    best = max(judged, key=lambda version: fmean(version[1]))
-    return next(
-        place for place, found in reversed(judged) if found is best[1] or not clearly_worse(found, best[1], level)
-    )
+    best = max((found for _, found in judged), key=fmean)
+    return next(place for place, found in reversed(judged) if found is best or not clearly_worse(found, best, level))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +161,9 @@ def detectable_difference(n: float, *, discordance: float = 1.0, power: float = 
 def discordance_bound(discordance: float, n: float, *, confidence: float = 0.95) -> float:
     """Return the upper end of a one-sided interval for a discordance measured once (Clopper and Pearson, 1934).
 
-    A measured 0 stays above 0: what did not differ once may differ the next time. Among variables between 0 and 1 of
-    one mean the binary one scatters most, so it serves squared changes of graded scores too.
-
-    Args:
-        discordance: The share measured, 0 to 1.
-        n: Rows that it was measured on.
-        confidence: Level, between 0 and 1.
+    ``discordance`` is the share measured, 0 to 1, on ``n`` rows. A measured 0 stays above 0: what did not differ once
+    may differ the next time. Among variables between 0 and 1 of one mean the binary one scatters most, so it serves
+    squared changes of graded scores too.
     """
     from scipy.stats import beta
 

@@ -102,12 +102,7 @@ def _check_not_learned(begun: Receipt, identity: HeldoutIdentity) -> None:
 
 
 def check_unread(receipts: Sequence[Receipt], run: str, programs: Sequence[str]) -> None:
-    """Refuse a second reading by one run. One that failed may be tried again with the same programs.
-
-    Args:
-        receipts: Of the study, this run's own included.
-        run: The run.
-        programs: Hashes of the programs that it would read with.
+    """Refuse a second reading by one run. One that failed may be tried again with the same programs, given as hashes.
 
     Raises:
         HeldoutReadError: The run has begun a reading with other programs.
@@ -145,8 +140,8 @@ class HeldoutPin:
             else f"can tell no difference at all: it would take one of {self.detectable:.4g}"
         )
         return (
-            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, {self.looks} earlier looks. "
-            f"It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
+            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, {self.looks} earlier looks."
+            f" It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
         )
 
     def check_same(self) -> None:

@@ -131,15 +131,11 @@ def _verdict(answer: Any) -> dspy.Prediction:
 
 
 def same_model(first: Any, second: Any) -> bool:
-    """Return whether two LMs are one model.
+    """Return whether two LMs, given themselves or by their names, are one model; ``None`` is no model.
 
     They are where they are one object, or where their names agree but for case and provider: ``openai/gpt-5`` and
     ``openrouter/openai/GPT-5`` are one model, and a copy with another temperature is too. Two services that give
     different models one name count as one: rename one of them, or calibrate.
-
-    Args:
-        first: An LM, or a model's name; ``None`` is no model.
-        second: Another.
     """
     return (first is not None and first is second) or (_name(first) == _name(second) != "")
 
@@ -205,13 +201,9 @@ def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None =
 
 
 def check_roles_heard(usage: Iterable[CallUsage], proposer: Any) -> None:
-    """Refuse a metric that has been heard to judge with the proposer's model.
+    """Refuse a metric that has been heard, in what rollouts used, to judge with the proposer's model.
 
     A function does not say which LM it calls; the books have it. To be asked between updates where no calibration runs.
-
-    Args:
-        usage: What rollouts have used.
-        proposer: The proposer's LM, or its name.
 
     Raises:
         ArgumentValueError: A call in the role ``evaluator`` went to the proposer's model.
