@@ -76,7 +76,8 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
 
     final = covered(list(feedback), result)
     lost = {index for index, value in final.items() if value < _THRESHOLD}
-    # A reflection is lost at the first node that read it, unless a later one covers it.
+    # A reflection is lost at the first node that read it or, where any covers it, at the highest that does: of what is
+    # written here, the last stays.
     lost_at = dict.fromkeys(lost, (0, 0) if lessons.nodes else (1, 0))
     for node in sorted(lessons.nodes, key=lambda node: (-node.level, -node.node)):
         lost_at.update(dict.fromkeys(lost.intersection(node.sources), (node.level, node.node)))

@@ -143,7 +143,11 @@ class _Composed(StoppingRule):
 
 @parameters
 class AnyOf(_Composed):
-    """Stops when one of its rules, of which there is at least one, would; ``a | b``."""
+    """Stops when one of its rules would; ``a | b``.
+
+    Args:
+        rules: At least one rule.
+    """
 
     name: ClassVar[str] = "any-of"
 
@@ -158,7 +162,11 @@ class AnyOf(_Composed):
 
 @parameters
 class AllOf(_Composed):
-    """Stops when all of its rules, of which there is at least one, would; ``a & b``."""
+    """Stops when all of its rules would; ``a & b``.
+
+    Args:
+        rules: At least one rule.
+    """
 
     name: ClassVar[str] = "all-of"
 
