@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from itertools import accumulate
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -86,10 +87,5 @@ class Summarize(Aggregator):
 
 def _shown(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:
     """Return what a summary may take of the last call: its first points, at least one."""
-    kept, left = 0, share
-    for point in points:
-        left -= estimate_tokens(point.text)
-        if left < 0 and kept:
-            break
-        kept += 1
-    return points[:kept]
+    taken = accumulate(estimate_tokens(point.text) for point in points)
+    return points[: max(1, sum(size <= share for size in taken))]

@@ -174,7 +174,7 @@ def _divide(record: Mapping[str, Any], limit: int, max_parts: int) -> tuple[list
         else _textual(value)
         for key, value in record.items()
     }
-    texts = list(_strings(tree))
+    texts = list(texts_in(tree))
     sizes = [estimate_tokens(text) for text in texts]
     fixed = estimate_record_tokens(tree) - sum(sizes) + _PART_TOKENS
     # Where media fill the budget, what was said about them still needs room.
@@ -211,14 +211,6 @@ def _textual(value: Any) -> Any:
         return _as_text(value) if all(isinstance(item, str) for item in named.values()) else named
     items = [_textual(item) for item in inside or ()]
     return _as_text(value) if all(isinstance(item, str) for item in items) else items
-
-
-def _strings(tree: Any) -> Iterator[str]:
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, (dict, list)):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _strings(item)
 
 
 def _replaced(tree: Any, texts: Mapping[str, str]) -> Any:
