@@ -63,12 +63,9 @@ def topic_groups(
     """Divide rows into groups of rows that are alike.
 
     A group is cut in two between two rows that are far apart, a row drawn and the one least like it: the others are
-    ordered by which of them they are nearer to, and cut where the sizes are right. Every size is then within 1 of n /
-    ``groups``, unless more groups are needed for each to hold at most ``most`` rows and ``room`` of the sizes,
-    estimated tokens. One row alone may always be a group.
-
-    Returns:
-        The groups, every row in exactly one, ascending within each.
+    ordered by which of them they are nearer to, and cut where the sizes are right. Every size is then within 1 of
+    n / ``groups``, unless more groups are needed for each to hold at most ``most`` rows and ``room`` of the sizes,
+    estimated tokens. One row alone may always be a group. Rows are ascending within each group.
     """
 
     def divided(members: list[int], parts: int) -> list[tuple[int, ...]]:

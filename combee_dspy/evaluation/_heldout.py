@@ -175,16 +175,10 @@ class HeldoutPin:
         seed: int = 0,
         models: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """Return the receipt of a reading, with the paired difference.
+        """Return the receipt of a reading, with the paired difference; 0 where both programs are one.
 
-        Args:
-            run: The run.
-            at: When, ISO 8601 with offset.
-            programs: Hashes of the programs before and after; where they are one, the difference is 0.
-            before: The first program's score per row, in the rows' order.
-            after: The second's.
-            seed: The run's seed.
-            models: Model name by role.
+        ``before`` and ``after`` are the two programs' scores per row, in the rows' order; the other arguments are what
+        :class:`Receipt` calls so.
 
         Raises:
             ArgumentValueError: There is not one finite score per row and program.

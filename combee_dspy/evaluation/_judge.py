@@ -181,11 +181,7 @@ def _referred(value: object) -> tuple[Any, ...]:
 def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None = None, default: Any = None) -> None:
     """Refuse a judge that is its own proposer, unless it is calibrated against another.
 
-    Args:
-        metric: The metric.
-        proposer: The proposer's LM.
-        calibration: The calibration, or ``None``.
-        default: DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.
+    ``default`` is DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.
 
     Raises:
         ArgumentValueError: The judge's LM is the proposer's and nothing calibrates it, or the reference of the
