@@ -1,9 +1,8 @@
 """From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
 
-from combee_dspy.aggregators._base import Aggregator, CallCapacity, arrived, gathered, together
+from combee_dspy.aggregators._base import Aggregator, arrived, even_runs, gathered, shard_count, together
 from combee_dspy.aggregators._kept import kept
 from combee_dspy.aggregators._parallel_scan import ParallelScan
-from combee_dspy.aggregators._plan import even_runs, shard_count
 from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
@@ -11,7 +10,6 @@ from combee_dspy.aggregators._union import Union
 
 __all__ = [
     "Aggregator",
-    "CallCapacity",
     "ParallelScan",
     "SingleCall",
     "Summarize",

@@ -1,34 +1,25 @@
-"""The aggregator contract: many awaitable reflections in, lessons out."""
+"""The aggregator contract, many awaitable reflections in and lessons out, and how reflections are dealt into calls."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import abstractmethod
+from bisect import bisect_left
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
+from pydantic import Field
+
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
-from combee_dspy.strategies import Strategy, StrategyContext
+from combee_dspy.shuffle import Placement, effective_copies, largest_shard, plan_shards
+from combee_dspy.strategies import Strategy, StrategyContext, parameters
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class CallCapacity:
-    """What an aggregator puts into one LM call at most; ``None`` for what is not bounded, or not known.
-
-    Attributes:
-        call_tokens: Estimated tokens of a call, the prompt included.
-        fan_in: Reflections that a call reads, where shards are dealt by such a limit.
-        merge_fan_in: Lists of lessons that a call merges; ``None`` also where code joins them.
-        copies: Copies of each reflection, p.
-    """
-
-    call_tokens: int | None = None
-    fan_in: int | None = None
-    merge_fan_in: int | None = None
-    copies: int = 1
+CallTokens = Annotated[int, Field(ge=2_000)]
+"""Estimated tokens that one call may take: room for a prompt and for data."""
 
 
 class Aggregator(Strategy):
@@ -40,21 +31,19 @@ class Aggregator(Strategy):
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return what the reflections teach about ``context.component``.
 
-        The result depends on what the reflections are, never on which came first:
-        shards are planned from their number, before any is there. Each shard awaits
-        its own members and is read as soon as they are there. An exception in one
-        of the awaitables ends the call: it is raised, and what is in flight is cancelled.
+        The result depends on what the reflections are, never on which came first: shards are planned from their number,
+        before any is there. Each shard awaits its own members and is read as soon as they are there. An exception in
+        one of the awaitables ends the call: it is raised, and what is in flight is cancelled.
 
         Args:
-            reflections: Position i of the minibatch at i; each may be awaited any number of
-                times (a task or a future). ``None``: that position teaches nothing. An
-                aggregator that needs all of them first begins with :func:`gathered`.
+            reflections: Position i of the minibatch at i; each may be awaited any number of times (a task or a future).
+                ``None``: that position teaches nothing. An aggregator that needs all of them first begins with
+                :func:`gathered`.
             context: The component, its current text, and the way to the LM.
 
         Returns:
-            The lessons. With no reflections: none, and no LM call. LM calls that
-            fail lose their shard's lessons and appear as failed nodes; only when
-            every call fails is there nothing to return.
+            The lessons. With no reflections: none, and no LM call. LM calls that fail lose their shard's lessons and
+            appear as failed nodes; only when every call fails is there nothing to return.
         """
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
@@ -63,10 +52,6 @@ class Aggregator(Strategy):
         ``None``, as by default: this aggregator decides when it has seen them.
         """
         return None
-
-    def capacity(self) -> CallCapacity:
-        """Return what one LM call is given at most; by default its ``max_call_tokens``, where it has any."""
-        return CallCapacity(getattr(self, "max_call_tokens", None))
 
 
 async def gathered(reflections: Iterable[Awaitable[Reflection | None]]) -> list[Reflection]:
@@ -90,3 +75,91 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+@parameters
+class Dealt(Aggregator):
+    """An aggregator over shards that are dealt from their number; each of its children says what the parameters are."""
+
+    copies: Annotated[int, Field(ge=1)] = 2
+    placement: Placement = "distinct"
+    fan_in: Annotated[int, Field(ge=2)] = 16
+    max_call_tokens: CallTokens = 24_000
+    max_lessons: Annotated[int, Field(ge=1)] = 16
+    window: Annotated[int, Field(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.placement == "plain" and self.window is not None and self.copies > self.fan_in * self.window:
+            problem = f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
+            raise ArgumentValueError("copies", self.copies, problem, "Give a larger window or fan_in, or window=None.")
+
+    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
+        """Return the positions in each shard (see :func:`combee_dspy.aggregators.shard_count`)."""
+        if n == 0:
+            return ()
+        k = shard_count(n, self.copies, self.fan_in, self.mergeable(), self.placement, self.window)
+        dealt = plan_shards(n, self.copies, k, context.stream("shuffle"), self.placement, self.window)
+        # A window rounds, which can leave a shard without reflections: nothing to call.
+        return tuple(shard for shard in dealt if shard)
+
+    def mergeable(self) -> int | None:
+        """Return how many lists of lessons one call merges; ``None`` where code joins any number of them."""
+        return None
+
+
+def shard_count(
+    n: int,
+    copies: int,
+    fan_in: int,
+    merge_fan_in: int | None = None,
+    placement: Placement = "distinct",
+    window: int | None = None,
+) -> int:
+    """Return how many shards n ≥ 1 reflections are dealt into.
+
+    k = ⌊√n⌋ (Combee §3.1), which makes n < 4 a single call, as long as two levels suffice: no shard passes the fan-in,
+    and no merge is given more lists than it may take (``None``: code joins any number). Longer batches get more shards
+    rather than longer ones, up to the fewest that respect the fan-in. Where ⌊√n⌋ lists would need a further level of
+    merges that fewer, longer shards spare, there are fewer: the levels are the fewest that both limits allow.
+    """
+
+    def fewest(k: int) -> int:
+        while largest_shard(n, copies, k, placement, window) > fan_in:
+            # More shards may allow more copies, and a window rounds: grow until both agree.
+            k = max(k + 1, -(-n * effective_copies(copies, k, placement, window) // fan_in))
+        return k
+
+    k = fewest(math.isqrt(n))
+    if merge_fan_in is None or k <= merge_fan_in:
+        return k
+    # With fewer shards than this there would be fewer copies, which is not what is to be spared.
+    least, reach = fewest(copies + 1), merge_fan_in
+    while reach < least:
+        reach *= merge_fan_in
+    return fewest(min(k, reach))
+
+
+def even_runs(sizes: Sequence[int], room: int, most: int | None = None) -> list[tuple[int, int]]:
+    """Cut a row into the fewest consecutive runs that fit a call, the longest of them as short as that allows.
+
+    A run takes at most ``room`` of the sizes, estimated tokens, and ``most`` items; an item above the room gets a run
+    of its own. Returns first and last + 1 of each run.
+    """
+    if not sizes:
+        return []
+    fewest = len(_filled(sizes, room, most))
+    least = min(room, max(-(-sum(sizes) // fewest), *sizes))
+    enough = bisect_left(range(least, room), True, key=lambda limit: len(_filled(sizes, limit, most)) <= fewest)
+    return _filled(sizes, least + enough, most)
+
+
+def _filled(sizes: Sequence[int], room: int, most: int | None) -> list[tuple[int, int]]:
+    """Return consecutive runs, each as long as the limits allow."""
+    runs: list[tuple[int, int]] = []
+    first = taken = 0
+    for number, size in enumerate(sizes):
+        if number > first and (taken + size > room or number - first == most):
+            runs.append((first, number))
+            first, taken = number, 0
+        taken += size
+    return [*runs, (first, len(sizes))]

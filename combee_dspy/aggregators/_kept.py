@@ -18,12 +18,11 @@ Matrix = NDArray[np.float64]
 _THRESHOLD = 0.5
 # A line is about the record it is closest to, and about those that are nearly as close.
 _SHARE = 0.8
-# So little of a line may stand in its record, where it is told in other words: as long as it is
-# so many times what it shares with the shard's other records.
+# So little of a line may stand in its record, where it is told in other words: as long as it is so many times what it
+# shares with the shard's other records.
 _LEAST = 0.1
 _TIMES = 3.0
 
-_UNREAD = (0, 0)
 _MOST_CHARS = 20_000
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _NUMBER = re.compile(r"\d")
@@ -47,21 +46,18 @@ _CELLS = 4_000_000
 def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained, ...]:
     """Say of every reflection how well the result covers it and, where it does not, where it was lost.
 
-    What a reflection teaches is read from two places: the text of its
-    feedback, and of each level-1 node that read it the line that stands most
-    fully in its record, if that share is at least 0.8 of what the line shares
-    with any other record of the node, and either reaches 0.5 or is
-    at least 0.1 and three times what the line typically shares with the node's
-    other records. Coverage is the highest similarity of any of these texts to
-    any line of the result (see :class:`Coverage`); from 0.5 on, the reflection counts as covered.
+    What a reflection teaches is read from two places: the text of its feedback, and of each level-1 node that read it
+    the line that stands most fully in its record, if that share is at least 0.8 of what the line shares with any other
+    record of the node, and either reaches 0.5 or is at least 0.1 and three times what the line typically shares with
+    the node's other records. Coverage is the highest similarity of any of these texts to any line of the result (see
+    :class:`Coverage`); from 0.5 on, the reflection counts as covered.
 
-    What the measure cannot see: a lesson that the feedback only implies, and
-    one that a node tells in quite other words. A reflection whose feedback is
-    a mere verdict has ``measurable=False``; its coverage says little.
+    What the measure cannot see: a lesson that the feedback only implies, and one that a node tells in quite other
+    words. A reflection whose feedback is a mere verdict has ``measurable=False``; its coverage says little.
 
-    Works with any aggregator: a node's place in the tree is read from its level and sources. Without
-    nodes, what is not covered was lost at node (1, 0), the one call that read all of it. Returns one
-    record per index, ascending; parts of one record, which share an index, count as one.
+    Works with any aggregator: a node's place in the tree is read from its level and sources. Without nodes, what is not
+    covered was lost at node (1, 0), the one call that read all of it. Returns one record per index, ascending; parts of
+    one record, which share an index, count as one.
     """
     records, feedback = _by_index(reflections)
     result = _lines(lessons)
@@ -80,17 +76,14 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
 
     final = covered(list(feedback), result)
     lost = {index for index, value in final.items() if value < _THRESHOLD}
-    # A reflection is lost at the first node that read it, unless a later one covers it.
-    lost_at = dict.fromkeys(lost, _UNREAD if lessons.nodes else (1, 0))
+    # A reflection is lost at the first node that read it or, where any covers it, at the highest that does: of what is
+    # written here, the last stays.
+    lost_at = dict.fromkeys(lost, (0, 0) if lessons.nodes else (1, 0))
     for node in sorted(lessons.nodes, key=lambda node: (-node.level, -node.node)):
         lost_at.update(dict.fromkeys(lost.intersection(node.sources), (node.level, node.node)))
-    left = set(lost)
-    # From the root down, the first node that covers a reflection is the last on its way.
-    for node in sorted(lessons.nodes, key=lambda node: (-node.level, node.node)):
-        read = [index for index in node.sources if index in left]
-        held = [index for index, value in covered(read, node.lessons).items() if value >= _THRESHOLD]
-        lost_at.update(dict.fromkeys(held, (node.level, node.node)))
-        left.difference_update(held)
+    for node in sorted(lessons.nodes, key=lambda node: (node.level, -node.node)):
+        found = covered([index for index in node.sources if index in lost], node.lessons)
+        lost_at.update({index: (node.level, node.node) for index, value in found.items() if value >= _THRESHOLD})
     return tuple(
         Retained(index, value, index not in lost, lost_at.get(index), _teaches(feedback[index]))
         for index, value in final.items()
@@ -119,8 +112,8 @@ def _taught(nodes: Sequence[NodeOutput], records: Mapping[int, str], place: Mapp
 def _bar(near: Matrix) -> Matrix:
     """Return, per line, the share of it that a record must hold to be what the line is about.
 
-    A line tells a record's lesson in words of its own, so little of it may stand in
-    the record; what tells its origin is that far less stands in the other records.
+    A line tells a record's lesson in words of its own, so little of it may stand in the record; what tells its origin
+    is that far less stands in the other records.
     """
     closest = _SHARE * near.max(axis=1)
     others = [row[row < bar] for row, bar in zip(near, closest, strict=True)]
@@ -162,17 +155,15 @@ def _teaches(feedback: str) -> bool:
 class Coverage:
     """Says how much of each text stands in each other one, from 0 to 1: offline and deterministic.
 
-    Texts are compared as sets of character 5-grams of their lower-case words, so
-    that forms of one word agree and no language is assumed. A gram weighs
-    log(1 + (N + 20) / f), f being how many of the N different texts hold it: what
-    all of them say ("the question asks for") counts little, and what one of them
-    says counts much. With a and b the weights of text and line and c what they
-    share, the value is the larger of c / a, the share of the text that the line
-    holds (so a merged line still covers each of its parts), and c / √(ab), which
-    a short line cut out of a long text can reach.
+    Texts are compared as sets of character 5-grams of their lower-case words, so that forms of one word agree and no
+    language is assumed. A gram weighs log(1 + (N + 20) / f), f being how many of the N different texts hold it: what
+    all of them say ("the question asks for") counts little, and what one of them says counts much. With a and b the
+    weights of text and line and c what they share, the value is the larger of c / a, the share of the text that the
+    line holds (so a merged line still covers each of its parts), and c / √(ab), which a short line cut out of a long
+    text can reach.
 
-    It sees words, not meaning: a lesson told in other words counts as lost. All texts that will
-    be compared are given first, and asked for by their places.
+    It sees words, not meaning: a lesson told in other words counts as lost. All texts that will be compared are given
+    first, and asked for by their places.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import dspy
 
+_EXAMPLES = "Per example: what the assistant was given, what it answered, and feedback. Long records come in parts."
+
 
 class LearnFromExamples(dspy.Signature):
     """An assistant followed the current instruction on some examples. Find out what it should do differently.
@@ -28,9 +30,7 @@ class LearnFromExamples(dspy.Signature):
     """
 
     current_instruction: str = dspy.InputField(desc="What the assistant was told.")
-    examples_with_feedback: list[dict[str, Any]] = dspy.InputField(
-        desc="Per example: what the assistant was given, what it answered, and feedback. Long records come in parts."
-    )
+    examples_with_feedback: list[dict[str, Any]] = dspy.InputField(desc=_EXAMPLES)
     most_lessons: int = dspy.InputField(desc="Return no more lessons than this.")
     lessons: list[str] = dspy.OutputField(desc="Specific, reusable, self-contained lessons.")
 
@@ -101,9 +101,7 @@ class AddLessons(dspy.Signature):
     """
 
     current_instruction: str = dspy.InputField(desc="What the assistant was told, lines added earlier included.")
-    examples_with_feedback: list[dict[str, Any]] = dspy.InputField(
-        desc="Per example: what the assistant was given, what it answered, and feedback. Long records come in parts."
-    )
+    examples_with_feedback: list[dict[str, Any]] = dspy.InputField(desc=_EXAMPLES)
     most_lessons: int = dspy.InputField(desc="Return no more lines than this.")
     lessons: list[str] = dspy.OutputField(desc="Lines to add to the instruction as they stand.")
 
@@ -144,9 +142,7 @@ class SummarizeExamples(dspy.Signature):
     """
 
     current_instruction: str = dspy.InputField(desc="What the assistant was told.")
-    examples_with_feedback: list[dict[str, Any]] = dspy.InputField(
-        desc="Per example: what the assistant was given, what it answered, and feedback. Long records come in parts."
-    )
+    examples_with_feedback: list[dict[str, Any]] = dspy.InputField(desc=_EXAMPLES)
     most_points: int = dspy.InputField(desc="Return no more points than this.")
     most_words: int = dspy.InputField(desc="All points together may have no more words than this.")
     key_points: list[str] = dspy.OutputField(desc="Specific, self-contained points.")

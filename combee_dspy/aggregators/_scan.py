@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
-from combee_dspy.aggregators._base import arrived, together
-from combee_dspy.aggregators._joining import joined, traced
-from combee_dspy.aggregators._parse import parse_lessons
-from combee_dspy.aggregators._plan import even_runs
+from combee_dspy.aggregators._base import arrived, even_runs, together
+from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, estimate_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
@@ -37,17 +35,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What every call that reads reflections is asked.
+    """What every call that reads reflections is asked, by a signature whose one output field holds a list of texts.
 
-    ``limit`` is the input field that says how many texts may come back (``most``), ``answer`` the output
-    field that holds them, ``extra`` what further input fields hold.
+    ``limits`` are the values of its further input fields; the first of them says how many texts may come back.
     """
 
     signature: type[dspy.Signature]
-    limit: str
-    answer: str
-    most: int
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, int]
 
 
 def data_room(max_call_tokens: int, text: str = "") -> int:
@@ -56,16 +50,11 @@ def data_room(max_call_tokens: int, text: str = "") -> int:
     return max(max_call_tokens - _PROMPT_TOKENS - estimate_tokens(text), max_call_tokens // 2)
 
 
-def sources_of(nodes: Iterable[Node]) -> tuple[int, ...]:
-    """Return the indices of the reflections below some nodes, ascending, each once."""
-    return tuple(sorted({source for node in nodes for source in node.output.sources}))
-
-
 class Scan:
     """The calls of one aggregation, and the nodes that they made: by level, level 1 first.
 
-    ``room`` is what the data of one call may take in estimated tokens, ``share`` what one reflection
-    may take of them. The context hears warnings in an order that no arrival decides.
+    ``room`` is what the data of one call may take in estimated tokens, ``share`` what one reflection may take of them.
+    The context hears warnings in an order that no arrival decides.
     """
 
     def __init__(self, context: StrategyContext, max_call_tokens: int) -> None:
@@ -90,9 +79,9 @@ class Scan:
         texts = tuple(lesson.text for lesson in found)
         return Node(NodeOutput(len(self.levels) + 1, number, sources, texts, failed), found)
 
-    def join(self, lessons: Iterable[Lesson]) -> None:
-        """Add a level of one node over all nodes of the highest, made by code."""
-        self.levels.append([self.node(0, lessons, sources_of(self.top))])
+    def join(self, similarity: float | None = None) -> None:
+        """Add a level of one node over all nodes of the highest, whose lessons are joined by code."""
+        self.levels.append([self.node(0, joined((node.lessons for node in self.top), similarity), _below(self.top))])
 
     def warn(self, number: int, text: str) -> None:
         """Say that something of a node of the next level was cut or given up; the scan goes on."""
@@ -119,27 +108,26 @@ class Scan:
     ) -> None:
         """Read every shard as soon as its own reflections are there, and add what was learned as level 1.
 
-        A shard too long for one call is read by the fewest that it fits. Nodes are
-        numbered in the order of the shards and of the calls of each.
+        A shard too long for one call is read by the fewest that it fits. Nodes are numbered in the order of the shards
+        and of the calls of each.
         """
-        parts: dict[int, list[Reflection]] = {}
-        notes: dict[int, list[str]] = {}
+        fitted: dict[int, tuple[list[Reflection], list[str]]] = {}
 
         async def shard(number: int, positions: Sequence[int]) -> list[tuple[list[Reflection], Any]]:
             found = await arrived(reflections[position] for position in positions)
             for position, reflection in zip(positions, found, strict=True):
-                if position not in parts:
+                if position not in fitted:
+                    notes: list[str] = []
                     given = [] if reflection is None else [reflection]
-                    said = notes.setdefault(position, [])
-                    parts[position] = fit_reflections(given, self.share, said.append)
-            items = [part for position in positions for part in parts[position]]
+                    fitted[position] = fit_reflections(given, self.share, notes.append), notes
+            items = [part for position in positions for part in fitted[position][0]]
             if all(item.perfect for item in items):
                 return []  # no mistake among them: a call would be paid for nothing
             calls = [items[first:last] for first, last in even_runs(self.tokens(items), self.room)]
             return await together(self._asked(question, call, number, part) for part, call in enumerate(calls))
 
         read = await together(shard(number, positions) for number, positions in enumerate(shards))
-        self._tell([note for position in sorted(notes) for note in notes[position]])
+        self._tell([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
         self._heard(question, [one for calls in read for one in calls])
 
     async def read_groups(self, groups: Iterable[Sequence[Reflection]], question: Question) -> None:
@@ -150,19 +138,15 @@ class Scan:
     async def _asked(
         self, question: Question, items: list[Reflection], *place: int
     ) -> tuple[list[Reflection], dspy.Prediction | FailedCall]:
-        inputs = {
-            "current_instruction": self.context.text,
-            "examples_with_feedback": render_records(items),
-            question.limit: question.most,
-            **question.extra,
-        }
-        return items, await self.context.ask(question.signature, inputs, "read", *place)
+        data = {"current_instruction": self.context.text, "examples_with_feedback": render_records(items)}
+        return items, await self.context.ask(question.signature, {**data, **question.limits}, "read", *place)
 
     def _heard(self, question: Question, read: Sequence[tuple[Sequence[Reflection], Any]]) -> None:
+        (name,), most = question.signature.output_fields, next(iter(question.limits.values()))
         level: list[Node] = []
         for number, (items, answer) in enumerate(read):
             sources = tuple(sorted({item.index for item in items}))
-            texts, failed = self.texts(number, answer, question.answer, question.most)
+            texts, failed = self.texts(number, answer, most, name)
             level.append(self.node(number, (Lesson(text, sources) for text in texts), sources, failed))
         if level:
             self.levels.append(level)
@@ -172,21 +156,21 @@ class Scan:
     ) -> Node:
         """Make a node of the next level from lists of the nodes below, which a call was to reduce to one.
 
-        Where the call failed, returned nothing (``empty`` says so) or had nothing to reduce
-        (no answer), the lists are joined by code.
+        Where the call failed, returned nothing (``empty`` says so) or had nothing to reduce (no answer), the lists are
+        joined by code.
         """
-        sources = sources_of(below)
+        sources = _below(below)
         lessons, failed = joined(lists), None
         if answer is not None:
-            texts, failed = self.texts(number, answer, "lessons", sum(map(len, lists)))
+            texts, failed = self.texts(number, answer, sum(map(len, lists)))
             if texts:
                 lessons = traced(texts, lists, sources)
             else:
                 failed = failed or f"EmptyAnswer: {empty}"
         return self.node(number, lessons, sources, failed)
 
-    def texts(self, number: int, answer: Any, name: str, most: int) -> tuple[list[str], str | None]:
-        """Return the texts in the field of a prediction, or why there are none; what is cut beyond ``most`` is said."""
+    def texts(self, number: int, answer: Any, most: int, name: str = "lessons") -> tuple[list[str], str | None]:
+        """Return the texts in a field of a prediction, or why there are none; what is cut beyond ``most`` is said."""
         if isinstance(answer, FailedCall):
             return [], answer.error
         value = getattr(answer, name, None)
@@ -196,3 +180,8 @@ class Scan:
         for note in notes:
             self.warn(number, note)
         return texts, None
+
+
+def _below(nodes: Iterable[Node]) -> tuple[int, ...]:
+    """Return the indices of the reflections below some nodes, ascending, each once."""
+    return tuple(sorted({source for node in nodes for source in node.output.sources}))

@@ -19,13 +19,12 @@ from combee_dspy.strategies import StrategyContext, parameters
 class SingleCall(Aggregator):
     """Shows all reflections to one call, which writes a whole new instruction, as GEPA's proposer does.
 
-    The baseline that a scan is measured against: one prompt that grows with the
-    minibatch, and an answer as long as the instruction.
+    The baseline that a scan is measured against: one prompt that grows with the minibatch, and an answer as long as the
+    instruction.
 
     Args:
-        max_call_tokens: Estimated tokens the call may take, the prompt included.
-            Each reflection is then trimmed to an equal share, 64 tokens at least,
-            with a warning each. ``None``: no limit, as in GEPA.
+        max_call_tokens: Estimated tokens the call may take, the prompt included. Each reflection is then trimmed to an
+            equal share, 64 tokens at least, with a warning each. ``None``: no limit, as in GEPA.
     """
 
     name: ClassVar[str] = "single-call"
@@ -48,11 +47,9 @@ class SingleCall(Aggregator):
         answer = await context.ask(signature, given, "read", 0, 0)
         written = getattr(answer, "new_instruction", None)
         rewrite = (written.strip() or None) if isinstance(written, str) else None
-        failed = None if rewrite else "EmptyAnswer: the answer holds no instruction"
-        if isinstance(answer, FailedCall):
-            failed = answer.error
+        empty = answer.error if isinstance(answer, FailedCall) else "EmptyAnswer: the answer holds no instruction"
         sources = tuple(sorted({item.index for item in items}))
-        node = NodeOutput(1, 0, sources, () if rewrite is None else (rewrite,), failed)
+        node = NodeOutput(1, 0, sources, (rewrite,) if rewrite else (), None if rewrite else empty)
         return Lessons(context.component, rewrite=rewrite, nodes=(node,))
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:

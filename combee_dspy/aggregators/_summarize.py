@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from itertools import accumulate
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Aggregator
-from combee_dspy.aggregators._joining import joined
-from combee_dspy.aggregators._plan import CallTokens, shard_count
+from combee_dspy.aggregators._base import Aggregator, CallTokens, shard_count
 from combee_dspy.aggregators._prompts import LearnFromExamples, LearnFromSummaries, SummarizeExamples
 from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan, data_room
 from combee_dspy.records import Lesson, Lessons, Reflection
@@ -26,13 +25,12 @@ _LEAST_SUMMARY_TOKENS = 5 * LESSON_TOKENS
 class Summarize(Aggregator):
     """Compresses each shard by one call, all at once, then lets one call write the lessons from all summaries.
 
-    A shard holds few enough reflections that its reader sees each of them; one
-    too long for a call is read by several. Summaries share the room of the last
-    call equally: each is told how many words it may have, and points beyond its
-    share are left out of the last call, from the end, with a warning. Where there would be so many
-    shards that a share is less than five points, shards grow instead. A single
-    shard needs no summary: one call reads it and writes the lessons. A summary that fails is missing
-    from the last call; if that fails or returns nothing, the points themselves are the lessons.
+    A shard holds few enough reflections that its reader sees each of them; one too long for a call is read by several.
+    Summaries share the room of the last call equally: each is told how many words it may have, and points beyond its
+    share are left out of the last call, from the end, with a warning. Where there would be so many shards that a share
+    is less than five points, shards grow instead. A single shard needs no summary: one call reads it and writes the
+    lessons. A summary that fails is missing from the last call; if that fails or returns nothing, the points themselves
+    are the lessons.
 
     Args:
         shard_items: The most reflections one summary is made of; 10 as in :class:`combee_dspy.aggregators.TopK`.
@@ -51,13 +49,12 @@ class Summarize(Aggregator):
         scan = Scan(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         if len(shards) < 2:
-            question = Question(LearnFromExamples, "most_lessons", "lessons", self.max_points)
-            await scan.read(reflections, shards, question)
+            await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": self.max_points}))
             if len(scan.top) > 1:
-                scan.join(joined(node.lessons for node in scan.top))
+                scan.join()
             return scan.result()
-        words = {"most_words": max(int(self._share(scan, len(shards)) * _WORDS_PER_TOKEN), 1)}
-        question = Question(SummarizeExamples, "most_points", "key_points", self.max_points, words)
+        words = max(int(self._share(scan, len(shards)) * _WORDS_PER_TOKEN), 1)
+        question = Question(SummarizeExamples, {"most_points": self.max_points, "most_words": words})
         await scan.read(reflections, shards, question)
         if scan.levels:
             await self._learn(scan)
@@ -90,10 +87,5 @@ class Summarize(Aggregator):
 
 def _shown(points: Sequence[Lesson], share: int) -> Sequence[Lesson]:
     """Return what a summary may take of the last call: its first points, at least one."""
-    kept, left = 0, share
-    for point in points:
-        left -= estimate_tokens(point.text)
-        if left < 0 and kept:
-            break
-        kept += 1
-    return points[:kept]
+    taken = accumulate(estimate_tokens(point.text) for point in points)
+    return points[: max(1, sum(size <= share for size in taken))]

@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Aggregator, gathered
-from combee_dspy.aggregators._plan import CallTokens
+from combee_dspy.aggregators._base import Aggregator, CallTokens, gathered
 from combee_dspy.aggregators._prompts import LearnFromExamples
 from combee_dspy.aggregators._scan import Question, Scan
 from combee_dspy.aggregators._vectors import Vectors, reflection_vectors, similarities
@@ -37,20 +36,18 @@ _SUCCESS = 0.5
 class TopK(Aggregator):
     """Shows one call the k most central or most diverse reflections, and leaves the others unread.
 
-    Reflections are compared by hashed character n-grams of what their records
-    hold, feedback before outputs and inputs, however long the inputs are. Those
-    whose feedback says more are preferred: an error that names the right answer
-    or rule before a bare "correct". A score counts only where the record shows it.
+    Reflections are compared by hashed character n-grams of what their records hold, feedback before outputs and inputs,
+    however long the inputs are. Those whose feedback says more are preferred: an error that names the right answer or
+    rule before a bare "correct". A score counts only where the record shows it.
 
     One call, whatever the number of reflections; what the k do not show cannot be learned.
 
     Args:
-        k: How many reflections the call sees. 10 is the smallest of the prompt
-            sizes (10, 20 and 30 documents) of Liu et al. 2023 (arXiv 2307.03172),
-            who find that what stands in the middle is used the less the more there is.
+        k: How many reflections the call sees. 10 is the smallest of the prompt sizes (10, 20 and 30 documents) of Liu
+            et al. 2023 (arXiv 2307.03172), who find that what stands in the middle is used the less the more there is.
         mode: ``"central"``: those that represent all others best; ``"diverse"``: those farthest from each other.
-        max_call_tokens: Estimated tokens the call may take, the prompt included. A
-            reflection that takes more than an equal share is trimmed, with a warning.
+        max_call_tokens: Estimated tokens the call may take, the prompt included. A reflection that takes more than an
+            equal share is trimmed, with a warning.
         max_lessons: The most lessons the call may return.
     """
 
@@ -75,17 +72,16 @@ class TopK(Aggregator):
             given = [given[position] for position in sorted(taken)]
         if given:
             items = scan.fitted(given, scan.room // len(given), max_parts=1)
-            await scan.read_groups([items], Question(LearnFromExamples, "most_lessons", "lessons", self.max_lessons))
+            await scan.read_groups([items], Question(LearnFromExamples, {"most_lessons": self.max_lessons}))
         return scan.result()
 
 
 def informativeness(reflections: Sequence[Reflection]) -> list[float]:
     """Return how much each reflection's feedback says, in (0, 1].
 
-    The words of a feedback count by their rarity among the feedbacks at hand,
-    min(1, ln((1 + n) / n_w)), each once: a sentence that every record carries
-    says nothing, an expected answer or a stated rule much. The bound keeps a mistake that a third of
-    the records make from counting less than a rare one. With W the sum and M the mean of all sums, the
+    The words of a feedback count by their rarity among the feedbacks at hand, min(1, ln((1 + n) / n_w)), each once: a
+    sentence that every record carries says nothing, an expected answer or a stated rule much. The bound keeps a mistake
+    that a third of the records make from counting less than a rare one. With W the sum and M the mean of all sums, the
     weight is W / (W + M). A record that shows the best score counts half beside those that failed.
     """
     words = [set(_WORD.findall(feedback_text(one).casefold())) for one in reflections]
@@ -115,16 +111,13 @@ def _score(record: Mapping[str, Any]) -> float | None:
 def choose(vectors: Vectors, weights: Sequence[float], k: int, mode: Mode) -> list[int]:
     """Choose min(k, n) of n ≥ 1 rows, in the order in which they are taken. Of equals, the first.
 
-    ``"central"``: the rows that together represent all others best. Each step
-    takes the row that raises Σᵢ wᵢ · maxⱼ sim(i, j) most, times its own weight:
-    greedy facility location, within 1 − 1/e of the optimum for equal weights
-    (Nemhauser, Wolsey and Fisher 1978). The k rows nearest to the mean would
-    all be of the largest group.
+    ``"central"``: the rows that together represent all others best. Each step takes the row that raises Σᵢ wᵢ · maxⱼ
+    sim(i, j) most, times its own weight: greedy facility location, within 1 − 1/e of the optimum for equal weights
+    (Nemhauser, Wolsey and Fisher 1978). The k rows nearest to the mean would all be of the largest group.
 
-    ``"diverse"``: greedy farthest-point traversal (Gonzalez 1985), weighted:
-    each step takes the row with the highest wⱼ · (1 − the similarity to the
-    nearest row taken). The first is the most central one. The weight keeps an
-    odd record without anything to learn from being taken for its oddity.
+    ``"diverse"``: greedy farthest-point traversal (Gonzalez 1985), weighted: each step takes the row with the highest
+    wⱼ · (1 − the similarity to the nearest row taken). The first is the most central one. The weight keeps an odd
+    record without anything to learn from being taken for its oddity.
     """
     weight = np.asarray(weights, np.float64)
     references = np.arange(0, len(vectors), -(-len(vectors) // _REFERENCES))

@@ -31,8 +31,8 @@ _DECIMALS = 5
 def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
     """Return one vector for each of n ≥ 1 reflections, so that the similarity of two is that of their fields, weighted.
 
-    Feedback counts one half, outputs one quarter, and everything else, the
-    inputs, one quarter, however long each of them is.
+    Feedback counts one half, outputs one quarter, and everything else, the inputs, one quarter, however long each of
+    them is.
     """
     parts = [
         text_vectors([_text(one, kind) for one in reflections]) * np.float32(weight**0.5)
@@ -44,8 +44,8 @@ def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
 def text_vectors(texts: Sequence[str]) -> Vectors:
     """Return one vector for each of n ≥ 1 texts: hashed character 4-grams, by count and rarity among the texts.
 
-    Weights are √(count) · ln((1 + n) / (texts that hold it)), the usual tf-idf
-    with a damped count: what all texts share tells none of them apart.
+    Weights are √(count) · ln((1 + n) / (texts that hold it)), the usual tf-idf with a damped count: what all texts
+    share tells none of them apart.
     """
     counts = ngram_counts([_cleaned(text) for text in texts], _SIZES, _BUCKETS).toarray()
     held = np.maximum((counts > 0).sum(axis=0), 1)
@@ -62,14 +62,10 @@ def topic_groups(
 ) -> list[tuple[int, ...]]:
     """Divide rows into groups of rows that are alike.
 
-    A group is cut in two between two rows that are far apart, a row drawn and
-    the one least like it: the others are ordered by which of them they are
-    nearer to, and cut where the sizes are right. Every size is then within 1
-    of n / ``groups``, unless more groups are needed for each to hold at most ``most`` rows and
-    ``room`` of the sizes, estimated tokens. One row alone may always be a group.
-
-    Returns:
-        The groups, every row in exactly one, ascending within each.
+    A group is cut in two between two rows that are far apart, a row drawn and the one least like it: the others are
+    ordered by which of them they are nearer to, and cut where the sizes are right. Every size is then within 1 of
+    n / ``groups``, unless more groups are needed for each to hold at most ``most`` rows and ``room`` of the sizes,
+    estimated tokens. One row alone may always be a group. Rows are ascending within each group.
     """
 
     def divided(members: list[int], parts: int) -> list[tuple[int, ...]]:

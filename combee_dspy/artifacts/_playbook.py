@@ -146,7 +146,7 @@ class Playbook(Artifact):
             self._book(context.text),
             context,
             max_tokens=self.max_tokens,
-            call_tokens=aggregator.capacity().call_tokens,
+            call_tokens=getattr(aggregator, "max_call_tokens", None),
         )
         counts = counts_of(await gathered(reflections))
         counted = [{"op": _COUNT, **counts}] if any(counts.values()) else []

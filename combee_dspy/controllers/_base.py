@@ -1,15 +1,18 @@
-"""The batch controller's contract: what is known in, a batch size out."""
+"""The batch controller's contract, what is known in and a size out, and the bounds on a size. Pure."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from combee_dspy.records import BatchDecision, Measurement
+from combee_dspy.records import BatchDecision, Clamp, Measurement
 from combee_dspy.strategies import Strategy
 
-__all__ = ["BatchController", "BatchView"]
+_STANDARD_ERROR = 0.05
+_FEW = 3  # dspy.GEPA's minibatch: less than that compares single examples.
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,8 @@ class BatchView:
         trainset_size: N, examples in the trainset.
         seen: Examples drawn so far; the first epoch ends at ``trainset_size``.
         measurements: Delay of every finished update, in order.
-        planned: Sizes planned so far, in order. An update that was skipped, for want of a
-            mistake to learn from, or is still on its way, was planned and is not measured.
+        planned: Sizes planned so far, in order. An update that was skipped, for want of a mistake to learn from, or is
+            still on its way, was planned and is not measured.
         workers: Rollouts that may run at once.
         capacity: Largest number of LM requests the service was seen to serve at once, if measured.
         remaining_rollouts: What the budget leaves, if it is in rollouts.
@@ -30,11 +33,6 @@ class BatchView:
         children: Children checked on each minibatch; 0 where they are not. Each of them may be validated.
         screen: Examples of its minibatch that a child runs on at most; ``None`` for all.
         score_variance: Variance of the parents' scores so far, if any.
-        record_tokens: Mean estimated tokens of a reflection, if measured.
-        call_tokens: Tokens of reflections that one LM call may hold, if known.
-        fan_in: The most reflections that one LM call is given, where shards are dealt by such a limit.
-        merge_fan_in: The most lists that one LM call merges then; ``None`` where code joins them.
-        copies: Copies of each reflection that are dealt then.
     """
 
     update: int
@@ -49,11 +47,6 @@ class BatchView:
     children: int = 1
     screen: int | None = None
     score_variance: float | None = None
-    record_tokens: float | None = None
-    call_tokens: int | None = None
-    fan_in: int | None = None
-    merge_fan_in: int | None = None
-    copies: int = 2
 
 
 class BatchController(Strategy):
@@ -65,6 +58,83 @@ class BatchController(Strategy):
     def plan(self, view: BatchView) -> BatchDecision:
         """Return the size of the next minibatch: at least 1, at most ``view.trainset_size``.
 
-        Must be a pure function of the parameters and ``view``, so that a resumed
-        or replayed run decides the same.
+        Must be a pure function of the parameters and ``view``, so that a resumed or replayed run decides the same.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The largest size, in examples, that one consideration allows, below 1 as 1; what was not measured has none."""
+
+    name: str
+    limit: int
+    reason: str
+
+
+def clamped(size: int, bounds: Iterable[Bound | None]) -> tuple[int, tuple[Clamp, ...]]:
+    """Bring a size under every bound, in order; return it with one clamp per bound that changed it."""
+    clamps: list[Clamp] = []
+    for bound in bounds:
+        if bound is not None and size > max(1, bound.limit):
+            clamps.append(Clamp(bound.name, size, max(1, bound.limit), bound.reason))
+            size = max(1, bound.limit)
+    return size, tuple(clamps)
+
+
+def trainset_bound(view: BatchView) -> Bound:
+    """Bound by N: a batch holds each example at most once."""
+    return Bound("trainset", view.trainset_size, f"the trainset holds {view.trainset_size} examples")
+
+
+def updates_bound(view: BatchView, least: int) -> Bound:
+    """Bound by N / ``least``, so that an epoch keeps several updates."""
+    limit = view.trainset_size // least
+    return Bound("epoch-updates", limit, f"{least} updates an epoch of {view.trainset_size} examples")
+
+
+def capacity_bound(view: BatchView, waves: int) -> Bound:
+    """Bound by what runs at once: beyond a few full waves an update only gets longer.
+
+    What runs at once is the service's measured capacity where that is below the workers.
+    """
+    at_once, source = max(1, view.workers), f"{max(1, view.workers)} workers"
+    if view.capacity is not None and view.capacity < at_once:
+        at_once = max(1, view.capacity)
+        source = f"the service serves {at_once} requests at once"
+    return Bound("capacity", at_once * waves, f"{source}, {waves} full waves of rollouts at most")
+
+
+def variance_bound(view: BatchView, least: int) -> Bound | None:
+    """Bound by what tells the mean score to a standard error of 0.05: variance / 0.05², never below ``least``."""
+    found = view.score_variance
+    if found is None or not math.isfinite(found) or found <= 0:
+        return None
+    needed = math.ceil(round(found / _STANDARD_ERROR**2, 9))
+    reason = f"{needed} scores of variance {found:.3g} give their mean to a standard error of {_STANDARD_ERROR}"
+    return Bound("variance", max(least, needed), reason)
+
+
+def budget_bound(view: BatchView) -> Bound | None:
+    """Bound by what the budget leaves.
+
+    An update of n examples with c children costs n rollouts of parents, c·min(n, s) of the children's checks with a
+    screen of s examples, and a validation of each child that passes: n ≤ (remaining − v·validation) / (1 + c), or where
+    that is above s, n ≤ remaining − v·validation − c·s. v is the validations that it may come to, or as many as what
+    remains can pay for beside three examples: more would shrink the last batches to single examples. At least 1, since
+    the budget stops a run and not the controller.
+    """
+    if view.remaining_rollouts is None:
+        return None
+    each, most = 1 + view.children, max(1, view.children)
+    few = each * min(_FEW, view.trainset_size)
+    affordable = (view.remaining_rollouts - few) // view.validation_size if view.validation_size > 0 else most
+    validations = max(1, min(most, affordable))
+    left = view.remaining_rollouts - validations * view.validation_size
+    limit = left // each
+    if view.screen is not None and limit >= view.screen:
+        limit = left - view.children * view.screen
+    reason = (
+        f"{view.remaining_rollouts} rollouts are left: {validations} × {view.validation_size} for validation, "
+        f"the rest for a parent and {view.children} children"
+    )
+    return Bound("budget", limit, reason)

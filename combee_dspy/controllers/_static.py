@@ -6,13 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.controllers import _clamps
-from combee_dspy.controllers._base import BatchController, BatchView
+from combee_dspy.controllers._base import BatchController, BatchView, budget_bound, clamped, trainset_bound
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision
 from combee_dspy.strategies import parameters
-
-__all__ = ["Static"]
 
 
 @parameters
@@ -21,8 +18,8 @@ class Static(BatchController):
 
     Args:
         size: Examples a minibatch.
-        reason: Why this size, as a short phrase. Required, and shown wherever the
-            size is, so that a reader of the log need not guess.
+        reason: Why this size, as a short phrase. Required, and shown wherever the size is, so that a reader of the log
+            need not guess.
     """
 
     name: ClassVar[str] = "static"
@@ -36,5 +33,5 @@ class Static(BatchController):
 
     def plan(self, view: BatchView) -> BatchDecision:
         """Return ``size``, or what the trainset and the budget leave of it."""
-        size, clamps = _clamps.apply(self.size, (_clamps.trainset(view), _clamps.budget(view)))
+        size, clamps = clamped(self.size, (trainset_bound(view), budget_bound(view)))
         return BatchDecision(size, f"static: {self.reason.strip()}", clamps=clamps)

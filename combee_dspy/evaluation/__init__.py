@@ -4,15 +4,15 @@ from combee_dspy.evaluation._calibration import Calibration, CalibrationResult, 
 from combee_dspy.evaluation._compare import (
     PairedDifference,
     clearly_worse,
+    detectable_difference,
+    discordance_bound,
     paired_difference,
     select_newest_not_clearly_worse,
     sign_test,
 )
 from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, check_unread, pin
-from combee_dspy.evaluation._judge import Judge
-from combee_dspy.evaluation._power import detectable_difference, discordance_bound
+from combee_dspy.evaluation._judge import Judge, check_roles, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
-from combee_dspy.evaluation._roles import check_roles, check_roles_heard, evaluator_lms, same_model
 
 __all__ = [
     "Calibration",

@@ -14,8 +14,6 @@ from combee_dspy.exceptions import ArgumentValueError, CalibrationFailedError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
 
-__all__ = ["Calibration", "CalibrationResult", "Calibrator", "calibrate"]
-
 LEAST_PAIRS = 4
 """Below four pairs the standard error of a rank correlation is not defined."""
 
@@ -79,14 +77,14 @@ class CalibrationResult:
 class Calibrator:
     """Pairs of scores that a run collects, and what follows from them.
 
-    Used on a run's event loop, in the order of its updates: what it decides then
-    follows from the journal alone, so a run that goes on feeds it anew.
+    Used on a run's event loop, in the order of its updates: what it decides then follows from the journal alone, so a
+    run that goes on feeds it anew.
 
     Args:
         calibration: What is asked for.
         seed: The run's seed.
-        planned: Training rollouts that the run may buy, where known: a short run judges a larger share
-            by both, so that the minimum is there by half of it.
+        planned: Training rollouts that the run may buy, where known: a short run judges a larger share by both, so that
+            the minimum is there by half of it.
     """
 
     def __init__(self, calibration: Calibration, *, seed: int = 0, planned: int | None = None) -> None:
@@ -101,8 +99,7 @@ class Calibrator:
     def chosen(self, *place: str | int) -> bool:
         """Return whether a rollout is in the sample: a matter of the seed and of its place, never of arrival.
 
-        Args:
-            *place: What tells the rollout apart, for example candidate, example and replicate.
+        ``place`` is what tells the rollout apart, for example candidate, example and replicate.
         """
         return derive(self._seed, "calibration", *place).random() < self.share
 
@@ -132,27 +129,21 @@ class Calibrator:
     def decide(self, *, final: bool = False) -> CalibrationResult | None:
         """Decide where a decision is due: at the minimum of pairs, each time their number has doubled, and at the end.
 
-        While the reference gives all rollouts one score there is nothing to
-        rank, and the decision waits for the end.
-
-        Args:
-            final: Whether no more rollouts will come: then what there is must do.
-
-        Returns:
-            What was found, or ``None`` where nothing was due.
+        While the reference gives all rollouts one score there is nothing to rank, and the decision waits for the end.
+        ``final``: no more rollouts will come, so what there is must do. Returns ``None`` where nothing was due.
 
         Raises:
             CalibrationFailedError: Judge and reference do not agree, or the run ends with too few pairs.
         """
-        n = len(self.pairs)
+        n, settings = len(self.pairs), self.calibration
         if final and n < LEAST_PAIRS:
             reason = f"the run has ended with {n} rollouts judged by both, at least {LEAST_PAIRS} are needed"
             raise CalibrationFailedError("judge", reason)
-        due = final or n >= max(self.calibration.minimum, 2 * self._decided)
-        if n == self._decided or not due or (not final and len({reference for _, reference in self.pairs}) == 1):
+        told_apart = len({reference for _, reference in self.pairs}) != 1
+        due = final or (told_apart and n >= max(settings.minimum, 2 * self._decided))
+        if n == self._decided or not due:
             return None
         self._decided = n
-        settings = self.calibration
         return calibrate(self.pairs, threshold=settings.threshold, confidence=settings.confidence).require()
 
 
@@ -161,12 +152,10 @@ def calibrate(
 ) -> CalibrationResult:
     """Return Spearman's rank correlation of two ways of judging, with its interval.
 
-    Ranks are what a search acts on, so scales may differ. The interval is
-    Fisher's z with the variance (1 + r²/2)/(n − 3) (Bonett and Wright,
-    Psychometrika 65, 2000). A perfect rank order has no finite z: the interval
-    is then that of an order with one pair of neighbours exchanged. The figure
-    that is compared with the threshold is the correlation itself. Where one of
-    the two gives all rollouts one score nothing is ranked: that fails.
+    Ranks are what a search acts on, so scales may differ. The interval is Fisher's z with the variance (1 + r²/2)/(n −
+    3) (Bonett and Wright, Psychometrika 65, 2000). A perfect rank order has no finite z: the interval is then that of
+    an order with one pair of neighbours exchanged. The figure that is compared with the threshold is the correlation
+    itself. Where one of the two gives all rollouts one score nothing is ranked: that fails.
 
     Args:
         pairs: ``(judge's score, reference's score)``, at least four, in any order.

@@ -9,14 +9,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from combee_dspy.evaluation._compare import PairedDifference, paired_difference
-from combee_dspy.evaluation._power import detectable_difference, discordance_bound
+from combee_dspy.evaluation._compare import (
+    PairedDifference,
+    detectable_difference,
+    discordance_bound,
+    paired_difference,
+)
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
 from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, HeldoutReadError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
-
-__all__ = ["Heldout", "HeldoutPin", "check_unmoved", "check_unread", "pin"]
 
 _NEW_STUDY = "For another study, with programs that have learned nothing from this one, give another log_dir."
 
@@ -27,13 +29,13 @@ class Heldout:
 
     Attributes:
         rows: Examples for the final figure: disjoint from the training and validation sets, read once.
-        target: Smallest improvement that is to be claimed, in score units; a run whose rows cannot tell it
-            from none is refused before its first rollout. ``None``: whatever can be told.
+        target: Smallest improvement that is to be claimed, in score units; a run whose rows cannot tell it from none is
+            refused before its first rollout. ``None``: whatever can be told.
         power: How often an improvement of that size is to be found.
         confidence: Level of the interval that finds it.
-        discordance: Share of rows whose score differs between two programs, where a pilot on other rows
-            has shown it; for graded scores the mean squared change. ``None``: what earlier receipts of
-            these rows have measured, or the worst case.
+        discordance: Share of rows whose score differs between two programs, where a pilot on other rows has shown it;
+            for graded scores the mean squared change. ``None``: what earlier receipts of these rows have measured, or
+            the worst case.
     """
 
     rows: Annotated[Sequence[Any], Field(min_length=1)]
@@ -51,22 +53,13 @@ def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity) -> Non
         identity: What this run would hold out, learn from and compare on.
 
     Raises:
-        HeldoutMovedError: The held-out set has changed after it was read, rows that were read are
-            learned from now, rows that were learned from are held out now, or another metric
-            would score what one has scored.
+        HeldoutMovedError: The held-out set has changed after it was read, rows that were read are learned from now,
+            rows that were learned from are held out now, or another metric would score what one has scored.
     """
     for earlier in receipts:
         if earlier.stage == "begun":
             _check_rows(earlier, identity)
             _check_not_learned(earlier, identity)
-            if identity.content == earlier.heldout.content and identity.metric != earlier.heldout.metric:
-                raise HeldoutMovedError(
-                    "has changed after the held-out set was read: choosing the scorer by its scores is a leak, "
-                    "not a tune",
-                    {"read by": earlier.heldout.metric, "now": identity.metric, "read at": earlier.at},
-                    f"Score as before. {_NEW_STUDY}",
-                    argument="metric",
-                )
         for name in ("train", "validation"):
             if shared := len(set(getattr(earlier.heldout, name)) & set(identity.rows)):
                 raise HeldoutMovedError(
@@ -78,10 +71,16 @@ def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity) -> Non
 
 
 def _check_rows(begun: Receipt, identity: HeldoutIdentity) -> None:
-    if not identity.rows or identity.content == begun.heldout.content:
-        return
+    same = identity.content == begun.heldout.content
+    if same and identity.metric != begun.heldout.metric:
+        raise HeldoutMovedError(
+            "has changed after the held-out set was read: choosing the scorer by its scores is a leak, not a tune",
+            {"read by": begun.heldout.metric, "now": identity.metric, "read at": begun.at},
+            f"Score as before. {_NEW_STUDY}",
+            argument="metric",
+        )
     shared = len(set(begun.heldout.rows) & set(identity.rows))
-    if shared or set(begun.heldout.train) == set(identity.train):
+    if identity.rows and not same and (shared or set(begun.heldout.train) == set(identity.train)):
         raise HeldoutMovedError(
             "has changed after a run of this study read it: that is a leak, not a tune, "
             "since whoever saw the first figures chose the second set",
@@ -103,12 +102,7 @@ def _check_not_learned(begun: Receipt, identity: HeldoutIdentity) -> None:
 
 
 def check_unread(receipts: Sequence[Receipt], run: str, programs: Sequence[str]) -> None:
-    """Refuse a second reading by one run. One that failed may be tried again with the same programs.
-
-    Args:
-        receipts: Of the study, this run's own included.
-        run: The run.
-        programs: Hashes of the programs that it would read with.
+    """Refuse a second reading by one run. One that failed may be tried again with the same programs, given as hashes.
 
     Raises:
         HeldoutReadError: The run has begun a reading with other programs.
@@ -145,10 +139,9 @@ class HeldoutPin:
             if self.detectable <= 1
             else f"can tell no difference at all: it would take one of {self.detectable:.4g}"
         )
-        known = self.identity
         return (
-            f"Held-out: {len(known.rows)} rows, sha256 {known.digest[:16]}, {self.looks} earlier looks. "
-            f"It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
+            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, {self.looks} earlier looks."
+            f" It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
         )
 
     def check_same(self) -> None:
@@ -182,16 +175,10 @@ class HeldoutPin:
         seed: int = 0,
         models: Mapping[str, str] | None = None,
     ) -> Receipt:
-        """Return the receipt of a reading, with the paired difference.
+        """Return the receipt of a reading, with the paired difference; 0 where both programs are one.
 
-        Args:
-            run: The run.
-            at: When, ISO 8601 with offset.
-            programs: Hashes of the programs before and after; where they are one, the difference is 0.
-            before: The first program's score per row, in the rows' order.
-            after: The second's.
-            seed: The run's seed.
-            models: Model name by role.
+        ``before`` and ``after`` are the two programs' scores per row, in the rows' order; the other arguments are what
+        :class:`Receipt` calls so.
 
         Raises:
             ArgumentValueError: There is not one finite score per row and program.
@@ -207,9 +194,8 @@ class HeldoutPin:
         if max(*before, *after) - min(*before, *after) > 1 + 1e-9:
             warnings.append("Scores span more than the 1 that the detectable difference was computed for.")
         if self.looks:
-            warnings.append(
-                f"These rows had been read {self.looks} times before: the interval does not allow for that."
-            )
+            said = f"These rows had been read {self.looks} times before"
+            warnings.append(f"{said}: the interval does not allow for that.")
         return replace(
             self.begun(run, at, programs),
             stage="read",
@@ -245,9 +231,8 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
         basis = f"discordance {max(measured):.4g} measured by {len(measured)} earlier readings, {share:.4g} at most"
     else:
         share, basis = 1.0, "worst case: nothing is measured yet, so every row's score may change"
-    detectable = detectable_difference(
-        identity.n, discordance=share, power=heldout.power, confidence=heldout.confidence
-    )
+    power, level = heldout.power, heldout.confidence
+    detectable = detectable_difference(identity.n, discordance=share, power=power, confidence=level)
     if heldout.target is not None and heldout.target < detectable:
         rows = math.ceil(identity.n * (detectable / heldout.target) ** 2)
         remedy = (
@@ -256,9 +241,9 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
         )
         problem = f"is finer than the {detectable:.4g} that the held-out set can tell from none ({basis})"
         raise ArgumentValueError("target", heldout.target, problem, remedy)
-    copies = len(identity.rows) - len(set(identity.rows))
-    said = f"{copies} held-out rows are copies of others: the set tells as much as {identity.n:.0f} rows would"
     looks = sum(earlier.stage == "begun" for earlier in same)
-    return HeldoutPin(
-        identity, heldout, detectable, basis, looks, (f"{said}, and the interval is too narrow.",) if copies else ()
-    )
+    warnings: tuple[str, ...] = ()
+    if copies := len(identity.rows) - len(set(identity.rows)):
+        said = f"{copies} held-out rows are copies of others: the set tells as much as {identity.n:.0f} rows would"
+        warnings = (f"{said}, and the interval is too narrow.",)
+    return HeldoutPin(identity, heldout, detectable, basis, looks, warnings)

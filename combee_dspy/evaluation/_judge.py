@@ -1,9 +1,11 @@
-"""A judge: an LM that scores what a program returned."""
+"""A judge, an LM that scores what a program returned, and who may be one: roles that stay apart."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 import dspy
@@ -11,10 +13,15 @@ from dspy.utils.exceptions import AdapterParseError
 from pydantic import Field
 
 from combee_dspy.costs import role_scope
+from combee_dspy.evaluation._calibration import Calibration
 from combee_dspy.exceptions import ArgumentValueError, JudgeVerdictError
+from combee_dspy.records import CallUsage
 from combee_dspy.strategies import parameters
 
-__all__ = ["Judge", "JudgeResponse", "JudgeResponseByReference"]
+_REMEDY = (
+    "Give the judge another LM than reflection_lm, or calibration=Calibration(reference=…) with a metric that is "
+    "trusted: code, or a judge with another LM."
+)
 
 
 class JudgeResponse(dspy.Signature):
@@ -42,17 +49,16 @@ JudgeResponseByReference = JudgeResponse.insert(
 class Judge:
     """A metric of GEPA's protocol whose score and feedback come from an LM.
 
-    Its calls are made in the role ``evaluator``. An answer that cannot be read,
-    or whose score is not a number from 0 to 1, is drawn again, at temperature 1
-    where the LM's own is 0 and past DSPy's cache; after ``attempts`` it is an
+    Its calls are made in the role ``evaluator``. An answer that cannot be read, or whose score is not a number from 0
+    to 1, is drawn again, at temperature 1 where the LM's own is 0 and past DSPy's cache; after ``attempts`` it is an
     error, never a silent 0. Errors of the service are passed on as they are.
 
     Attributes:
         criteria: What a good response is.
         lm: The judge's LM; DSPy's ``settings.lm`` where it is ``None``.
         reference: Whether the judge sees the example's labels.
-        signature: A signature of your own, with the fields of :class:`JudgeResponse`,
-            or with ``reference`` those of :class:`JudgeResponseByReference`.
+        signature: A signature of your own, with the fields of :class:`JudgeResponse`, or with ``reference`` those of
+            :class:`JudgeResponseByReference`.
         attempts: How often one response may be judged.
     """
 
@@ -122,3 +128,83 @@ def _verdict(answer: Any) -> dspy.Prediction:
         # 7 may be out of 10 or out of 100: guessing the scale would make up a score.
         raise _UnreadableError(f"its score {score:g} is not from 0 to 1")
     return dspy.Prediction(score=float(score), feedback=str(getattr(answer, "feedback", "") or ""))
+
+
+def same_model(first: Any, second: Any) -> bool:
+    """Return whether two LMs, given themselves or by their names, are one model; ``None`` is no model.
+
+    They are where they are one object, or where their names agree but for case and provider: ``openai/gpt-5`` and
+    ``openrouter/openai/GPT-5`` are one model, and a copy with another temperature is too. Two services that give
+    different models one name count as one: rename one of them, or calibrate.
+    """
+    return (first is not None and first is second) or (_name(first) == _name(second) != "")
+
+
+def _name(lm: Any) -> str:
+    name = lm if isinstance(lm, str) else getattr(lm, "model", "")
+    return str(name or "").strip().rsplit("/", 1)[-1].lower()
+
+
+def evaluator_lms(metric: Any, default: Any = None) -> tuple[Any, ...]:
+    """Return the LMs that a metric says it judges with.
+
+    Args:
+        metric: A metric. One with an attribute ``lm`` judges with it; one that is a ``dspy.Module`` with those of its
+            predictors. A function judges with the LMs, and with those of the judges and modules, that it refers to by
+            name; what it reaches otherwise, or under a ``dspy.context`` of its own, it does not say: see
+            :func:`check_roles_heard`.
+        default: What takes the place of an LM that is ``None``: DSPy's setting.
+    """
+    if isinstance(metric, functools.partial):
+        given = (metric.func, *metric.args, *metric.keywords.values())
+        return tuple(lm for one in given for lm in evaluator_lms(one, default))
+    if inspect.ismethod(metric):
+        metric = metric.__func__
+    if inspect.isfunction(metric):
+        names = inspect.getclosurevars(metric)
+        return tuple(lm for one in (*names.nonlocals.values(), *names.globals.values()) for lm in _referred(one))
+    if isinstance(metric, dspy.Module):
+        found = [predictor.lm for predictor in metric.predictors()]
+    else:
+        found = [metric.lm] if hasattr(metric, "lm") else []
+    return tuple(lm for lm in (default if one is None else one for one in found) if lm is not None)
+
+
+def _referred(value: object) -> tuple[Any, ...]:
+    if isinstance(value, dspy.BaseLM):
+        return (value,)
+    # An LM that is None may be set where the function calls it: only what is certain counts.
+    judges = isinstance(value, dspy.Module) or (hasattr(value, "criteria") and not isinstance(value, type))
+    return evaluator_lms(value) if judges else ()
+
+
+def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None = None, default: Any = None) -> None:
+    """Refuse a judge that is its own proposer, unless it is calibrated against another.
+
+    ``default`` is DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.
+
+    Raises:
+        ArgumentValueError: The judge's LM is the proposer's and nothing calibrates it, or the reference of the
+            calibration is judged by the proposer's LM too.
+    """
+    proposer = default if proposer is None else proposer
+    argument, judge = ("metric", metric) if calibration is None else ("calibration", calibration.reference)
+    for lm in evaluator_lms(judge, default):
+        if same_model(lm, proposer):
+            who = "is" if calibration is None else "has a reference that is"
+            problem = f"{who} judged by the model that proposes: it would be its own examiner"
+            raise ArgumentValueError(argument, _name(lm), problem, _REMEDY)
+
+
+def check_roles_heard(usage: Iterable[CallUsage], proposer: Any) -> None:
+    """Refuse a metric that has been heard, in what rollouts used, to judge with the proposer's model.
+
+    A function does not say which LM it calls; the books have it. To be asked between updates where no calibration runs.
+
+    Raises:
+        ArgumentValueError: A call in the role ``evaluator`` went to the proposer's model.
+    """
+    for one in usage:
+        if one.role == "evaluator" and same_model(one.model, proposer):
+            problem = "has called the model that proposes: it would be its own examiner"
+            raise ArgumentValueError("metric", one.model, problem, _REMEDY)

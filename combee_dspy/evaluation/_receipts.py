@@ -13,8 +13,6 @@ from combee_dspy.evaluation._compare import PairedDifference
 from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
 from combee_dspy.hashing import canonical_json, digest_of, row_hash
 
-__all__ = ["HeldoutIdentity", "Receipt", "heldout_identity"]
-
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -23,8 +21,8 @@ class HeldoutIdentity:
     """A held-out set as it is pinned, with the sets that it must stay apart from.
 
     Attributes:
-        content: SHA-256 of its rows and of which of their fields are inputs, in any order: a mean does not
-            depend on it. A label that becomes an input makes another task.
+        content: SHA-256 of its rows and of which of their fields are inputs, in any order: a mean does not depend on
+            it. A label that becomes an input makes another task.
         digest: SHA-256 of its row hashes in their order, as logs show it.
         metric: What scores it.
         rows: Its row hashes, 16 hex digits each, in their order; empty where a run holds nothing out.
@@ -54,8 +52,8 @@ def heldout_identity(
     """Return what a held-out set is known by.
 
     Args:
-        rows: Its examples; none where the run holds nothing out, so that a later one cannot hold out
-            what this one learned from.
+        rows: Its examples; none where the run holds nothing out, so that a later one cannot hold out what this one
+            learned from.
         metric: The metric's fingerprint.
         train: Row hashes of the training set.
         validation: Row hashes of the validation set.
@@ -68,14 +66,11 @@ def heldout_identity(
         f"{digest} {canonical_json(sorted(map(str, row.inputs().keys())) if hasattr(row, 'inputs') else [])}"
         for row, digest in zip(rows, hashes, strict=True)
     ]
-    others = {"trainset": tuple(item[:16] for item in train), "valset": tuple(item[:16] for item in validation)}
-    short = tuple(item[:16] for item in hashes)
-    for name, other in others.items():
-        if shared := len(set(short) & set(other)):
+    own, learned, compared = (tuple(item[:16] for item in of) for of in (hashes, train, validation))
+    for name, other in (("trainset", learned), ("valset", compared)):
+        if shared := len(set(own) & set(other)):
             raise SplitOverlapError("heldout", name, shared)
-    return HeldoutIdentity(
-        digest_of(sorted(shown)), digest_of(hashes), metric, short, others["trainset"], others["valset"]
-    )
+    return HeldoutIdentity(digest_of(sorted(shown)), digest_of(hashes), metric, own, learned, compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +78,8 @@ class Receipt:
     """One step of the held-out contract, as the journal keeps it in an event of kind ``"receipt"``.
 
     Attributes:
-        stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read: from here on
-            it counts as read, whatever happens; ``"read"`` with what it showed.
+        stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read: from here on it
+            counts as read, whatever happens; ``"read"`` with what it showed.
         run: The run.
         at: When, ISO 8601 with offset.
         heldout: What is read, by which metric.
@@ -118,8 +113,8 @@ class Receipt:
     def discordance(self) -> float | None:
         """Return the mean squared change of a row's score, at most 1.
 
-        For scores of 0 and 1 it is the share of rows that changed. ``None``
-        where both programs are one, or nothing was read: that measures nothing.
+        For scores of 0 and 1 it is the share of rows that changed. ``None`` where both programs are one, or nothing was
+        read: that measures nothing.
         """
         if self.stage != "read" or len(set(self.programs)) < 2:
             return None

@@ -9,7 +9,6 @@ from typing import Any
 
 from gepa.core.data_loader import ensure_loader
 
-from combee_dspy.aggregators import CallCapacity
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit
 from combee_dspy.search._candidates import Row
@@ -31,7 +30,6 @@ class Batches:
         seed: The run's seed.
         sampler: The user's own sampler of gepa's kind, or ``None``.
         epochs: Epochs after which there is no minibatch any more; ``None`` for no such limit.
-        capacity: What one LM call of the aggregator takes.
     """
 
     def __init__(
@@ -43,7 +41,6 @@ class Batches:
         seed: int,
         sampler: Any | None,
         epochs: float | None,
-        capacity: CallCapacity,
     ) -> None:
         self._train = tuple(train)
         self._anchors = tuple(anchors)
@@ -52,7 +49,6 @@ class Batches:
         self._sampler = sampler
         self._loader = ensure_loader([row.example for row in train])
         self._last = None if epochs is None else max(1, round(epochs * len(self._train)))
-        self._capacity = capacity
         self.seen = 0
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
@@ -76,7 +72,6 @@ class Batches:
 
     def decide(self, view: BatchView) -> BatchDecision:
         """Return the controller's decision, completed by what is known here."""
-        call = self._capacity
         return self._controller.plan(
             dataclasses.replace(
                 view,
@@ -85,10 +80,6 @@ class Batches:
                 measurements=tuple(self._measured),
                 planned=tuple(self._planned),
                 score_variance=pvariance(self._scores) if self._scores else None,
-                call_tokens=call.call_tokens,
-                fan_in=call.fan_in,
-                merge_fan_in=call.merge_fan_in,
-                copies=call.copies,
             )
         )
 

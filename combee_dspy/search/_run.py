@@ -247,7 +247,7 @@ class Run:
         anchors = [Row("train", -1 - place, one, row_hash(one)) for place, one in enumerate(settings.guards.anchors)]
         batches = Batches(
             splits.train, anchors, settings.controller, seed=settings.seed, sampler=self.parts.sampler,
-            epochs=self.limits.epochs, capacity=settings.aggregator.capacity(),
+            epochs=self.limits.epochs,
         )  # fmt: skip
         how = LoopSettings(
             staleness=settings.search.staleness, released_early=trunk, behind=self.behind,

@@ -221,7 +221,7 @@ class Learner:
             "scan",
             aggregator=self._aggregator.name if self._aggregator is not None else "",
             n=len(read),
-            copies=self._aggregator.capacity().copies if self._aggregator is not None else 1,
+            copies=getattr(self._aggregator, "copies", 1),
             nodes=[
                 {"level": one.level, "node": one.node, "sources": one.sources, "lessons": one.lessons,
                  "failed": one.failed}

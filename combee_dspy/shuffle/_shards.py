@@ -13,9 +13,8 @@ Placement = Literal["distinct", "plain"]
 def effective_copies(copies: int, shards: int, placement: Placement = "distinct", window: int | None = None) -> int:
     """Return how many copies of each reflection are worth making.
 
-    One shard holds one copy: a second one in the same call says nothing new.
-    With ``"distinct"`` placement p becomes max(1, min(p, k − 1)) for k shards,
-    k being those that a copy may reach: with p = k all shards would be equal.
+    One shard holds one copy: a second one in the same call says nothing new. With ``"distinct"`` placement p becomes
+    max(1, min(p, k − 1)) for k shards, k being those that a copy may reach: with p = k all shards would be equal.
     """
     if shards == 1:
         return 1
@@ -35,12 +34,11 @@ def plan_shards(
 ) -> tuple[tuple[int, ...], ...]:
     """Deal the copies of n reflections into shards of near-equal size.
 
-    Every index appears exactly :func:`effective_copies` times. Shard sizes
-    differ by at most 1; with a window, by at most 1 within a block and 3 in all.
-    Takes O(n · copies + shards) time.
+    Every index appears exactly :func:`effective_copies` times. Shard sizes differ by at most 1; with a window, by at
+    most 1 within a block and 3 in all. Takes O(n · copies + shards) time.
 
-    Under ``"plain"`` placement with two copies and shards of s entries, a copy
-    shares its shard with its twin with probability (s − 1) / (2n − 1).
+    Under ``"plain"`` placement with two copies and shards of s entries, a copy shares its shard with its twin with
+    probability (s − 1) / (2n − 1).
 
     Args:
         n: Reflections, numbered from 0.
@@ -48,11 +46,10 @@ def plan_shards(
         shards: Shards, k, at least 1.
         stream: Where chance comes from; it alone decides the result.
         placement: How copies are placed.
-        window: How far a copy may travel, in shards, at least 1. Shards are dealt in
-            b = max(1, ⌊k / window⌋) blocks of at least ``window`` and fewer than 2 · ``window``
-            consecutive shards, each from consecutive reflections, so a block is ready as soon as its
-            own rollouts are. Only reflections of one block can meet in a shard: about 1 / b of all
-            pairs. ``None``: anywhere, so all pairs can meet.
+        window: How far a copy may travel, in shards, at least 1. Shards are dealt in b = max(1, ⌊k / window⌋) blocks of
+            at least ``window`` and fewer than 2 · ``window`` consecutive shards, each from consecutive reflections, so
+            a block is ready as soon as its own rollouts are. Only reflections of one block can meet in a shard: about
+            1/b of all pairs. ``None``: anywhere, so all pairs can meet.
 
     Returns:
         The indices in each shard, in the order in which they were dealt.
@@ -94,9 +91,8 @@ def _deal_distinct(
 ) -> Iterator[tuple[int, ...]]:
     """Deal reflections in random order to shards drawn from shuffled decks of all shards.
 
-    A deck gives every shard one entry, so sizes stay within 1. Where one
-    reflection's copies straddle two decks, the second deck skips the shards
-    that it already has, so the split is exact for every n without retries.
+    A deck gives every shard one entry, so sizes stay within 1. Where one reflection's copies straddle two decks, the
+    second deck skips the shards that it already has, so the split is exact for every n without retries.
     """
     order = list(members)
     stream.shuffle(order)

@@ -1,8 +1,7 @@
 """Stopping rules: budgets, patience and targets, composed with ``|`` and ``&``."""
 
 from combee_dspy.stopping._base import AllOf, AnyOf, Limits, RunView, StoppingRule, ask
-from combee_dspy.stopping._budget import Budget, require_countable
-from combee_dspy.stopping._validation import Patience, Target
+from combee_dspy.stopping._rules import Budget, Patience, Target, require_countable
 
 __all__ = [
     "AllOf",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import reduce
+from itertools import chain
 from typing import Any, ClassVar
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.strategies import Strategy, parameters
-
-__all__ = ["AllOf", "AnyOf", "Limits", "RunView", "StoppingRule", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class RunView:
         seconds: Wall-clock seconds of the run.
         gpu_seconds: Seconds of the GPUs behind the run's models; ``None`` where nobody counts them.
         updates: Updates finished: what they validated is in ``validation_history``.
-        epochs: Training examples drawn over the size of the training set: 1.0 once each was in one
-            minibatch. Examples that are in every minibatch count once an epoch.
+        epochs: Training examples drawn over the size of the training set: 1.0 once each was in one minibatch. Examples
+            that are in every minibatch count once an epoch.
         validation_history: ``(update, mean score)`` of every validated candidate, in order; −1 for the student.
     """
 
@@ -61,26 +60,23 @@ class Limits:
 
     def __or__(self, other: Limits) -> Limits:
         """Return the smaller of each two: the first one reached stops."""
-        return Limits(**{name: min(known, default=None) for name, known in _pairs(self, other)})
+        return Limits(**{name: min(known, default=None) for name, known in self._beside(other)})
 
     def __and__(self, other: Limits) -> Limits:
         """Return the larger of each two, and none where one has none."""
-        return Limits(**{name: max(known) if len(known) == 2 else None for name, known in _pairs(self, other)})
+        return Limits(**{name: max(known) if len(known) == 2 else None for name, known in self._beside(other)})
 
-
-def _pairs(one: Limits, other: Limits) -> Iterable[tuple[str, list[Any]]]:
-    for each in fields(Limits):
-        yield each.name, [limit for found in (one, other) if (limit := getattr(found, each.name)) is not None]
+    def _beside(self, other: Limits) -> Iterator[tuple[str, list[Any]]]:
+        for each in fields(Limits):
+            yield each.name, [limit for one in (self, other) if (limit := getattr(one, each.name)) is not None]
 
 
 class StoppingRule(Strategy):
     """Says when a run has done enough.
 
-    Rules are asked between updates, so a run ends softly: what is in
-    flight finishes and is paid. ``a | b`` stops when one of them would,
-    ``a & b`` when both would. A rule holds no state: everything it decides
-    by is in the view. A rule that raises, or returns something else, ends the run
-    with an error: see :func:`ask`.
+    Rules are asked between updates, so a run ends softly: what is in flight finishes and is paid. ``a | b`` stops when
+    one of them would, ``a & b`` when both would. A rule holds no state: everything it decides by is in the view. A rule
+    that raises, or returns something else, ends the run with an error: see :func:`ask`.
     """
 
     kind: ClassVar[str] = "stopping"
@@ -98,21 +94,23 @@ class StoppingRule(Strategy):
         return frozenset()
 
     def __or__(self, other: StoppingRule) -> StoppingRule:
-        if not isinstance(other, StoppingRule):
-            return NotImplemented
-        return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
+        return self._composed(other, AnyOf)
 
     def __and__(self, other: StoppingRule) -> StoppingRule:
+        return self._composed(other, AllOf)
+
+    def _composed(self, other: StoppingRule, kind: type[_Composed]) -> StoppingRule:
         if not isinstance(other, StoppingRule):
             return NotImplemented
-        return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
+        parts = [one.rules if isinstance(one, kind) else (one,) for one in (self, other)]
+        return kind(tuple(chain.from_iterable(parts)))
 
 
 def ask(rule: StoppingRule, view: RunView) -> str | None:
     """Ask a rule, and refuse an answer that is neither a reason nor ``None``.
 
-    A rule that returns ``False`` or an empty text would else go on for ever or
-    stop without a reason. What it raises is passed on.
+    A rule that returns ``False`` or an empty text would else go on for ever or stop without a reason. What it raises is
+    passed on.
 
     Raises:
         ArgumentTypeError: The answer is something else.
@@ -180,7 +178,3 @@ class AllOf(_Composed):
     def limits(self) -> Limits:
         """Return the largest limits of its rules, and none where one of them has none."""
         return reduce(operator.and_, (rule.limits() for rule in self.rules))
-
-
-def _parts(rule: StoppingRule, kind: type[_Composed]) -> tuple[StoppingRule, ...]:
-    return rule.rules if isinstance(rule, kind) else (rule,)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.aggregators import CallCapacity, ParallelScan
+from combee_dspy.aggregators import ParallelScan, Union
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import Answer, World, facts, learner, made
@@ -185,9 +185,15 @@ def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
     assert any(len(set(shard)) < len(shard) for shard in shards)
 
 
-def test_what_a_call_may_take_is_stated() -> None:
-    assert ParallelScan().capacity() == CallCapacity(24_000, 16, 32, 2)
-    assert ParallelScan(max_call_tokens=5_000).capacity().merge_fan_in == 6
+@pytest.mark.parametrize(
+    ("aggregator", "shards"),
+    [(ParallelScan(fan_in=64), 10), (ParallelScan(fan_in=64, max_call_tokens=5_000), 6), (Union(fan_in=64), 10)],
+    ids=["a merge takes 32 lists", "a short call holds 6", "code joins any number"],
+)
+def test_shards_are_no_more_than_one_merge_takes(aggregator: ParallelScan | Union, shards: int) -> None:
+    planned = aggregator.shards(100, World.of(learner).context)
+    assert planned is not None
+    assert len(planned) == shards
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from combee_dspy.aggregators import CallCapacity, ParallelScan, Union
+from combee_dspy.aggregators import ParallelScan, Union
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import Answer, World, facts, learner, made
@@ -130,10 +130,6 @@ def test_topic_shards_keep_fan_in_tokens_and_copies() -> None:
     assert all(len(set(shard)) == len(shard) for shard in shards)
     seen = [fact for shard in shards for fact in shard]
     assert {seen.count(f"fact {i}") for i in range(60)} == {2}
-
-
-def test_code_joins_so_no_merge_bounds_a_batch() -> None:
-    assert Union().capacity() == CallCapacity(24_000, 16, None, 2)
 
 
 @pytest.mark.parametrize(

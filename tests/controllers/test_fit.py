@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.controllers._fit import epoch_delays, fit_power_law, plateau, slope
+from combee_dspy.controllers._power_law import epoch_delays, fit_power_law, plateau, slope
 from combee_dspy.records import Measurement
 
 scales = st.floats(0.01, 1e6)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.controllers import BatchView, PowerLaw
-from combee_dspy.controllers import _ladder as ladder
+from combee_dspy.controllers._power_law import next_size, other_size
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.records import BatchDecision, Measurement
 
@@ -110,10 +110,9 @@ def test_a_trainset_too_small_to_measure_on_gets_a_clamped_static_size(size):
 
 
 def test_the_ladder_is_geometric():
-    assert ladder.top(6000, 5, 6) == 1000
-    taken: list[int] = []
+    taken = [10]
     while len(taken) < 5:
-        taken.append(ladder.next_size(taken, 5, 10, 1000))
+        taken.append(next_size(taken, 5, 3, 1000))
     assert taken == [10, 32, 101, 318, 1000]
 
 
@@ -125,11 +124,10 @@ def test_a_bound_in_the_way_of_the_ladder_is_kept_and_another_size_is_measured()
 
 
 def test_where_only_one_size_can_be_had_it_says_so():
-    view = replace(START, record_tokens=1000.0, call_tokens=2000)
-    decisions, _ = run(PowerLaw(min_updates=6), view, lambda bs: 5.0)
+    decisions, _ = run(PowerLaw(min_updates=6, waves=1), replace(START, workers=1), lambda bs: 5.0)
     assert {d.size for d in decisions} == {1}
     assert "delays are known at batch size 1 only" in decisions[-1].reason
-    assert "context" in {c.name for c in decisions[-1].clamps}
+    assert "capacity" in {c.name for c in decisions[-1].clamps}
 
 
 def test_batches_that_save_no_time_give_the_smallest_size_with_the_reason():
@@ -166,10 +164,10 @@ def test_the_ladder_begins_at_a_dozen_or_a_fifth_of_its_top(examples, smallest):
 
 
 def test_another_size_than_a_bound_allows_is_no_handful_where_there_is_a_choice():
-    assert ladder.other_size([8], 3, 8) == 3
-    assert ladder.other_size([3, 8], 3, 8) == 5
-    assert ladder.other_size([1], 1, 1) is None
-    assert ladder.other_size([2], 1, 2) == 1
+    assert other_size([8], 3, 8) == 3
+    assert other_size([3, 8], 3, 8) == 5
+    assert other_size([1], 1, 1) is None
+    assert other_size([2], 1, 2) == 1
 
 
 def test_an_epoch_that_ended_before_all_sizes_were_measured_is_fitted_with_what_there_is():
@@ -186,16 +184,13 @@ def test_every_bound_that_cuts_the_plateau_is_recorded_in_order():
         remaining_rollouts=30,
         validation_size=10,
         score_variance=0.05,
-        record_tokens=100.0,
-        call_tokens=1000,
     )
     decision = PowerLaw(tau=1.0, min_updates=6).plan(view)
     assert decision.fit.plateau == pytest.approx(math.sqrt(4800))
     assert [(c.name, c.before, c.after) for c in decision.clamps] == [
         ("epoch-updates", 69, 40),
         ("capacity", 40, 36),
-        ("context", 36, 25),
-        ("variance", 25, 20),
+        ("variance", 36, 20),
         ("budget", 20, 10),
     ]
     assert decision.size == 10
@@ -229,8 +224,6 @@ views = st.builds(
     validation_size=st.integers(0, 500),
     children=st.integers(0, 4),
     score_variance=st.none() | st.floats(0, 1),
-    record_tokens=st.none() | st.floats(0, 1e6),
-    call_tokens=st.none() | st.integers(1, 10**6),
 )
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from combee_dspy.reflections import NearDuplicates, join_texts, normalised
+from combee_dspy.reflections import NearDuplicates, normalised
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,6 @@ def test_threshold_one_drops_equal_lessons_only() -> None:
     assert known.add(LONG)
     assert known.add(LONG + " please")
     assert not known.add(LONG + "!")
-
-
-def test_joining_keeps_first_wordings_in_order() -> None:
-    assert join_texts([["B.", "A"], ["a", "C"], ["b"]]) == ["B.", "A", "C"]
 
 
 def test_a_repeated_text_has_the_number_of_its_first_one() -> None:

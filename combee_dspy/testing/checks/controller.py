@@ -39,9 +39,6 @@ def _view(stream: random.Random) -> BatchView:
         validation_size=stream.choice([0, 10, 60]),
         children=stream.choice([1, 3]),
         score_variance=stream.choice([None, 0.0, 0.01, 0.25]),
-        record_tokens=stream.choice([None, 80.0, 3000.0]),
-        call_tokens=stream.choice([None, 4000, 32_000]),
-        fan_in=stream.choice([None, 16]),
     )
 
 

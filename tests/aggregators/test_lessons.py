@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.aggregators._parse import MAX_LESSON_CHARS, parse_lessons
+from combee_dspy.aggregators._lessons import MAX_LESSON_CHARS, parse_lessons
 
 DEEP: list[Any] = []
 for _ in range(5_000):

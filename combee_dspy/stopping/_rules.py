@@ -1,0 +1,182 @@
+"""The rules themselves: budgets, a target, and patience."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.stopping._base import Limits, RunView, StoppingRule
+from combee_dspy.strategies import parameters
+
+_Count = Annotated[int, Field(gt=0)]
+_Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_UNKNOWN = {
+    "dollars": "the price of a call that was made is not known",
+    "gpu_seconds": "nobody counts the GPU-seconds of this run",
+}
+
+
+@parameters
+class Budget(StoppingRule):
+    """Stops when any one of its limits is reached.
+
+    Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM call comes to is
+    known afterwards only, so it is expected to come to what others of its kind did. A run that was resumed has one
+    budget: what its earlier parts spent counts.
+
+    A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it before the first
+    call where one is not known. Should a program then call a model without a price on its own, what has been spent is
+    no longer known, and the run stops with that reason.
+
+    Args:
+        rollouts: Rollouts bought.
+        calls: LM calls sent to a service; answers of a cache are free.
+        tokens: Prompt and completion tokens together, all roles.
+        dollars: Dollars by the run's prices.
+        seconds: Wall-clock seconds of the run.
+        gpu_seconds: Seconds of the GPUs behind the run's models, as the run counts them.
+        epochs: Training examples drawn over the size of the training set. 1 ends the run once every example was in one
+            minibatch: an epoch's last minibatch is cut to what is left of it.
+        updates: Updates.
+    """
+
+    name: ClassVar[str] = "budget"
+    rollouts: _Count | None = None
+    calls: _Count | None = None
+    tokens: _Count | None = None
+    dollars: _Amount | None = None
+    seconds: _Amount | None = None
+    gpu_seconds: _Amount | None = None
+    epochs: _Amount | None = None
+    updates: _Count | None = None
+
+    def __post_init__(self) -> None:
+        if self.limits() == Limits():
+            names = ", ".join(each.name for each in dataclasses.fields(Limits))
+            raise ArgumentValueError("budget", None, "has no limit", f"Give at least one of {names}.")
+
+    def limits(self) -> Limits:
+        """Return its own limits."""
+        return Limits(**self.params())
+
+    def needs(self) -> frozenset[str]:
+        """Return those of ``dollars`` and ``gpu_seconds`` that have a limit."""
+        return frozenset(name for name in _UNKNOWN if getattr(self, name) is not None)
+
+    def check(self, view: RunView) -> str | None:
+        """Return every limit that is reached or cannot be kept, with both figures, or ``None``."""
+        return "; ".join(self._reached(view)) or None
+
+    def _reached(self, view: RunView) -> Iterator[str]:
+        for name, most in self.params().items():
+            amount = getattr(view, name)
+            if most is not None and amount is None:
+                yield f"budget.{name} cannot be kept: {_UNKNOWN[name]}"
+            elif most is not None and amount >= most:
+                yield f"budget.{name} is spent: {_shown(amount)} of {_shown(most)}"
+
+
+def _shown(amount: float) -> str:
+    return f"{amount:,.0f}" if float(amount).is_integer() else f"{amount:,.4f}".rstrip("0")
+
+
+def require_countable(rule: StoppingRule | None, *, unpriced: Mapping[str, str], gpus: bool) -> None:
+    """Refuse a rule that decides by dollars or GPU-seconds where these cannot be known.
+
+    Args:
+        rule: The run's stopping rule, if it has one.
+        unpriced: Name by role of every model whose price is not known.
+        gpus: Whether the run knows of GPUs behind any of its models.
+
+    Raises:
+        ArgumentValueError: The rule decides by one of them, and it cannot be known.
+    """
+    needs = frozenset[str]() if rule is None else rule.needs()
+    if "dollars" in needs and unpriced:
+        listed = ", ".join(f"{model!r} ({role})" for role, model in unpriced.items())
+        remedy = (
+            f"Add a price for {next(iter(unpriced.values()))!r}, dollars per million tokens "
+            "(0 for a server of your own), or set the budget in tokens."
+        )
+        problem = f"cannot be kept: no price is known for {listed}"
+        raise ArgumentValueError("budget.dollars", dict(unpriced), problem, remedy)
+    if "gpu_seconds" in needs and not gpus:
+        remedy = "Say how many GPUs serve each role, or set the budget in seconds."
+        raise ArgumentValueError("budget.gpu_seconds", None, "cannot be kept: nobody counts GPU-seconds", remedy)
+
+
+@parameters
+class Target(StoppingRule):
+    """Stops when a candidate has reached a mean validation score.
+
+    The target is soft: the update that reaches it is finished. The best of many candidates on one validation set is
+    biased upwards, so the score that is reached here is no claim; the held-out set tells.
+
+    Args:
+        score: Mean validation score, in the metric's units.
+    """
+
+    name: ClassVar[str] = "target"
+    score: Annotated[float, Field(allow_inf_nan=False)]
+
+    def check(self, view: RunView) -> str | None:
+        """Return both figures once the best score is there, or ``None``."""
+        best = max((score for _, score in view.validation_history), default=None)
+        if best is None or best < self.score:
+            return None
+        return f"the target is reached: a validation score of {best:.4g} of {self.score:.4g}"
+
+
+@parameters
+class Patience(StoppingRule):
+    """Stops when validation has not improved for a number of updates.
+
+    An improvement is a mean validation score more than ``min_delta`` above the last improvement's; many small steps
+    count once together they exceed it. An update that validates nothing, since its children were refused, counts as one
+    without improvement. The student's score is where counting begins.
+
+    Patience on the training score is refused. Each minibatch holds other examples, so its score goes up and down with
+    them; and what learns from examples gets better on them long after it has stopped to get better on others. Either
+    way it would stop too early or never.
+
+    Args:
+        updates: Updates without improvement.
+        min_delta: What a score must exceed the last improvement's by, in the metric's units.
+        on: What is watched: ``"validation"``.
+    """
+
+    name: ClassVar[str] = "patience"
+    updates: Annotated[int, Field(ge=1)]
+    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    on: str = "validation"
+
+    def __post_init__(self) -> None:
+        if self.on != "validation":
+            problem = (
+                "cannot be waited on: a training score changes with the minibatch, and rises on the examples that "
+                "are learned from after it has stopped to rise on others"
+                if self.on.startswith("train")
+                else "is nothing that patience can wait on"
+            )
+            remedy = "Give on='validation', with a valset of its own."
+            raise ArgumentValueError("patience.on", self.on, problem, remedy)
+
+    def check(self, view: RunView) -> str | None:
+        """Return how long there has been no improvement, or ``None``."""
+        if not view.validation_history:
+            return None
+        at, best = view.validation_history[0]
+        for update, score in view.validation_history[1:]:
+            if score > best + self.min_delta:
+                at, best = update, score
+        waited = view.updates - 1 - at
+        if waited < self.updates:
+            return None
+        return (
+            f"patience is over: no validation score above {best:.4g} by more than {self.min_delta:g} "
+            f"in {waited} updates, of {self.updates}"
+        )
