@@ -13,9 +13,9 @@ import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, journal_file
-from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts, track
+from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
-from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story
+from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 
 mlflow = pytest.importorskip("mlflow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -229,8 +229,8 @@ def test_a_run_that_was_killed_and_is_taken_up_again(tmp_path, store):
 def test_a_store_that_is_down_is_reported_once_and_completed_later(tmp_path, store, caplog):
     path = journal_file(Story(tmp_path).whole())
     store.down = True
-    with caplog.at_level(logging.WARNING), track(path, 1, [MLflowTracker(experiment="my runs")]):
-        pass
+    with caplog.at_level(logging.WARNING):
+        followed(path, MLflowTracker(experiment="my runs"))
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 2
     assert "MLflow takes nothing" in said[0]
@@ -295,8 +295,7 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     story = Story(tmp_path / "run")
     path = journal_file(story.whole())
-    with track(path, 1, [MLflowTracker(tracking_uri=uri)]):
-        pass
+    followed(path, MLflowTracker(tracking_uri=uri))
     replay(story.folder, tracking_uri=uri)
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("combee_dspy").experiment_id
