@@ -11,7 +11,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._queries import costs_of
-from combee_dspy.tracking._sql import RUNS
+from combee_dspy.tracking._sql import RUNS, SPENT
 from combee_dspy.tracking._text import cut, dollars
 
 __all__ = ["MAX_PARAM", "MAX_TAG", "description", "end_metrics", "params", "update_metrics"]
@@ -68,13 +68,8 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
         found[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
             found[f"train/{purpose}"] = score
-    sql = (
-        "SELECT u.role, sum(u.calls), sum(u.prompt_tokens + u.completion_tokens), total(u.dollars),"
-        " sum(CASE WHEN u.dollars IS NULL THEN u.calls ELSE 0 END)"
-        " FROM usage u JOIN effect e ON e.id = u.effect"
-        " WHERE e.run = ? AND e.step <= ? AND e.id <= ? AND e.purpose <> 'heldout' GROUP BY 1"
-    )
-    for role, calls, tokens, spent, unpriced in reader.rows(sql, (run, step, effect)):
+    before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
+    for role, calls, tokens, spent, unpriced in reader.rows(before, (run, effect, step)):
         found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = calls, tokens, spent
         found["cost/dollars"] += spent
         found["cost/unpriced_calls"] += unpriced

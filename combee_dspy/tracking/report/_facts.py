@@ -114,12 +114,16 @@ def _scan(event: _Row) -> dict[str, Any]:
     """Return a scan with one cell for each reflection that a call read: kept, lost there, or lost elsewhere."""
     fates = {one["index"]: one for one in event["retained"]}
     last = max((one["level"] for one in event["nodes"]), default=1)
+    alone = sum(one["level"] == last for one in event["nodes"]) == 1
     nodes = []
     for one in sorted(event["nodes"], key=lambda node: (node["level"], node["node"])):
-        place = [one["level"], one["node"]]
         top = one["level"] == last > 1
-        cells = [(index, _state(fates[index], place, top)) for index in one["sources"] if index in fates]
-        name = "result" if top and _alone(event["nodes"], last) else f"{one['level']}.{one['node'] + 1}"
+        cells = [
+            (index, _state(fates[index], [one["level"], one["node"]], top))
+            for index in one["sources"]
+            if index in fates
+        ]
+        name = "result" if top and alone else f"{one['level']}.{one['node'] + 1}"
         nodes.append({"name": name, "cells": cells, "lessons": one["lessons"]})
     states = [_state(fate, None, top=False) for fate in fates.values()]
     return {
@@ -133,16 +137,12 @@ def _scan(event: _Row) -> dict[str, Any]:
     }
 
 
-def _alone(nodes: Sequence[_Row], level: int) -> bool:
-    return sum(one["level"] == level for one in nodes) == 1
-
-
 def _state(fate: _Row, place: list[int] | None, top: bool) -> int:
     if fate["covered"]:
         return _KEPT
     if not fate["measurable"]:
         return _UNMEASURED
-    if place is not None and fate["lost_at"] is not None and list(fate["lost_at"]) == place:
+    if place is not None and fate["lost_at"] == place:
         return _LOST_HERE
     return _NOT_IN_RESULT if top else _LOST_ON_THE_WAY
 
@@ -176,14 +176,14 @@ def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
 
 def _rollouts(reader: Reader, run: int) -> dict[str, Any]:
     count = reader.rows("SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout'", (run,))[0][0]
-    figures, texts = (
-        ("id", "step", "purpose", "score", "tokens", "seconds"),
-        ("inputs", "prediction", "feedback", "error"),
-    )
-    rolls = []
-    for row in reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS)):
-        shown = {name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in texts}
-        rolls.append({**{name: row[name] for name in figures}, **shown, "candidate": row["candidate"][:8]})
+    rolls = [
+        {
+            **{name: row[name] for name in ("id", "step", "purpose", "score", "tokens", "seconds")},
+            **{name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in ("inputs", "prediction", "feedback", "error")},
+            "candidate": row["candidate"][:8],
+        }
+        for row in reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS))
+    ]
     return {"rolls": rolls[::-1], "all_rolls": count}
 
 
