@@ -58,17 +58,16 @@ def site(tmp_path, monkeypatch):
     return folder
 
 
-def listed(shell, *arguments):
-    code, out, err = shell("plugins", *arguments, "--json")
+def listed(shell):
+    code, out, err = shell("plugins", "--json")
     assert (code, err) == (0, "")
     return {(entry["kind"], entry["name"], entry["distribution"]): entry for entry in json.loads(out)}
 
 
-@pytest.mark.parametrize("arguments", [[], ["list"]])
-def test_the_list_names_kind_name_distribution_version_and_state(shell, arguments):
-    entry = listed(shell, *arguments)["controller", "power-law", "combee-dspy"]
+def test_the_list_names_kind_name_distribution_version_and_state(shell):
+    entry = listed(shell)["controller", "power-law", "combee-dspy"]
     assert entry["problem"] is None
-    (line,) = [line for line in shell("plugins", *arguments)[1].splitlines() if "power-law" in line]
+    (line,) = [line for line in shell("plugins")[1].splitlines() if "power-law" in line]
     assert line.split() == ["controller", "power-law", "combee-dspy", entry["version"], "ok"]
     assert ("command", "bench", "combee-bench") in listed(shell)
 
