@@ -41,8 +41,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
     """Return the configuration that a file's mapping holds; of several problems the first is told, and their number."""
     given = copy.deepcopy(dict(data))
-    match given.get("validation"):
-        case {"calibration": {"reference": str(target)} as calibration}:
+    match given:
+        case {"validation": {"calibration": {"reference": str(target)} as calibration}}:
             calibration["reference"] = load_object("validation.calibration.reference", target)
     match given:
         case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": [*inputs]}}:

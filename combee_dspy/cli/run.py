@@ -105,17 +105,18 @@ def _compiled(plan: Plan) -> list[TaskResult]:
 
 def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
     """Save and show what a task has come to."""
+    if result.report is None:
+        return
     facts: dict[str, Any] = {"task": result.name} if plan.config.tasks else {}
-    if result.report is not None:
-        facts |= _facts(result.report)
-        if "simulated" in (planned.lm.model, plan.proposer.model):
-            facts["note"] = "simulated service: these figures measure no language model"
-        if planned.output is not None:
-            _save(result.program, planned.output)
-            facts["program"] = planned.output
-        if result.report.journal:
-            facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
-        show_facts(facts)
+    facts |= _facts(result.report)
+    if "simulated" in (planned.lm.model, plan.proposer.model):
+        facts["note"] = "simulated service: these figures measure no language model"
+    if planned.output is not None:
+        _save(result.program, planned.output)
+        facts["program"] = planned.output
+    if result.report.journal:
+        facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
+    show_facts(facts)
 
 
 def _facts(report: CombeeReport) -> dict[str, str]:
