@@ -135,15 +135,16 @@ def _simulator() -> Any:
 
 
 def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
-    given = config.model_dump(exclude={"model", "api_key_env", "options", "slots", "time_scale"}, exclude_none=True)
+    given = config.model_dump(exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True)
     given |= config.options
     if config.model == "simulated":
+        given.pop("slots", None)
         lm = stack.enter_context(_service(config, known, seed)).lm(**given)
         # Its port is another each time, and says nothing of what it answers: a run that goes on is the same.
         lm.cache_identity = f"simulated with seed {seed}"
         return lm
     if config.model == "embedded":
-        return embedded(**given, **({} if config.slots is None else {"slots": config.slots}))
+        return embedded(**given)
     key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
     return dspy.LM(config.model, **given, **key)
 

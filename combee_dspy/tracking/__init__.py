@@ -14,7 +14,8 @@ from combee_dspy.tracking._base import Follower, Tracker, default_trackers, trac
 if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
     from combee_dspy.tracking._progress import Progress
-    from combee_dspy.tracking._queries import ROLLOUT_COLUMNS, candidates, costs, rollouts, runs, show
+    from combee_dspy.tracking._queries import candidates, costs, rollouts, runs, show
+    from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report
 
 __all__ = [
@@ -34,7 +35,13 @@ __all__ = [
     "write_report",
 ]
 
-_HOMES = {"MLflowTracker": "_mlflow", "replay": "_mlflow", "Progress": "_progress", "write_report": "report"}
+_HOMES = {
+    "MLflowTracker": "_mlflow",
+    "Progress": "_progress",
+    "ROLLOUT_COLUMNS": "_sql",
+    "replay": "_mlflow",
+    "write_report": "report",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,13 @@ import sys
 import threading
 from typing import ClassVar
 
+import dspy
 import pytest
 
+from combee_dspy import Combee, Validation
 from combee_dspy.exceptions import MissingDistributionError
 from combee_dspy.journal import journal_file
+from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.tracking import Follower, Progress, Tracker, default_trackers, track
 from tests.tracking.journals import KEY, Story, followed
 
@@ -131,3 +134,29 @@ def test_a_run_that_nobody_follows_loads_none_of_its_readers():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)  # noqa: S603 - the code above
     assert done.stdout.strip() == "['combee_dspy.tracking._base']"
+
+
+def test_nothing_of_tracking_runs_on_a_thread_that_a_rollout_runs_on():
+    workers, trackers = set(), set()
+
+    def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        workers.add(threading.get_ident())
+        return 0.5
+
+    def note(frame, event, argument):
+        if "/combee_dspy/tracking/" in frame.f_code.co_filename:
+            trackers.add(threading.get_ident())
+
+    lm = ScriptedLM(lambda request: as_chat({"answer": "x", "lessons": "[]", "reasoning": "x"}))
+    rows = [dspy.Example(question=str(number)).with_inputs("question") for number in range(8)]
+    options = {"num_threads": 2, "tracker": "progress", "validation": Validation(probe=False)}
+    combee = Combee(metric, reflection_lm=lm, max_metric_calls=12, **options)
+    threading.setprofile(note)
+    try:
+        with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+            combee.compile(dspy.Predict("question -> answer"), trainset=rows[:4], valset=rows[4:])
+    finally:
+        threading.setprofile(None)
+    assert workers
+    assert trackers
+    assert not workers & trackers
