@@ -33,7 +33,12 @@ class LMConfig(_Section):
 
     Attributes:
         model: DSPy's name of the model (``openai/gpt-5-mini``), or ``embedded``, or ``simulated``.
+        api_base: Address of an OpenAI-compatible service.
         api_key_env: Environment variable that holds the key. Keys themselves have no place in a file.
+        temperature: Sampling temperature.
+        max_tokens: Longest answer, in tokens.
+        num_retries: How often DSPy tries a failed call again.
+        cache: Whether DSPy's cache may answer.
         options: Further arguments of ``dspy.LM``, such as ``reasoning_effort``.
         slots: Calls at once, for ``embedded`` and ``simulated``.
         time_scale: Wall seconds for one simulated second, for ``simulated``.
@@ -84,7 +89,12 @@ _Diversity = Annotated[Diversity, BeforeValidator(_on_or_off, json_schema_input_
 class DataConfig(_Section):
     """Where the examples come from: a benchmark, or ``.jsonl``, ``.json`` or ``.csv`` files.
 
-    ``inputs`` are the fields that the program is given; the others are labels.
+    Attributes:
+        benchmark: A benchmark, which brings its own splits.
+        train: A file of examples to learn from.
+        validation: … to compare candidates on.
+        heldout: … for the final figure.
+        inputs: Fields that the program is given; the others are labels.
     """
 
     benchmark: _OneStrategy | None = None
@@ -142,10 +152,14 @@ class TaskConfig(_Section):
     """What each of several tasks may say for itself, in place of what the file says.
 
     Attributes:
+        data: The examples.
+        lms: The LMs.
         program: ``module:object``: a DSPy program, its class, or a function that returns one. The benchmark's own
             by default.
         metric: ``module:function``. The benchmark's own by default.
+        adapter: DSPy's adapter for all calls.
         heldout: What is to be claimed from the held-out examples.
+        seed: Seed of everything random.
         output: File for the compiled program's state (JSON); ``{name}`` stands for the task's name.
     """
 
@@ -163,9 +177,12 @@ class RunConfig(TaskConfig):
     """A run, or several: what a task may say, the arguments of ``Combee``, and the tasks where there are several.
 
     Attributes:
+        strategies: How to search.
+        budget: When to stop.
         diversity: What is done against collapse; ``false`` for nothing.
         instruction_proposer: ``module:object``: a proposer of GEPA's kind.
         code_proposer: ``module:object``: a proposer for the code of ``dspy.Flex`` parts.
+        tracker: Who reads the journal meanwhile.
         tasks: What each of several tasks says for itself, by name. They share a journal and a service.
         at_once: Tasks under way at a time.
     """

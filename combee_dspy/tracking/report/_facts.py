@@ -92,9 +92,10 @@ def _candidates(reader: Reader, run: int, known: Sequence[_Row], created: float)
     rollouts, spent = list(itertools.accumulate(bought)), list(itertools.accumulate(tokens))
     found = []
     for one in known:
-        at = one["validated_at"]
-        place = -1 if at is None else bisect.bisect_right(ended, at) - 1
-        axes = {} if at is None else {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
+        axes = {}
+        if (at := one["validated_at"]) is not None:
+            place = bisect.bisect_right(ended, at) - 1
+            axes = {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
         kept = {name: one[name] for name in ("index", "step", "operator", "score")}
         shown = {"id": one["candidate"][:8], "parents": [parent[:8] for parent in one["parents"]], "fate": _fate(one)}
         found.append({**kept, **axes, **shown, "chosen": bool(one["selected"])})
@@ -117,12 +118,8 @@ def _scan(event: _Row) -> dict[str, Any]:
     alone = sum(one["level"] == last for one in event["nodes"]) == 1
     nodes = []
     for one in sorted(event["nodes"], key=lambda node: (node["level"], node["node"])):
-        top = one["level"] == last > 1
-        cells = [
-            (index, _state(fates[index], [one["level"], one["node"]], top))
-            for index in one["sources"]
-            if index in fates
-        ]
+        place, top = [one["level"], one["node"]], one["level"] == last > 1
+        cells = [(index, _state(fates[index], place, top)) for index in one["sources"] if index in fates]
         name = "result" if top and alone else f"{one['level']}.{one['node'] + 1}"
         nodes.append({"name": name, "cells": cells, "lessons": one["lessons"]})
     states = [_state(fate, None, top=False) for fate in fates.values()]
@@ -149,17 +146,13 @@ def _state(fate: _Row, place: list[int] | None, top: bool) -> int:
 
 def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
     """Return tokens by role and update, the held-out set apart."""
-    sums: dict[tuple[int, str, str], list[int]] = {}
-    for one in costs_of(reader, run, ("step", "purpose", "role")):
-        heldout = one["purpose"] == "heldout"
-        when = "held-out" if heldout else "before" if one["step"] < 0 else str(one["step"])
-        cell = sums.setdefault((1 << 30 if heldout else one["step"], when, one["role"]), [0, 0])
-        cell[0] += one["prompt_tokens"] + one["completion_tokens"]
-        cell[1] += one["calls"]
-    return [
-        {"when": when, "role": role, "tokens": tokens, "calls": calls}
-        for (_, when, role), (tokens, calls) in sorted(sums.items())
-    ]
+    sql = (
+        "SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before' ELSE '' || e.step END"
+        ' AS "when", u.role, sum(u.prompt_tokens + u.completion_tokens) AS tokens, sum(u.calls) AS calls'
+        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2"
+        " ORDER BY e.purpose = 'heldout', e.step, 2"
+    )
+    return [dict(row) for row in reader.rows(sql, (run,))]
 
 
 def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
