@@ -11,7 +11,7 @@ import shlex
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -115,8 +115,9 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
     from mlflow.exceptions import MlflowException
 
     found = []
-    # To hold the journal is to know that no run goes on, and that nobody else replays it.
-    with closing(Journal(path.parent)), Reader(path) as reader:
+    # To hold the journal is to know that no run goes on, and that nobody else replays it. Nobody writes to a copy.
+    held = closing(Journal(path.parent)) if path.name == "journal.sqlite" else nullcontext()
+    with held, Reader(path) as reader:
         for row in reader.rows("SELECT id FROM run ORDER BY id"):
             shipper = _Shipper(tracker, reader, row["id"])
             try:

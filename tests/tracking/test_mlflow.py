@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -252,6 +253,15 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path, store):
             replay(tmp_path)
     finally:
         holder.close()
+
+
+def test_a_copy_of_a_journal_is_replayed_and_no_journal_is_made_beside_it(tmp_path, store):
+    copy = tmp_path / "copies" / "yesterday.sqlite"
+    copy.parent.mkdir()
+    shutil.copy(journal_file(Story(tmp_path / "run").whole()), copy)
+    replay(copy)
+    assert len(store.rows()) == 26
+    assert [one.name for one in copy.parent.iterdir() if one.suffix == ".sqlite"] == [copy.name]
 
 
 def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
