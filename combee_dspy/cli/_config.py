@@ -14,7 +14,7 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.stopping import Budget
 
-__all__ = ["FILE", "LMConfig", "RunConfig", "StrategiesConfig", "StrategyConfig", "TaskConfig"]
+__all__ = ["FILE", "LMConfig", "RunConfig", "StrategiesConfig", "StrategyConfig"]
 
 
 class _Section(BaseModel):

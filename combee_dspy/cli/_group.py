@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -52,41 +52,34 @@ def _points() -> Iterator[tuple[metadata.EntryPoint, Entry]]:
         yield point, Entry("command", point.name, point.value, *owner)
 
 
-def _load(name: str) -> Any:
-    """Return a plugin's command; a known one's distribution is named where it is not installed."""
-    for point, entry in _points():
-        if point.name != name:
-            continue
-        try:
-            found = point.load()
-            if not callable(found):
-                raise TypeError(f"{point.value} is no typer.Typer and no function")
-            app = found
-            if not isinstance(found, typer.Typer):
-                app = typer.Typer(add_completion=False, rich_markup_mode=None)
-                app.command(name)(found)
-            command = get_command(app)
-        except Exception as error:
-            raise PluginError("command", name, entry.distribution, f"{type(error).__name__}: {error}") from error
-        command.name = name
-        return command
-    raise MissingDistributionError(f"combee {name}", _KNOWN[name][0])
+def _load(point: metadata.EntryPoint, entry: Entry) -> Any:
+    try:
+        app = point.load()
+        if not callable(app):
+            raise TypeError(f"{point.value} is no typer.Typer and no function")
+        if not isinstance(app, typer.Typer):
+            function, app = app, typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(point.name)(function)
+        command = get_command(app)
+    except Exception as error:
+        raise PluginError("command", point.name, entry.distribution, f"{type(error).__name__}: {error}") from error
+    command.name = point.name
+    return command
 
 
-def plugin_commands(own: Mapping[str, Any]) -> tuple[Entry, ...]:
+def plugin_commands(own: Iterable[str]) -> tuple[Entry, ...]:
     """Return every command that a plugin brings, with what is wrong with it: none can take the name of our ``own``."""
     found, taken = [], dict.fromkeys(own, DISTRIBUTION)
-    for _, entry in _points():
-        problem = None
+    for point, entry in _points():
         if entry.name in taken:
-            problem = f"the name is already taken by distribution {taken[entry.name]!r}"
-        else:
-            taken[entry.name] = entry.distribution
-            try:
-                _load(entry.name)
-            except PluginError as error:
-                problem = error.reason
-        found.append(replace(entry, problem=problem))
+            found.append(replace(entry, problem=f"the name is already taken by distribution {taken[entry.name]!r}"))
+            continue
+        taken[entry.name] = entry.distribution
+        try:
+            _load(point, entry)
+            found.append(entry)
+        except PluginError as error:
+            found.append(replace(entry, problem=error.reason))
     return tuple(found)
 
 
@@ -110,9 +103,12 @@ class CombeeGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that was asked for, a plugin's loaded now."""
         name, command, rest = super().resolve_command(ctx, args)
-        if name is not None and name not in self.commands:
-            command = _load(name)
-        return name, command, rest
+        if name is None or name in self.commands:
+            return name, command, rest
+        for point, entry in _points():
+            if point.name == name:
+                return name, _load(point, entry), rest
+        raise MissingDistributionError(f"combee {name}", _KNOWN[name][0])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what goes wrong becomes one line and an exit code."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import operator
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -14,16 +17,22 @@ from typing import Any
 import dspy
 
 from combee_dspy import registry
-from combee_dspy.benchmarks import load_benchmark
+from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.cli._config import LMConfig, RunConfig, StrategiesConfig, StrategyConfig
-from combee_dspy.cli._lms import Known, check_lm
 from combee_dspy.cli._reading import checked, load_object, nearest, read_examples
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import Heldout
-from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, MissingDistributionError
+from combee_dspy.lms import ChoiceAdapter, ConstrainedJSONAdapter, embedded
 from combee_dspy.many import Task
 
 __all__ = ["Plan", "TaskPlan", "plan_run"]
+
+_ADAPTERS = {"chat": dspy.ChatAdapter, "json": dspy.JSONAdapter, "xml": dspy.XMLAdapter, "choice": ChoiceAdapter,
+             "constrained-json": ConstrainedJSONAdapter}  # fmt: skip
+
+Known = Sequence[tuple[LoadedBenchmark, Mapping[str, Any]]]
+"""Benchmarks that a simulated model knows, each with the parameters that it was read with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,14 @@ class TaskPlan:
     known: Known
     output: Path | None
 
+    def settings(self) -> dict[str, Any]:
+        """Return DSPy's setting of the adapter, empty for DSPy's own choice.
+
+        The embedded model gets one that constrains its answers unless another is named: no other works for it.
+        """
+        name = self.adapter or ("choice" if self.lm.model == "embedded" else None)
+        return {} if name is None else {"adapter": _ADAPTERS[name]()}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -46,10 +63,19 @@ class Plan:
     tasks: tuple[TaskPlan, ...]
     proposer: LMConfig
 
-    @property
-    def known(self) -> Known:
-        """What a simulated model knows: the benchmarks of all tasks."""
-        return [one for plan in self.tasks for one in plan.known]
+    @contextmanager
+    def lms(self) -> Iterator[Callable[[LMConfig], dspy.LM]]:
+        """Give what makes LMs, one for all places with the same settings; a simulated service ends with the context."""
+        known, made = [one for plan in self.tasks for one in plan.known], {}
+        with ExitStack() as stack:
+
+            def lm_of(config: LMConfig) -> dspy.LM:
+                settings = config.model_dump_json()
+                if settings not in made:
+                    made[settings] = _lm(config, known, self.config.seed or 0, stack)
+                return made[settings]
+
+            yield lm_of
 
     def combee(self, proposer: dspy.BaseLM) -> Combee:
         """Return the optimizer."""
@@ -85,10 +111,55 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
     if len(set(outputs)) < len(outputs):
         raise ArgumentValueError("output", str(outputs[0]), "is written by two tasks", "Put {name} into it.")
     plan = Plan(config, folder, tasks, (config.lms and config.lms.proposer) or tasks[0].lm)
-    for task in tasks:
-        check_lm("lms.task", task.lm, plan.known)
-    check_lm("lms.proposer", plan.proposer, plan.known)
+    for place, lm in (*(("lms.task", task.lm) for task in tasks), ("lms.proposer", plan.proposer)):
+        _check_lm(place, lm, known=any(task.known for task in tasks))
     return plan
+
+
+def _check_lm(place: str, config: LMConfig, *, known: bool) -> None:
+    """Refuse an LM whose key is not set, or whose service cannot be simulated, without making it."""
+    if config.model == "simulated":
+        _simulator()
+        if not known:
+            raise ArgumentValueError(place, "simulated", "simulates only benchmarks", "Give data.benchmark.")
+    if config.api_key_env is not None and not os.environ.get(config.api_key_env):
+        remedy = f"Set it, for example: export {config.api_key_env}=…"
+        raise ArgumentValueError(f"{place}.api_key_env", config.api_key_env, "is not set in the environment", remedy)
+
+
+def _simulator() -> Any:
+    try:
+        return importlib.import_module("combee_bench.simulated")
+    except ModuleNotFoundError as error:
+        raise MissingDistributionError("the model 'simulated'", "combee-bench") from error
+
+
+def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
+    given = config.model_dump(exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True)
+    given |= config.options
+    if config.model == "simulated":
+        given.pop("slots", None)
+        lm = stack.enter_context(_service(config, known, seed)).lm(**given)
+        # Its port is another each time, and says nothing of what it answers: a run that goes on is the same.
+        lm.cache_identity = f"simulated with seed {seed}"
+        return lm
+    if config.model == "embedded":
+        return embedded(**given)
+    key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
+    return dspy.LM(config.model, **given, **key)
+
+
+def _service(config: LMConfig, known: Known, seed: int) -> Any:
+    """Return a service that knows what every one of some benchmarks asks."""
+    simulated = _simulator()
+    tasks = [simulated.benchmark_task(benchmark, seed, params=params) for benchmark, params in known]
+    questions = {question.text: question for task in reversed(tasks) for question in task.questions}
+    fields = dict.fromkeys(field for task in tasks for field in task.answer_fields)
+    settings = config.model_dump(include={"slots", "time_scale"}, exclude_none=True)
+    return simulated.SimulatedService(
+        simulated.SimulatedConfig(seed=seed, **settings),
+        replace(tasks[0], questions=tuple(questions.values()), answer_fields=tuple(fields)),
+    )
 
 
 def _one_of_several(name: str, config: RunConfig, folder: Path) -> TaskPlan:

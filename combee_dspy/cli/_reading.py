@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import csv
 import difflib
-import importlib
 import io
 import json
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:
     """Return the configuration that a file's mapping holds; of several problems the first is told, and their number."""
     given = copy.deepcopy(dict(data))
-    match given.get("validation"):
-        case {"calibration": {"reference": str(target)} as calibration}:
+    match given:
+        case {"validation": {"calibration": {"reference": str(target)} as calibration}}:
             calibration["reference"] = load_object("validation.calibration.reference", target)
     match given:
         case {"guards": {"anchors": str(file)} as guards, "data": {"inputs": [*inputs]}}:
@@ -120,13 +120,10 @@ def _at(node: dict[str, Any], place: Sequence[str], whole: dict[str, Any]) -> di
 
 def load_object(argument: str, target: str) -> Any:
     """Import ``module:object``, which can be called or is a program; dots lead into the object."""
-    module, _, path = target.partition(":")
-    if not (module and path):
+    if not all(target.partition(":")):
         raise ArgumentValueError(argument, target, "is not of the form module:object", "Such as my_package.qa:Program.")
     try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+        found: Any = pkgutil.resolve_name(target)
     except Exception as error:
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         remedy = "Modules are looked for in the working directory, beside the configuration file, and among installed."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["plain", "show_facts", "show_table", "write_json"]
+__all__ = ["plain", "show_facts", "show_rows", "show_table"]
 
 _CELL = 60
 _SHORT = 20
@@ -34,7 +34,7 @@ def show_facts(facts: Mapping[str, Any]) -> None:
         console.print(Text.assemble((f"{name:<{width}}", "bold"), plain(value)), soft_wrap=True)
 
 
-def show_table(rows: Sequence[Mapping[str, Any]], limit: int | None = None) -> None:
+def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0) -> None:
     """Print the first rows as a table; where they are wider than the screen, long texts give way first."""
     table = Table(box=None, pad_edge=False)
     lines = [[plain(_cell(value), _CELL) for value in row.values()] for row in rows[: limit or None]]
@@ -53,10 +53,18 @@ def _cell(value: object) -> object:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
 
 
-def write_json(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object a line: ASCII, so that nothing in it steers a terminal, and without NaN."""
-    for row in rows:
-        typer.echo(json.dumps({name: _finite(value) for name, value in row.items()}))
+def show_rows(
+    rows: Sequence[dict[str, Any]], shown: Callable[[dict[str, Any]], dict[str, Any]], as_json: bool, limit: int = 0
+) -> None:
+    """Print what is shown of each row, as a table; or whole rows as JSON, one object a line.
+
+    The JSON is ASCII, so that nothing in it steers a terminal, and has neither NaN nor infinity.
+    """
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps({name: _finite(value) for name, value in row.items()}))
+    else:
+        show_table([shown(row) for row in rows], limit)
 
 
 def _finite(value: Any) -> Any:

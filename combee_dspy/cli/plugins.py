@@ -4,42 +4,60 @@ from __future__ import annotations
 
 import enum
 import json
+import keyword
 import os
+import re
+import shutil
+import tempfile
 from dataclasses import asdict
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any
 
 import typer
+import yaml
 
 from combee_dspy import registry
 from combee_dspy.cli._group import plugin_commands
-from combee_dspy.cli._scaffold import write_plugin
 from combee_dspy.cli._tables import plain, show_table
+from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["plugins_app"]
+__all__ = ["plugins_app", "render_plugin", "write_plugin"]
 
 plugins_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 _Kind = enum.StrEnum("_Kind", [(kind, kind) for kind in registry.KINDS])  # type: ignore[misc]  # the kinds are data
-_Json = Annotated[bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")]
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST = 40
+_FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "LICENSE": "LICENSE",
+    ".github/workflows/test.yml": "test.yml",
+    "{package}/__init__.py": "init.py",
+    "{package}/_strategy.py": "{kind}.py",
+    "{package}/py.typed": "py.typed",
+    "tests/test_conformance.py": "test_conformance.py",
+    "tests/test_strategy.py": "test_strategy.py",
+}
+"""Paths in a new plugin, and the templates of their texts."""
 
 
 @plugins_app.callback()
-def plugins(context: typer.Context, as_json: _Json = False) -> None:
+def plugins(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON, one object a strategy or command.")] = False,
+) -> None:
     """Show every strategy and command that is installed, whose it is, and what failed to load; or start a new one.
 
     A broken plugin is listed with its owner and the reason, and breaks nothing
     else: the exit code is 0.
     """
-    if context.invoked_subcommand is None:
-        list_plugins(context, as_json)
-
-
-@plugins_app.command("list")
-def list_plugins(context: typer.Context, as_json: _Json = False) -> None:
-    """Show every strategy and every plugin's command; the same as without a command."""
+    if context.invoked_subcommand is not None:
+        return
     root: Any = context.find_root().command
-    entries = (*registry.installed(), *plugin_commands(getattr(root, "commands", {})))
+    entries = (*registry.installed(), *plugin_commands(root.commands))
     if as_json:
         typer.echo(json.dumps([asdict(entry) for entry in entries], indent=2))
         return
@@ -72,3 +90,48 @@ def new_plugin(
     where = target if target.is_absolute() else f".{os.sep}{target}"
     steps = (f'python -m pip install -e "{where}[test]"', f"python -m pytest {where}", "combee plugins")
     typer.echo("\n  ".join((f"Wrote {target}. Next:", *steps)))
+
+
+def render_plugin(name: str, kind: str) -> dict[str, str]:
+    """Return the files of a new plugin: text by path below its directory."""
+    package = f"combee_{name.replace('-', '_')}"
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST or package == "combee_dspy":
+        remedy = f"Use lower case letters and digits, words joined by '-', {_LONGEST} characters at most: first-k."
+        raise ArgumentValueError("name", name, "cannot name a strategy", remedy)
+
+    def read(source: str) -> str:
+        return (resources.files("combee_dspy.cli") / "_templates" / source).read_text(encoding="utf-8")
+
+    values = {"name": name, "kind": kind, "distribution": f"combee-dspy-{name}", "package": package}
+    values |= {use: Template(text).substitute(values) for use, text in yaml.safe_load(read("uses.yaml"))[kind].items()}
+    found = "".join(word.capitalize() for word in name.split("-"))
+    # "tracker" would else name a class after the base class that it inherits from.
+    taken = keyword.iskeyword(found) or re.search(rf"\b{found}\b", read(f"{kind}.py.tmpl"))
+    values["class_name"] = f"My{found}" if taken else found
+    return {
+        path.format(**values): Template(read(f"{source.format(**values)}.tmpl")).substitute(values)
+        for path, source in _FILES.items()
+    }
+
+
+def write_plugin(name: str, kind: str, parent: Path) -> Path:
+    """Write a new plugin into ``parent / "combee-dspy-<name>"``, whole or not at all; return that directory."""
+    files = render_plugin(name, kind)
+    if name in registry.names(kind):
+        problem = f"is already the name of an installed {kind}"
+        raise ArgumentValueError("name", name, problem, "Choose another: of two, only the first would be found.")
+    target = parent / f"combee-dspy-{name}"
+    if target.exists() or target.is_symlink():
+        raise ArgumentValueError("directory", str(target), "is there already", "Remove it, or choose another name.")
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".combee-plugin-") as scratch:
+            draft = Path(scratch) / target.name
+            for path, text in files.items():
+                (draft / path).parent.mkdir(parents=True, exist_ok=True)
+                (draft / path).write_text(text, encoding="utf-8")
+            shutil.copymode(parent, draft)
+            draft.rename(target)
+    except OSError as error:
+        problem = f"cannot be written to: {error.strerror}"
+        raise ArgumentValueError("directory", str(parent), problem, "Name a folder that is there.") from error
+    return target

@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-# The package's rooms are imported where they are used: they take seconds, and --help needs none of it.
-from combee_dspy.cli._tables import plain, show_facts, show_table, write_json
+from combee_dspy import tracking
+from combee_dspy.cli._tables import plain, show_facts, show_rows, show_table
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import journal_file
 
 __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 
@@ -30,30 +31,29 @@ def runs(
     as_json: _Json = False,
 ) -> None:
     """List the runs whose journals lie in some folders, or anywhere below them."""
-    from combee_dspy import tracking
-
     found: list[dict[str, Any]] = []
     for folder in folders or [Path()]:
         if not folder.exists():
             raise ArgumentValueError("FOLDERS", str(folder), "is not there", "Name a folder, or a journal.")
         for journal in sorted(folder.rglob("journal.sqlite")) if folder.is_dir() else [folder]:
             found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
-    if as_json:
-        write_json(found)
-    elif found:
-        show_table([_run_row(row) for row in found])
+    if found or as_json:
+        show_rows(found, _run_row, as_json)
     else:
         typer.echo("No journal was found. Name the log_dir of a run, or a folder that holds some.")
 
 
 def _run_row(row: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: row[name] for name in ("run", "name", "state", "updates", "rollouts")}
-    for name, before, after in (
-        ("validation", row["seed_score"], row["best_score"]),
-        ("held-out", row["heldout_before"], row["heldout_after"]),
-    ):
-        shown[name] = None if before is None or after is None else f"{before:.3f} → {after:.3f}"
-    return {**shown, "dollars": row["dollars"]}
+    return {
+        **{name: row[name] for name in ("run", "name", "state", "updates", "rollouts")},
+        "validation": _change(row["seed_score"], row["best_score"]),
+        "held-out": _change(row["heldout_before"], row["heldout_after"]),
+        "dollars": row["dollars"],
+    }
+
+
+def _change(before: float | None, after: float | None) -> str | None:
+    return None if before is None or after is None else f"{before:.3f} → {after:.3f}"
 
 
 def show(
@@ -69,8 +69,6 @@ def show(
         combee show runs/today 3f2a          a candidate, by the beginning of its id
         combee show runs/today 1234 --json   a rollout or an LM call, by the id that combee rollouts shows
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    from combee_dspy import tracking
-
     if what is None:
         found: Any = [{**one, "costs": tracking.costs(run, one["id"])} for one in tracking.runs(run)]
     else:
@@ -105,9 +103,6 @@ def report(
     run: Annotated[str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")] = None,
 ) -> None:
     """Write one page about a run, to open in a browser: it needs no network and loads nothing."""
-    from combee_dspy import tracking
-    from combee_dspy.journal import journal_file
-
     target = output or journal_file(place).with_name("report.html")
     try:
         tracking.write_report(place, target, run=run)
@@ -133,14 +128,9 @@ def rollouts(
 
     A condition can only read. What the held-out set holds is not shown.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    from combee_dspy import tracking
-
     # One more than is shown tells whether there are more.
     found = tracking.rollouts(place, run=run, where=where, limit=limit + 1 if limit and not as_json else None)
-    if as_json:
-        write_json(found)
-    else:
-        show_table([{name: row[name] for name in _ROLLOUT} for row in found], limit)
+    show_rows(found, lambda row: {name: row[name] for name in _ROLLOUT}, as_json, limit)
 
 
 def candidates(place: _Run, run: _Task = None, as_json: _Json = False) -> None:
@@ -150,18 +140,13 @@ def candidates(place: _Run, run: _Task = None, as_json: _Json = False) -> None:
     combee_dspy.load_candidate(program, RUN, ID) returns the program with its
     texts, accepted or not.
     """
-    from combee_dspy import tracking
-
     found = tracking.candidates(place, run)
-    if as_json:
-        write_json(found)
-    else:
-        indices = {one["candidate"]: one["index"] for one in found}
-        several = len({one["run"] for one in found}) > 1
-        show_table([({"run": one["run"]} if several else {}) | _candidate_row(one, indices) for one in found])
+    indices = {one["candidate"]: one["index"] for one in found}
+    several = len({one["run"] for one in found}) > 1
+    show_rows(found, lambda one: ({"run": one["run"]} if several else {}) | _candidate_row(one, indices), as_json)
 
 
-def _candidate_row(one: dict[str, Any], indices: dict[str, int | None]) -> dict[str, object]:
+def _candidate_row(one: dict[str, Any], indices: dict[str, int | None]) -> dict[str, Any]:
     screened = one["screened"] or {}
     parents = (parent if indices.get(parent) is None else str(indices[parent]) for parent in one["parents"])
     return {
@@ -187,7 +172,5 @@ def replay(
     the run was killed, this completes the record: each rollout arrives exactly
     once, and doing it twice changes nothing.
     """
-    from combee_dspy import tracking
-
     for where in tracking.replay(run, tracking_uri=tracking_uri, experiment=experiment):
         typer.echo(where)

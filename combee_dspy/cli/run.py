@@ -94,11 +94,10 @@ def _compiled(plan: Plan) -> list[TaskResult]:
     import dspy
 
     from combee_dspy import compile_many
-    from combee_dspy.cli._lms import adapter_of, opened_lms
 
-    with opened_lms(plan.known, plan.config.seed or 0) as lm_of:
+    with plan.lms() as lm_of:
         combee = plan.combee(lm_of(plan.proposer))
-        settings = [{"lm": lm_of(one.lm), **adapter_of(one.adapter, one.lm)} for one in plan.tasks]
+        settings = [{"lm": lm_of(one.lm), **one.settings()} for one in plan.tasks]
         tasks = [replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)]
         with dspy.context(**settings[0]):
             return compile_many(tasks, combee=combee, at_once=plan.config.at_once)
@@ -106,17 +105,18 @@ def _compiled(plan: Plan) -> list[TaskResult]:
 
 def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
     """Save and show what a task has come to."""
+    if result.report is None:
+        return
     facts: dict[str, Any] = {"task": result.name} if plan.config.tasks else {}
-    if result.report is not None:
-        facts |= _facts(result.report)
-        if "simulated" in (planned.lm.model, plan.proposer.model):
-            facts["note"] = "simulated service: these figures measure no language model"
-        if planned.output is not None:
-            _save(result.program, planned.output)
-            facts["program"] = planned.output
-        if result.report.journal:
-            facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
-        show_facts(facts)
+    facts |= _facts(result.report)
+    if "simulated" in (planned.lm.model, plan.proposer.model):
+        facts["note"] = "simulated service: these figures measure no language model"
+    if planned.output is not None:
+        _save(result.program, planned.output)
+        facts["program"] = planned.output
+    if result.report.journal:
+        facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
+    show_facts(facts)
 
 
 def _facts(report: CombeeReport) -> dict[str, str]:

@@ -35,7 +35,6 @@ Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Rea
 
 from combee_dspy.journal._cache import Cache
 from combee_dspy.journal._journal import Journal, RunLog
-from combee_dspy.journal._reader import Reader, journal_file
-from combee_dspy.journal._rows import Effect, Identity
+from combee_dspy.journal._rows import Effect, Identity, Reader, journal_file
 
 __all__ = ["Cache", "Effect", "Identity", "Journal", "Reader", "RunLog", "journal_file"]

@@ -16,8 +16,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from combee_dspy.exceptions import JournalDamagedError, JournalHeldError, JournalMismatchError
-from combee_dspy.journal._reader import JOURNAL, Reader
-from combee_dspy.journal._rows import SCHEMA, VERSION, Effect, Identity, checksum, dump, sound
+from combee_dspy.journal._rows import JOURNAL, SCHEMA, VERSION, Effect, Identity, Reader, checksum, dump, sound
 from combee_dspy.journal._writer import Statement, Writer, connect
 from combee_dspy.records import CallUsage
 

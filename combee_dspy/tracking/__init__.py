@@ -4,13 +4,19 @@ Nothing here is in the way of a run. Trackers read the journal from threads of
 their own; whatever they miss, they or anybody else can read there later.
 """
 
-from combee_dspy.tracking._base import Follower, Tracker
-from combee_dspy.tracking._mlflow import MLflowTracker, replay
-from combee_dspy.tracking._progress import Progress
-from combee_dspy.tracking._queries import candidates, costs, rollouts, runs, show
-from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
-from combee_dspy.tracking._track import default_trackers, track
-from combee_dspy.tracking.report import write_report
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from combee_dspy.tracking._base import Follower, Tracker, default_trackers, track
+
+if TYPE_CHECKING:
+    from combee_dspy.tracking._mlflow import MLflowTracker, replay
+    from combee_dspy.tracking._progress import Progress
+    from combee_dspy.tracking._queries import candidates, costs, rollouts, runs, show
+    from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
+    from combee_dspy.tracking.report import write_report
 
 __all__ = [
     "ROLLOUT_COLUMNS",
@@ -28,3 +34,22 @@ __all__ = [
     "track",
     "write_report",
 ]
+
+_HOMES = {
+    "MLflowTracker": "_mlflow",
+    "Progress": "_progress",
+    "ROLLOUT_COLUMNS": "_sql",
+    "replay": "_mlflow",
+    "write_report": "report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # A run needs none of this: who reads it is loaded when somebody does.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, '_queries')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

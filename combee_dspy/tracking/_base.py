@@ -1,14 +1,27 @@
-"""Who follows a run: trackers, and the followers that they make."""
+"""Who follows a run: trackers, the followers that they make, and the threads that these have to themselves."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sys
+import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import ClassVar
 
 from combee_dspy.journal import Reader
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Follower", "Tracker"]
+__all__ = ["Follower", "Tracker", "default_trackers", "track"]
+
+_logger = logging.getLogger(__name__)
+
+_EVERY = 0.5
+_LONGEST = 30.0
 
 
 class Follower(ABC):
@@ -48,3 +61,67 @@ class Tracker(Strategy):
             reader: Of the run's journal, for that thread. Borrowed.
             run: The run's id.
         """
+
+
+def default_trackers() -> tuple[Tracker, ...]:
+    """Return who follows a run that names nobody: a display, where standard error is a terminal."""
+    if not sys.stderr.isatty():
+        return ()
+    from combee_dspy.tracking._progress import Progress
+
+    return (Progress(),)
+
+
+@asynccontextmanager
+async def track(path: Path, run: int, trackers: Sequence[Tracker]) -> AsyncIterator[None]:
+    """Let trackers follow a run while the body runs, and see its end after it.
+
+    They never break the run: one that raises is reported once and left out from
+    then on. Leaving waits until they have read the run's end, 30 seconds at
+    most; the event loop is free meanwhile.
+
+    Raises:
+        CombeeError: What a tracker needs is not installed; nothing has begun.
+    """
+    for tracker in trackers:
+        tracker.check()
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=_follow, args=(path, run, one, over), name=f"combee-{one.name}", daemon=True)
+        for one in trackers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if threads:
+            await asyncio.to_thread(_wait_for, threads)
+
+
+def _wait_for(threads: Sequence[threading.Thread]) -> None:
+    until = time.monotonic() + _LONGEST
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            _logger.warning("%s is still busy with a run that is over, and is not waited for.", thread.name)
+
+
+def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> None:
+    try:
+        with Reader(path) as reader:
+            follower = tracker.open(reader, run)
+            try:
+                while not over.wait(_EVERY):
+                    follower.follow()
+                follower.follow()
+            finally:
+                follower.close()
+            if follower.where:
+                _logger.info("Tracker %r has recorded the run: %s", tracker.name, follower.where)
+    except Exception as error:  # noqa: BLE001 - a fault of tracking must reach a person, and not the run
+        from combee_dspy.tracking._text import cleaner, one_line
+
+        said = one_line(cleaner()(f"{type(error).__name__}: {error}"), 300)
+        _logger.warning("Tracker %r has stopped following the run: %s", tracker.name, said)

@@ -9,48 +9,47 @@ from typing import Any
 
 from combee_dspy.operators import is_hidden
 
-__all__ = ["ancestors", "diffs", "learned"]
+__all__ = ["diffs", "learned"]
 
 _Candidate = Mapping[str, Any]
-
-
-def ancestors(chosen: _Candidate, known: Sequence[_Candidate]) -> list[_Candidate]:
-    """Return a candidate and all that it descends from, the oldest first."""
-    by_id = {one["candidate"]: one for one in known}
-    found, waiting = {}, [chosen]
-    while waiting:
-        one = waiting.pop()
-        if one["candidate"] not in found:
-            found[one["candidate"]] = one
-            waiting += [by_id[parent] for parent in one["parents"] if parent in by_id]
-    return [one for one in known if one["candidate"] in found]
 
 
 def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, Any]]:
     """Return each line of a candidate's texts with the update and operator that brought it.
 
     The gain of an update is that of all its lines together, and stands at the first of them.
+    ``known`` are all candidates, parents before children.
     """
-    line_of_descent = ancestors(chosen, known)
+    descent = {chosen["candidate"]}
+    for one in reversed(known):
+        if one["candidate"] in descent:
+            descent.update(one["parents"])
     scores = {one["candidate"]: one["score"] for one in known}
-    found = []
+    found: list[dict[str, Any]] = []
     told = set()
     for part, text in chosen["texts"].items():
         first: dict[str, _Candidate] = {}
-        for one in line_of_descent:
-            for line in _lines(part, one["texts"].get(part, "")):
-                first.setdefault(_same(line), one)
+        for one in known:
+            if one["candidate"] in descent:
+                for line in _lines(part, one["texts"].get(part, "")):
+                    first.setdefault(_same(line), one)
         for line in filter(str.strip, _lines(part, text)):
             source = first[_same(line)]
             heading = line.startswith("#") or line.endswith(":")
-            gain = None
-            if not heading and source["candidate"] not in told:
+            new = not heading and source["candidate"] not in told
+            if new:
                 told.add(source["candidate"])
-                gain = _gain(source, scores)
-            # Of the student, whatever it came from.
-            step = -1 if not source["parents"] else source["step"]
-            about = {"step": step, "operator": source["operator"], "gain": gain, "heading": heading}
-            found.append({"part": part, "text": line, **about})
+            found.append(
+                {
+                    "part": part,
+                    "text": line,
+                    # Of the student, whatever it came from.
+                    "step": source["step"] if source["parents"] else -1,
+                    "operator": source["operator"],
+                    "gain": _gain(source, scores) if new else None,
+                    "heading": heading,
+                }
+            )
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._queries import costs_of
-from combee_dspy.tracking._sql import RUNS
+from combee_dspy.tracking._sql import RUNS, SPENT
 from combee_dspy.tracking._text import cut, dollars
 
 __all__ = ["MAX_PARAM", "MAX_TAG", "description", "end_metrics", "params", "update_metrics"]
@@ -28,11 +28,7 @@ _HELDOUT = ("before", "after", "difference", "low", "high", "n")
 
 
 def params(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was decided before a run, in the groups ``run/``, ``strategy/``, ``model/`` and so on.
-
-    Args:
-        row: The run's row in the journal.
-    """
+    """Return what was decided before a run (its row in the journal), in groups: ``run/``, ``strategy/``, …."""
     about = json.loads(row["description"])
     groups = {"specs": "strategy", "models": "model", "digests": "digest", "sizes": "size", "versions": "version"}
     found = {"run/name": row["name"], "run/seed": str(row["seed"])}
@@ -44,27 +40,25 @@ def params(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: int) -> dict[str, float]:
-    """Return the metrics of one update that is over.
+    """Return the metrics of one update that is over; sums are over all updates up to this one.
 
-    Sums are over all updates up to this one. The same bounds give the same
-    figures, however much the journal has grown since.
-
-    Args:
-        reader: Of the journal.
-        run: The run's id.
-        step: The update.
-        event: Events with a larger id are not read.
-        effect: Effects with a larger id are not read.
+    Events and effects with larger ids than the given ones are not read: the same
+    bounds give the same figures, however much the journal has grown since.
     """
     found: dict[str, float] = defaultdict(float)
-    scores: dict[str, list[float]] = defaultdict(list)
-    sql = "SELECT * FROM event WHERE run = ? AND step <= ? AND id <= ? ORDER BY id"
-    for row in reader.rows(sql, (run, step, event)):
+    covered: list[float] = []
+    sql = (
+        "SELECT step, kind, data FROM event WHERE run = ? AND id <= ? AND (step = ? OR kind = 'validated' AND step < ?)"
+        " ORDER BY id"
+    )
+    for row in reader.rows(sql, (run, event, step, step)):
         data = json.loads(row["data"])
-        if row["kind"] == "validated" and data["score"] is not None:
+        if row["kind"] == "validated":
             _validated(found, data, of_step=row["step"] == step)
-        elif row["step"] == step:
-            _counted(found, scores, row["kind"], data)
+        else:
+            _counted(found, covered, row["kind"], data)
+    if covered:
+        found["scan/covered"] = sum(covered) / len(covered)
     sql = (
         "SELECT purpose, count(*), avg(score), count(error), avg(ended - started) FROM effect"
         " WHERE run = ? AND kind = 'rollout' AND step = ? AND id <= ? AND purpose <> 'heldout' GROUP BY 1"
@@ -74,21 +68,17 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
         found[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
             found[f"train/{purpose}"] = score
-    sql = (
-        "SELECT u.role, sum(u.calls), sum(u.prompt_tokens + u.completion_tokens), total(u.dollars),"
-        " sum(CASE WHEN u.dollars IS NULL THEN u.calls ELSE 0 END)"
-        " FROM usage u JOIN effect e ON e.id = u.effect"
-        " WHERE e.run = ? AND e.step <= ? AND e.id <= ? AND e.purpose <> 'heldout' GROUP BY 1"
-    )
-    for role, calls, tokens, spent, unpriced in reader.rows(sql, (run, step, effect)):
+    before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
+    for role, calls, tokens, spent, unpriced in reader.rows(before, (run, effect, step)):
         found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = calls, tokens, spent
         found["cost/dollars"] += spent
         found["cost/unpriced_calls"] += unpriced
-    found.update({name: sum(values) / len(values) for name, values in scores.items()})
     return {_named(name): float(value) for name, value in found.items() if math.isfinite(value)}
 
 
 def _validated(found: dict[str, float], data: Mapping[str, Any], *, of_step: bool) -> None:
+    if data["score"] is None:
+        return
     if data["index"] == 0:
         found["val/seed"] = data["score"]
     if data["best"]:
@@ -98,7 +88,7 @@ def _validated(found: dict[str, float], data: Mapping[str, Any], *, of_step: boo
         found["val/candidate"] = max(data["score"], found.get("val/candidate", -math.inf))
 
 
-def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str, data: Mapping[str, Any]) -> None:
+def _counted(found: dict[str, float], covered: list[float], kind: str, data: Mapping[str, Any]) -> None:
     match kind:
         case "update":
             found["time/update"] = data["seconds"]
@@ -112,8 +102,7 @@ def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str,
             found["scan/failed_nodes"] += sum(one["failed"] is not None for one in data["nodes"])
             found["scan/lessons"] += len(data["lessons"])
             if data["retained"]:
-                kept = sum(one["covered"] for one in data["retained"])
-                scores["scan/covered"].append(kept / len(data["retained"]))
+                covered.append(sum(one["covered"] for one in data["retained"]) / len(data["retained"]))
         case "screened":
             found["candidates/screened"] += 1
             found["candidates/screened_out"] += not data["accepted"]
@@ -125,16 +114,16 @@ def _counted(found: dict[str, float], scores: dict[str, list[float]], kind: str,
 
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     """Return the metrics of a run that is over: the result's scores, and the sums of everything."""
-    row = reader.rows(RUNS, (run,))[0]
-    found = {f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT}
-    total = costs_of(reader, run, ())[0]
-    found |= {"total/rollouts": row["rollouts"], "total/updates": row["updates"], "total/tokens": row["tokens"]}
-    # Not val/best: the program that is returned may be another than the last update's best, and is judged once more.
-    found["best_score"] = row["best_score"]
-    found |= {f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")}
-    found |= {"total/unpriced_calls": total["unpriced"]}
-    if row["finished"]:
-        found["time/run"] = row["finished"] - row["created"]
+    row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
+    found = {
+        # Not val/best: the program that is returned may be another than the last update's best, and is judged again.
+        "best_score": row["best_score"],
+        **{f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT},
+        **{f"total/{name}": row[name] for name in ("rollouts", "updates", "tokens")},
+        **{f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")},
+        "total/unpriced_calls": total["unpriced"],
+        "time/run": row["finished"] - row["created"] if row["finished"] else None,
+    }
     return {name: float(value) for name, value in found.items() if value is not None}
 
 

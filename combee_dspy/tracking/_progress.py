@@ -20,9 +20,10 @@ from rich.text import Text
 from combee_dspy.journal import Reader
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
+from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import amount, cleaner, dollars, one_line
 
-__all__ = ["Display", "Progress"]
+__all__ = ["Progress"]
 
 _WINDOW = 5.0  # seconds over which what is in flight is averaged
 
@@ -63,14 +64,7 @@ class Progress(Tracker):
 
 
 class Display(Follower):
-    """Reads what is new of one run's journal, and shows it.
-
-    Args:
-        reader: Borrowed.
-        run: The run's id.
-        console: Where to write; standard error by default.
-        clock: Unix seconds.
-    """
+    """Reads what is new of one run's journal, and shows it: on standard error, by the system's clock."""
 
     def __init__(
         self, reader: Reader, run: int, console: Console | None = None, *, clock: Callable[[], float] = time.time
@@ -84,9 +78,10 @@ class Display(Follower):
         self._name = one_line(self._clean(row["name"]), 60)
         self._budget: int | None = (about.get("limits") or {}).get("rollouts")
         self._effect = self._event = 0
-        self._rollouts: Counter[str] = Counter()
+        self._bought = 0  # beside the held-out set, which is read beyond the budget
         self._recent: list[tuple[float, float]] = []
-        self._roles: dict[str, tuple[float, ...]] = {}  # tokens, dollars, calls without a price
+        self._tokens: Counter[str] = Counter()
+        self._dollars = self._unpriced = 0.0
         self._facts: dict[str, str] = {"update": "the seed's validation"}
         self._seed = self._best = "not known"
         self._news()  # of an earlier part of the run: it counts, and is not told again
@@ -112,25 +107,21 @@ class Display(Follower):
             _PANEL.release()
         state = self._reader.rows("SELECT state FROM run WHERE id = ?", (self._run,))[0]["state"]
         said = "not over" if state == "running" else state
-        self._say(f"{said}: best {self._best} (seed {self._seed}), {self._bought()} rollouts, {self._cost()}")
+        self._say(f"{said}: best {self._best} (seed {self._seed}), {self._rollouts()} rollouts, {self._cost()}")
 
     def _news(self) -> list[str]:
         """Read what is new and take it into account; return the lines that tell it."""
         newest = self._reader.rows("SELECT max(id) FROM effect WHERE run = ?", (self._run,))[0][0] or 0
-        new = (self._run, self._effect, newest)
-        for role, *more in self._reader.rows(
-            "SELECT u.role, sum(u.prompt_tokens + u.completion_tokens), total(u.dollars),"
-            " sum(CASE WHEN u.dollars IS NULL THEN u.calls ELSE 0 END)"
-            " FROM effect e JOIN usage u ON u.effect = e.id WHERE e.run = ? AND e.id > ? AND e.id <= ? GROUP BY 1",
-            new,
-        ):
-            before = self._roles.get(role, (0.0, 0.0, 0.0))
-            self._roles[role] = tuple(one + other for one, other in zip(before, more, strict=True))
-        sql = "SELECT kind, purpose, started, ended FROM effect WHERE run = ? AND id > ? AND id <= ?"
-        since = self._clock() - _WINDOW
+        new = (self._run, newest, self._effect)
+        for role, _, tokens, spent, unpriced in self._reader.rows(SPENT.format("e.id > ?"), new):
+            self._tokens[role] += tokens
+            self._dollars += spent
+            self._unpriced += unpriced
+        sql = "SELECT kind, purpose, started, ended FROM effect WHERE run = ? AND id <= ? AND id > ?"
         for kind, purpose, started, ended in self._reader.rows(sql, new):
-            self._rollouts[purpose] += kind == "rollout"
+            self._bought += kind == "rollout" and purpose != "heldout"
             self._recent.append((started, ended))
+        since = self._clock() - _WINDOW
         self._recent = [one for one in self._recent if one[1] > since]
         events = self._reader.after("event", self._event, self._run)
         self._effect, self._event = newest, events[-1]["id"] if events else self._event
@@ -171,15 +162,12 @@ class Display(Follower):
         seconds = int(self._clock() - self._began)
         return f"{seconds // 60}:{seconds % 60:02d}"
 
-    def _bought(self) -> str:
-        # The held-out set is read beyond the budget.
-        bought = self._rollouts.total() - self._rollouts["heldout"]
-        return f"{amount(bought)} of {amount(self._budget)}" if self._budget else amount(bought)
+    def _rollouts(self) -> str:
+        return amount(self._bought) + (f" of {amount(self._budget)}" if self._budget else "")
 
     def _cost(self) -> str:
-        sums = self._roles.values()
-        spent = dollars(sum(one[1] for one in sums), int(sum(one[2] for one in sums)))
-        return ", ".join([*(f"{role} {amount(one[0])} tokens" for role, one in sorted(self._roles.items())), spent])
+        tokens = (f"{role} {amount(number)} tokens" for role, number in sorted(self._tokens.items()))
+        return ", ".join([*tokens, dollars(self._dollars, int(self._unpriced))])
 
     def _flying(self) -> str:
         """Return how many effects were in flight on average lately: a journal knows those that are over."""
@@ -195,14 +183,14 @@ class Display(Follower):
         facts = {
             **{name: self._facts.get(name, "") for name in ("update", "batch", "lesson")},
             "validation": f"best {self._best} (seed {self._seed})",
-            "rollouts": self._bought(),
+            "rollouts": self._rollouts(),
             "in flight": self._flying(),
             "cost": self._cost(),
         }
         for name, value in facts.items():
             shown: RenderableType = Text(one_line(self._clean(value), 200), overflow="fold")
             if name == "rollouts" and self._budget:
-                done = min(self._rollouts.total() - self._rollouts["heldout"], self._budget)
+                done = min(self._bought, self._budget)
                 shown = Columns([ProgressBar(total=self._budget, completed=done, width=24), shown])
             if value:
                 grid.add_row(name, shown)

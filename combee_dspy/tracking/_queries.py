@@ -1,11 +1,14 @@
-"""What a journal says, as plain rows: runs, candidates, rollouts, costs. Reading changes nothing and shows no key."""
+"""What a journal says, as plain rows: runs, candidates, rollouts, costs. Reading changes nothing and shows no key.
+
+Everywhere ``place`` is a ``log_dir`` or its journal, and ``run`` the id or name of one run, by default all of them.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,6 @@ _SHORTEST = 4
 
 def runs(place: Path | str) -> list[dict[str, Any]]:
     """Return the runs of a journal, oldest first: scores, held-out figures, and what they have cost so far.
-
-    Args:
-        place: A ``log_dir``, or its journal.
 
     Raises:
         ArgumentValueError: There is no journal.
@@ -49,19 +49,24 @@ def rollouts(
     Raises:
         ArgumentValueError: There is no journal or no such run, or the expression cannot be used.
     """
-    condition = "1"
     if where is not None:
         _check_condition(where)
-        condition = where
-    with Reader(journal_file(place)) as reader:
-        one = "" if run is None else f" AND e.run = {run_number(reader, run)}"
-        sql = f"WITH rollout AS ({ROLLOUT}{one}) SELECT * FROM rollout WHERE (\n{condition}\n) ORDER BY id LIMIT ?"  # noqa: S608 - it is one expression that can only read
+    with _opened(place, run) as (reader, number):
+        rows = f"WITH rollout AS ({ROLLOUT} AND (?1 IS NULL OR e.run = ?1)) SELECT * FROM rollout"  # noqa: S608 - constants
+        chosen = "1" if where is None else where
+        sql = f"{rows} WHERE (\n{chosen}\n) ORDER BY id LIMIT ?2"  # one expression that can only read
         try:
-            return _plain(reader.rows(sql, (-1 if limit is None else limit,)))
+            return _plain(reader.rows(sql, (number, -1 if limit is None else limit)))
         except sqlite3.OperationalError as error:
             if where is None:
                 raise
             raise _unusable(where, error) from error
+
+
+@contextmanager
+def _opened(place: Path | str, run: int | str | None) -> Iterator[tuple[Reader, int | None]]:
+    with Reader(journal_file(place)) as reader:
+        yield reader, None if run is None else run_number(reader, run)
 
 
 def _check_condition(where: str) -> None:
@@ -114,13 +119,13 @@ def costs(
     Raises:
         ArgumentValueError: There is no journal or no such run, or ``by`` names something else.
     """
-    unknown = [one for one in by if one not in GROUPS]
-    if unknown:
-        raise ArgumentValueError(
-            "by", unknown[0], "is nothing that costs are kept by", f"Give any of {', '.join(GROUPS)}."
-        )
-    with Reader(journal_file(place)) as reader:
-        return costs_of(reader, None if run is None else run_number(reader, run), by)
+    for one in by:
+        if one not in GROUPS:
+            raise ArgumentValueError(
+                "by", one, "is nothing that costs are kept by", f"Give any of {', '.join(GROUPS)}."
+            )
+    with _opened(place, run) as (reader, number):
+        return costs_of(reader, number, by)
 
 
 def costs_of(reader: Reader, run: int | None, by: Sequence[str]) -> list[dict[str, Any]]:
@@ -129,31 +134,28 @@ def costs_of(reader: Reader, run: int | None, by: Sequence[str]) -> list[dict[st
 
 
 def candidates(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
-    """Return candidates in the order in which they were made, with their texts and what became of them.
-
-    Args:
-        place: A ``log_dir``, or its journal.
-        run: Id or name of one run; all by default.
+    """Return candidates run by run, in the order in which they were made, with their texts and what became of them.
 
     Raises:
         ArgumentValueError: There is no journal or no such run.
     """
-    with Reader(journal_file(place)) as reader:
-        numbers = [row["id"] for row in reader.rows("SELECT id FROM run ORDER BY id")]
-        wanted = numbers if run is None else [run_number(reader, run)]
-        return [one for number in wanted for one in candidates_of(reader, number)]
+    with _opened(place, run) as (reader, number):
+        return candidates_of(reader, number)
 
 
-def candidates_of(reader: Reader, run: int) -> list[dict[str, Any]]:
-    """Return the candidates of one run of a journal that is open; see :func:`candidates`."""
-    found: dict[str, dict[str, Any]] = {}
-    kinds = "('candidate', 'screened', 'validated', 'selected')"
-    for row in reader.rows(f"SELECT * FROM event WHERE run = ? AND kind IN {kinds} ORDER BY id", (run,)):  # noqa: S608
+def candidates_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
+    """Return what :func:`candidates` does, of a journal that is open."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    sql = (
+        "SELECT run, step, kind, at, data FROM event WHERE (?1 IS NULL OR run = ?1)"
+        " AND kind IN ('candidate', 'screened', 'validated', 'selected') ORDER BY run, id"
+    )
+    for row in reader.rows(sql, (run,)):
         data = json.loads(row["data"])
         one = found.setdefault(
-            data["candidate"],
+            (row["run"], data["candidate"]),
             {
-                "run": run, "candidate": data["candidate"], "index": None, "step": row["step"], "operator": "",
+                "run": row["run"], "candidate": data["candidate"], "index": None, "step": row["step"], "operator": "",
                 "parents": [], "components": [], "score": None, "rows": 0, "validated_at": None, "screened": None,
                 "selected": "", "texts": {},
             },
@@ -169,8 +171,7 @@ def candidates_of(reader: Reader, run: int) -> list[dict[str, Any]]:
                 one["validated_at"] = one["validated_at"] or row["at"]
             case "selected":
                 one["selected"] = data["reason"]
-    cleaned: list[dict[str, Any]] = clean_values(list(found.values()), cleaner())
-    return cleaned
+    return _plain(found.values())
 
 
 def chosen_of(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -218,9 +219,8 @@ def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
     if row["split"] == "heldout":
         value = {name: one for name, one in value.items() if name not in ("inputs", "prediction", "calls", "feedback")}
     usage = reader.rows("SELECT * FROM usage WHERE effect = ? ORDER BY role, model", (row["id"],))
-    kept = {name: row[name] for name in row.keys() if name not in ("crc", "value")}  # noqa: SIM118 - rows are no mappings
-    shown: dict[str, Any] = clean_values({**kept, "value": value, "usage": [dict(one) for one in usage]}, cleaner())
-    return shown
+    kept = {name: one for name, one in dict(row).items() if name != "crc"}
+    return _plain([{**kept, "value": value, "usage": [dict(one) for one in usage]}])[0]
 
 
 def run_number(reader: Reader, run: int | str | None) -> int:
@@ -239,6 +239,6 @@ def run_number(reader: Reader, run: int | str | None) -> int:
     return int(found)
 
 
-def _plain(rows: Iterable[sqlite3.Row]) -> list[dict[str, Any]]:
+def _plain(rows: Iterable[sqlite3.Row | dict[str, Any]]) -> list[dict[str, Any]]:
     clean = cleaner()
     return [clean_values(dict(row), clean) for row in rows]

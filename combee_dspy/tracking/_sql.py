@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "costs_by"]
+__all__ = ["FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "SPENT", "costs_by"]
 
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
 _SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
@@ -11,6 +11,7 @@ _OF_RUN = "(SELECT {} FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run 
 _TOKENS = "coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)"
 # A sum of which one part is not known is not known.
 _DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
+_UNPRICED = "coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0)"
 _COLUMNS = {
     **{name: f"e.{name}" for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")},
     **{name: f"e.{name}" for name in ("score", "error", "failed_in", "started", "ended", "queued")},
@@ -64,6 +65,12 @@ _SUMS = ", ".join(
     for name in ("calls", "errors", "cached", "prompt_tokens", "completion_tokens")
 )
 
+SPENT = (
+    f"SELECT u.role, sum(u.calls), {_TOKENS}, total(u.dollars), {_UNPRICED}"  # noqa: S608 - constants
+    " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.id <= ? AND {} GROUP BY 1"
+)
+"""Calls, tokens, known dollars and calls without a price by role, of a run's effects up to one of them."""
+
 
 def costs_by(*names: str) -> str:
     """Return the SELECT of costs by some of :data:`GROUPS`; the parameter is one run's id, or null."""
@@ -72,6 +79,6 @@ def costs_by(*names: str) -> str:
     order = f"GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if names else ""
     return (
         f"SELECT {named}{_SUMS}, {_DOLLARS} AS dollars, sum(u.gpu_seconds) AS gpu_seconds, total(u.seconds) AS seconds,"  # noqa: S608 - constants
-        " coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0) AS unpriced"
+        f" {_UNPRICED} AS unpriced"
         f" FROM usage u JOIN effect e ON e.id = u.effect WHERE ?1 IS NULL OR e.run = ?1 {order}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -38,10 +37,7 @@ def cut(text: str, limit: int) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Return a text on one line, for a terminal: whatever a language model wrote, it moves no cursor."""
-    # Characters of format (Cf) turn the direction of what follows.
-    shown = "".join(
-        " " if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") else one for one in text[: limit * 4]
-    )
+    shown = "".join(one if one.isprintable() else " " for one in text[: limit * 4])
     return cut(" ".join(shown.split()), limit)
 
 

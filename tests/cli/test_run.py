@@ -8,6 +8,10 @@ from pathlib import Path
 
 import dspy
 import pytest
+import yaml
+
+from combee_dspy.cli._plan import plan_run
+from combee_dspy.lms import ChoiceAdapter
 
 SIMULATED = """
 data: {benchmark: {name: formula-mini, params: {train: 12, validation: 6, heldout: 6}}}
@@ -167,11 +171,16 @@ def test_a_dry_run_shows_every_task(shell):
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("kind", ["chat", "choice"])
-def test_an_adapter_is_chosen_by_name(kind):
-    from combee_dspy.cli._config import LMConfig
-    from combee_dspy.cli._lms import adapter_of
-
-    assert type(adapter_of(kind, LMConfig(model="m"))["adapter"]).__name__.lower().startswith(kind)
-    assert adapter_of(None, LMConfig(model="openai/m")) == {}
-    assert "adapter" in adapter_of(None, LMConfig(model="embedded"))
+@pytest.mark.parametrize(
+    ("model", "named", "used"),
+    [
+        ("m", "chat", dspy.ChatAdapter),
+        ("m", "choice", ChoiceAdapter),
+        ("embedded", None, ChoiceAdapter),
+        ("m", None, None),
+    ],
+)
+def test_an_adapter_is_chosen_by_name(tmp_path, model, named, used):
+    more = {"adapter": named} if named else {}
+    (planned,) = plan_run({**yaml.safe_load(SIMULATED), "lms": {"task": model}, **more}, tmp_path).tasks
+    assert type(planned.settings().get("adapter")) is (used or type(None))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from combee_dspy.cli._scaffold import write_plugin
+from combee_dspy.cli.plugins import write_plugin
 from combee_dspy.journal import Reader, journal_file
 
 ROOT = Path(__file__).parents[2]

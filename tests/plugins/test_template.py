@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from combee_dspy import registry
-from combee_dspy.cli._scaffold import render_plugin
+from combee_dspy.cli.plugins import render_plugin
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.testing import ScriptedAsk, arriving, context, reflections
 

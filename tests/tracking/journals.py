@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.journal import Effect, Journal, RunLog
 from combee_dspy.records import CallUsage
+from combee_dspy.tracking import Tracker, track
 
 KEY = "sk-" + "tracking0123456789abcdef"
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028 'quoted' & \x1b[2J"
@@ -26,6 +28,17 @@ DESCRIPTION: dict[str, Any] = {
     "digests": {"train": "a" * 64}, "sizes": {"train": 8, "validation": 4, "heldout": 4},
     "versions": {"dspy": "3.4.1"}, "simulated": True, "limits": {"rollouts": 100}, "budget": "Budget(rollouts=100)",
 }  # fmt: skip
+
+
+def followed(path: Path, *trackers: Tracker, body: Callable[[], object] = lambda: None) -> None:
+    """Let trackers follow a run that does something, or nothing."""
+
+    async def run() -> None:
+        async with track(path, 1, trackers):
+            await asyncio.sleep(0)
+            body()
+
+    asyncio.run(run())
 
 
 class Story:

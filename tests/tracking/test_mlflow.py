@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,9 @@ import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, journal_file
-from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts, track
+from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
-from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story
+from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 
 mlflow = pytest.importorskip("mlflow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -229,8 +230,8 @@ def test_a_run_that_was_killed_and_is_taken_up_again(tmp_path, store):
 def test_a_store_that_is_down_is_reported_once_and_completed_later(tmp_path, store, caplog):
     path = journal_file(Story(tmp_path).whole())
     store.down = True
-    with caplog.at_level(logging.WARNING), track(path, 1, [MLflowTracker(experiment="my runs")]):
-        pass
+    with caplog.at_level(logging.WARNING):
+        followed(path, MLflowTracker(experiment="my runs"))
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 2
     assert "MLflow takes nothing" in said[0]
@@ -252,6 +253,15 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path, store):
             replay(tmp_path)
     finally:
         holder.close()
+
+
+def test_a_copy_of_a_journal_is_replayed_and_no_journal_is_made_beside_it(tmp_path, store):
+    copy = tmp_path / "copies" / "yesterday.sqlite"
+    copy.parent.mkdir()
+    shutil.copy(journal_file(Story(tmp_path / "run").whole()), copy)
+    replay(copy)
+    assert len(store.rows()) == 26
+    assert [one.name for one in copy.parent.iterdir() if one.suffix == ".sqlite"] == [copy.name]
 
 
 def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
@@ -295,8 +305,7 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     story = Story(tmp_path / "run")
     path = journal_file(story.whole())
-    with track(path, 1, [MLflowTracker(tracking_uri=uri)]):
-        pass
+    followed(path, MLflowTracker(tracking_uri=uri))
     replay(story.folder, tracking_uri=uri)
     client = mlflow.MlflowClient(uri)
     experiment = client.get_experiment_by_name("combee_dspy").experiment_id

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 import sys
 import threading
 from typing import ClassVar
 
+import dspy
 import pytest
 
+from combee_dspy import Combee, Validation
 from combee_dspy.exceptions import MissingDistributionError
 from combee_dspy.journal import journal_file
+from combee_dspy.testing import ScriptedLM, as_chat
 from combee_dspy.tracking import Follower, Progress, Tracker, default_trackers, track
-from tests.tracking.journals import KEY, Story
+from tests.tracking.journals import KEY, Story, followed
 
 
 class Watcher(Tracker, Follower):
@@ -58,8 +62,7 @@ def path(tmp_path):
 
 def test_a_follower_sees_the_end_from_a_thread_of_its_own(path):
     watcher, other = Watcher(), Watcher()
-    with track(path, 1, [watcher, other]):
-        pass
+    followed(path, watcher, other)
     assert watcher.seen[-1] == "finished"
     assert watcher.closed == other.closed == 1
     assert threading.current_thread() not in watcher.threads
@@ -67,21 +70,30 @@ def test_a_follower_sees_the_end_from_a_thread_of_its_own(path):
 
 
 def test_the_event_loop_is_free_while_trackers_end(path):
-    watcher = Watcher()
+    turned = threading.Event()
+
+    class Waiter(Watcher):
+        def close(self):
+            super().close()
+            self.free = turned.wait(10)
+
+    waiter = Waiter()
 
     async def run():
-        async with track(path, 1, [watcher]):
-            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.1, turned.set)
+        async with track(path, 1, [waiter]):
+            pass
 
     asyncio.run(run())
-    assert watcher.seen[-1] == "finished"
+    assert waiter.free
+    assert waiter.seen[-1] == "finished"
 
 
 @pytest.mark.parametrize("where", ["open", "follow", "close"])
 def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, where):
     broken, sound = Watcher(where), Watcher()
-    with caplog.at_level(logging.WARNING), track(path, 1, [broken, sound]):
-        pass
+    with caplog.at_level(logging.WARNING):
+        followed(path, broken, sound)
     (said,) = [one.getMessage() for one in caplog.records]
     assert f"cannot {where}" in said
     assert "'watcher'" in said
@@ -91,20 +103,20 @@ def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, wher
 
 
 def test_what_is_not_installed_is_said_before_anything_is_bought(path):
-    with pytest.raises(MissingDistributionError), track(path, 1, [Watcher("check")]):
-        pytest.fail("the body ran")
+    with pytest.raises(MissingDistributionError):
+        followed(path, Watcher("check"), body=lambda: pytest.fail("the body ran"))
 
 
 def test_an_error_of_the_run_passes_through(path):
     watcher = Watcher()
-    with pytest.raises(KeyError), track(path, 1, [watcher]):
-        raise KeyError
+    with pytest.raises(KeyError):
+        followed(path, watcher, body={}.popitem)
     assert watcher.closed == 1
 
 
 def test_a_journal_that_is_gone_breaks_nothing(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING), track(tmp_path / "journal.sqlite", 1, [Watcher()]):
-        pass
+    with caplog.at_level(logging.WARNING):
+        followed(tmp_path / "journal.sqlite", Watcher())
     assert "watcher" in caplog.text
 
 
@@ -113,3 +125,38 @@ def test_the_display_is_the_default_where_somebody_looks(monkeypatch):
     assert default_trackers() == (Progress(),)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     assert default_trackers() == ()
+
+
+def test_a_run_that_nobody_follows_loads_none_of_its_readers():
+    code = (
+        "import sys, combee_dspy.search; print([name for name in sys.modules if 'combee_dspy.tracking.' in name])\n"
+        "from combee_dspy.tracking import *"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)  # noqa: S603 - the code above
+    assert done.stdout.strip() == "['combee_dspy.tracking._base']"
+
+
+def test_nothing_of_tracking_runs_on_a_thread_that_a_rollout_runs_on():
+    workers, trackers = set(), set()
+
+    def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        workers.add(threading.get_ident())
+        return 0.5
+
+    def note(frame, event, argument):
+        if "/combee_dspy/tracking/" in frame.f_code.co_filename:
+            trackers.add(threading.get_ident())
+
+    lm = ScriptedLM(lambda request: as_chat({"answer": "x", "lessons": "[]", "reasoning": "x"}))
+    rows = [dspy.Example(question=str(number)).with_inputs("question") for number in range(8)]
+    options = {"num_threads": 2, "tracker": "progress", "validation": Validation(probe=False)}
+    combee = Combee(metric, reflection_lm=lm, max_metric_calls=12, **options)
+    threading.setprofile(note)
+    try:
+        with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+            combee.compile(dspy.Predict("question -> answer"), trainset=rows[:4], valset=rows[4:])
+    finally:
+        threading.setprofile(None)
+    assert workers
+    assert trackers
+    assert not workers & trackers

@@ -92,9 +92,10 @@ def _candidates(reader: Reader, run: int, known: Sequence[_Row], created: float)
     rollouts, spent = list(itertools.accumulate(bought)), list(itertools.accumulate(tokens))
     found = []
     for one in known:
-        at = one["validated_at"]
-        place = -1 if at is None else bisect.bisect_right(ended, at) - 1
-        axes = {} if at is None else {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
+        axes = {}
+        if (at := one["validated_at"]) is not None:
+            place = bisect.bisect_right(ended, at) - 1
+            axes = {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
         kept = {name: one[name] for name in ("index", "step", "operator", "score")}
         shown = {"id": one["candidate"][:8], "parents": [parent[:8] for parent in one["parents"]], "fate": _fate(one)}
         found.append({**kept, **axes, **shown, "chosen": bool(one["selected"])})
@@ -114,12 +115,12 @@ def _scan(event: _Row) -> dict[str, Any]:
     """Return a scan with one cell for each reflection that a call read: kept, lost there, or lost elsewhere."""
     fates = {one["index"]: one for one in event["retained"]}
     last = max((one["level"] for one in event["nodes"]), default=1)
+    alone = sum(one["level"] == last for one in event["nodes"]) == 1
     nodes = []
     for one in sorted(event["nodes"], key=lambda node: (node["level"], node["node"])):
-        place = [one["level"], one["node"]]
-        top = one["level"] == last > 1
+        place, top = [one["level"], one["node"]], one["level"] == last > 1
         cells = [(index, _state(fates[index], place, top)) for index in one["sources"] if index in fates]
-        name = "result" if top and _alone(event["nodes"], last) else f"{one['level']}.{one['node'] + 1}"
+        name = "result" if top and alone else f"{one['level']}.{one['node'] + 1}"
         nodes.append({"name": name, "cells": cells, "lessons": one["lessons"]})
     states = [_state(fate, None, top=False) for fate in fates.values()]
     return {
@@ -133,33 +134,25 @@ def _scan(event: _Row) -> dict[str, Any]:
     }
 
 
-def _alone(nodes: Sequence[_Row], level: int) -> bool:
-    return sum(one["level"] == level for one in nodes) == 1
-
-
 def _state(fate: _Row, place: list[int] | None, top: bool) -> int:
     if fate["covered"]:
         return _KEPT
     if not fate["measurable"]:
         return _UNMEASURED
-    if place is not None and fate["lost_at"] is not None and list(fate["lost_at"]) == place:
+    if place is not None and fate["lost_at"] == place:
         return _LOST_HERE
     return _NOT_IN_RESULT if top else _LOST_ON_THE_WAY
 
 
 def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
     """Return tokens by role and update, the held-out set apart."""
-    sums: dict[tuple[int, str, str], list[int]] = {}
-    for one in costs_of(reader, run, ("step", "purpose", "role")):
-        heldout = one["purpose"] == "heldout"
-        when = "held-out" if heldout else "before" if one["step"] < 0 else str(one["step"])
-        cell = sums.setdefault((1 << 30 if heldout else one["step"], when, one["role"]), [0, 0])
-        cell[0] += one["prompt_tokens"] + one["completion_tokens"]
-        cell[1] += one["calls"]
-    return [
-        {"when": when, "role": role, "tokens": tokens, "calls": calls}
-        for (_, when, role), (tokens, calls) in sorted(sums.items())
-    ]
+    sql = (
+        "SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before' ELSE '' || e.step END"
+        ' AS "when", u.role, sum(u.prompt_tokens + u.completion_tokens) AS tokens, sum(u.calls) AS calls'
+        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2"
+        " ORDER BY e.purpose = 'heldout', e.step, 2"
+    )
+    return [dict(row) for row in reader.rows(sql, (run,))]
 
 
 def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
@@ -176,14 +169,14 @@ def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
 
 def _rollouts(reader: Reader, run: int) -> dict[str, Any]:
     count = reader.rows("SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout'", (run,))[0][0]
-    figures, texts = (
-        ("id", "step", "purpose", "score", "tokens", "seconds"),
-        ("inputs", "prediction", "feedback", "error"),
-    )
-    rolls = []
-    for row in reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS)):
-        shown = {name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in texts}
-        rolls.append({**{name: row[name] for name in figures}, **shown, "candidate": row["candidate"][:8]})
+    rolls = [
+        {
+            **{name: row[name] for name in ("id", "step", "purpose", "score", "tokens", "seconds")},
+            **{name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in ("inputs", "prediction", "feedback", "error")},
+            "candidate": row["candidate"][:8],
+        }
+        for row in reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS))
+    ]
     return {"rolls": rolls[::-1], "all_rolls": count}
 
 

@@ -6,7 +6,9 @@ import asyncio
 import http.client
 import json
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -247,6 +249,19 @@ def test_an_answer_nobody_waits_for_is_counted_apart() -> None:
         tallies = service.stats().by_status
     assert (tallies["slow"].calls, tallies["abandoned"].calls) == (1, 1)
     assert tallies["abandoned"].completion_tokens == 7
+
+
+def test_a_client_that_is_killed_while_it_asks_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"
+    with SimulatedService(SimulatedConfig(time_scale=0.0), TASK) as service:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port_of(service)), timeout=10) as client:
+                client.sendall(head + b'{"messages": ')
+                time.sleep(0.05)  # until it is being read
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert ask(service, chat("x"))[0] == 200
+    assert not caplog.records
+    assert service.stats().total.calls == 1
 
 
 def test_an_error_says_when_to_retry_and_takes_the_time_to_the_first_token() -> None:

@@ -115,7 +115,11 @@ class Endpoint:
         return _response(HTTPStatus.OK, _json(self._counters.snapshot().to_dict()))
 
     async def _complete(self, http: web.Request) -> web.Response:
-        body = await http.read()
+        try:
+            body = await http.read()
+        except ConnectionError:
+            # Whoever asked was killed with half the question sent: there is no call to count, and nobody to answer.
+            return _response(HTTPStatus.BAD_REQUEST, b"")
         arrived = asyncio.get_running_loop().time()
         self._counters.note()
         try:
