@@ -11,27 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "BatchDecision",
-    "CallUsage",
-    "Clamp",
-    "Demonstration",
-    "Edit",
-    "FailedCall",
-    "Lesson",
-    "Lessons",
-    "Measurement",
-    "NodeOutput",
-    "PowerLawFit",
-    "PredictorCall",
-    "PredictorRun",
-    "Reflection",
-    "Refusal",
-    "Retained",
-    "Role",
-    "Rollout",
-]
-
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""
 
