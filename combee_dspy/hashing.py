@@ -98,7 +98,7 @@ def _container(value: object, path: tuple[int, ...]) -> object:
     return _tagged(value, repr(value)) if isinstance(value, type) else _object(value, path)
 
 
-def _object(value: Any, path: tuple[int, ...]) -> object:
+def _object(value: object, path: tuple[int, ...]) -> object:
     if callable(dump := getattr(value, "model_dump", None)):
         return _tagged(value, _plain(dump(), path))
     if dataclasses.is_dataclass(value):

@@ -12,8 +12,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal
 
-from combee_dspy.benchmarks._base import Availability
-from combee_dspy.benchmarks._splits import Row
+from combee_dspy.benchmarks._base import Availability, Row
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 
 _FILES = (".jsonl", ".json", ".zip")
@@ -28,7 +27,7 @@ class Place:
             ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
             ``"archive"``: a zip file that holds the three; ``"hub"``: a data set with the three splits.
         said: What a log calls it.
-        files: Split to its file; ``"all"`` to one that is still to be cut, or to an archive.
+        files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to an archive.
         revision: The commit of a hub data set.
     """
 
@@ -73,7 +72,7 @@ class RowSource:
         return DataSourceError(self.benchmark, where or str(self.path), reason, remedy or self.remedy)
 
     def locate(self) -> Place:
-        """Say where the rows are. Reads none of them, and uses no network.
+        """Say where the rows are, without reading them or using a network.
 
         Raises:
             DataSourceError: No path is given, or a local source is not there.
@@ -96,8 +95,8 @@ class RowSource:
         splits = Place("splits", folder, {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()})
         if _is_url(folder) or Path(splits.files["train"]).exists():
             return splits
-        for base in (folder, f"{folder}/data"):
-            if self.nested and Path(base, self.nested["train"]).is_file():
+        for base in (folder, f"{folder}/data") if self.nested else ():
+            if Path(base, self.nested["train"]).is_file():
                 return Place("nested", folder, {split: f"{base}/{file}" for split, file in self.nested.items()})
         archive = f"{folder}/{self.archive}"
         return _file(archive) if Path(archive).is_file() else splits
@@ -114,7 +113,7 @@ class RowSource:
         return Place("hub", said, dict.fromkeys(self.names, source), commit)
 
     def availability(self) -> Availability:
-        """Tell whether the rows are on this machine, without a network."""
+        """Tell whether the rows are on this machine."""
         try:
             place = self.locate()
         except (DataSourceError, ArgumentValueError) as error:

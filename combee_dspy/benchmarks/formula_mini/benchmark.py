@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import dspy
 from pydantic import Field
 
-from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark
-from combee_dspy.benchmarks._splits import Row, build_splits, check_pins
+from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Row
+from combee_dspy.benchmarks._records import build_splits, check_pins
 from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME
 from combee_dspy.benchmarks.formula_mini.generate import LEVELS, Cell, Task, cell_rows
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, tolerant_metric
