@@ -121,9 +121,9 @@ class Finer(RecordBenchmark):
 
     def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
         """Yield the records, those made of FiNER-139's tagged sentences included."""
-        first = next(rows, {})
-        given = chain([first] if first else [], rows)
-        if "ner_tags" in first:
+        first = list(islice(rows, 1))
+        given = chain(first, rows)
+        if first and "ner_tags" in first[0]:
             given = islice(batches(given), getattr(self, split, None) or _MOST)
         try:
             yield from given
