@@ -6,9 +6,9 @@ import functools
 import inspect
 import random
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError
@@ -115,24 +115,19 @@ class Strategy(ABC):
         return f"{type(self).__name__}({inside})"
 
 
-class AskFn(Protocol):
-    """The only way from a strategy to an LM: one call, which the journal answers where it was paid for before."""
+AskFn = Callable[
+    [type["dspy.Signature"], Mapping[str, Any], tuple[str | int, ...], Role], Awaitable["dspy.Prediction | FailedCall"]
+]
+"""The only way from a strategy to an LM: one call, which the journal answers where it was paid for before.
 
-    async def __call__(
-        self,
-        signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
-        place: tuple[str | int, ...],
-        role: Role,
-    ) -> dspy.Prediction | FailedCall:
-        """Return the answer, or why there is none after retries. ``place`` tells calls of one update apart."""
+``await call(signature, inputs, place, role)`` is the answer, or why there is none after retries. ``place`` tells
+calls of one update apart."""
 
+EmitFn = Callable[..., None]
+"""``emit(kind, **data)`` says what happened; returns at once.
 
-class EmitFn(Protocol):
-    """Says what happened; returns at once. The journal keeps it as an event of this update and component."""
-
-    def __call__(self, kind: str, **data: Any) -> None:
-        """Keep ``data``, JSON values only, under ``kind`` (the kinds are listed in :mod:`combee_dspy.journal`)."""
+The journal keeps ``data``, JSON values only, as an event of this update and component (the kinds are listed in
+:mod:`combee_dspy.journal`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Finer(RecordBenchmark):
     def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
         """Yield the records, those made of FiNER-139's tagged sentences included."""
         first = list(islice(rows, 1))
-        given = chain(first, rows)
+        given: Iterator[Row] = chain(first, rows)
         if first and "ner_tags" in first[0]:
             given = islice(batches(given), getattr(self, split, None) or _MOST)
         try:
@@ -175,8 +175,7 @@ class Finer(RecordBenchmark):
             answer += f". Each is one of these {len(labels)}: {', '.join(labels)}"
         tags = (str, dspy.OutputField(desc=answer))
         if self.label_list == "record":
-            return dspy.Signature(
-                {"context": (str, dspy.InputField()), "tags": tags}, "Answer the questions with US GAAP tags."
-            )
+            fields = {"context": (str, dspy.InputField()), "tags": tags}
+            return dspy.Signature(fields, "Answer the questions with US GAAP tags.")
         asked = dspy.InputField(desc="numbers (entities) of financial filings, each in its sentence")
         return dspy.Signature({"questions": (str, asked), "tags": tags}, "Name the best US GAAP tag for each number.")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import dspy
 from pydantic import Field
@@ -16,8 +16,6 @@ from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, tolerant_
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
-
-T = TypeVar("T")
 
 _SPLITS = ("heldout", "validation", "train")
 """The order in which a cell's rows are dealt out: held-out first, so that the other sizes never move it."""
@@ -82,12 +80,12 @@ class FormulaMini(Benchmark):
     def __post_init__(self) -> None:
         known = LEVELS[self.task]
         levels = self._levels()
-        if not levels or not _differ(levels, known):
+        if not levels or len(set(levels)) < len(levels) or not set(levels) <= set(known):
             remedy = f"Give different levels of {', '.join(map(str, known))}."
             raise ArgumentValueError("FormulaMini.levels", self.levels, "cannot be used", remedy)
         names = self._names()
         count = self.formulas if isinstance(self.formulas, int) else len(names)
-        if not 2 <= count <= len(BY_NAME) or not _differ(names, BY_NAME):
+        if not 2 <= count <= len(BY_NAME) or len(set(names)) < len(names) or not set(names) <= set(BY_NAME):
             remedy = f"Give 2 to {len(BY_NAME)}, or two or more different names of: {', '.join(BY_NAME)}."
             raise ArgumentValueError("FormulaMini.formulas", self.formulas, "cannot be used", remedy)
 
@@ -128,6 +126,7 @@ class FormulaMini(Benchmark):
             program=lambda: module(signature),
             metric=route_metric if routing else exact_metric,
             tolerant_metric=None if routing else tolerant_metric,
+            known_noise={},
             notes=notes,
         )
 
@@ -155,10 +154,6 @@ class FormulaMini(Benchmark):
         # Formula and level of a number are no fields of the signature: they tell groups apart in an analysis.
         kept = ("question", "formula") if self.task == "route" else ("question", "answer", "formula", "level")
         return dspy.Example({name: row[name] for name in kept}).with_inputs("question")
-
-
-def _differ(items: Sequence[T], known: Collection[T]) -> bool:
-    return len(set(items)) == len(items) and set(items) <= set(known)
 
 
 def _route_signature(names: tuple[str, ...]) -> type[dspy.Signature]:

@@ -44,19 +44,17 @@ def cell_rows(task: Task, seed: int, cell: Cell, count: int) -> list[dict[str, A
     Raises:
         ArgumentValueError: The cell does not hold that many different rows.
     """
-    rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
+    make = _route_row if task == "route" else _compute_row
+    rows: dict[str, dict[str, Any]] = {}
     index = 0
     while len(rows) < count:
-        row = _route_row(seed, cell, index) if task == "route" else _compute_row(seed, cell, index)
-        index += 1
-        if row["question"] not in seen:
-            seen.add(row["question"])
-            rows.append(row)
-        elif index > 4 * count + 100:
+        if index > 4 * count + 100:
             remedy = f"It has {len(rows)}; ask for smaller splits or more formulas."
             raise ArgumentValueError("heldout + validation + train", count, f"exceed the rows of {cell}", remedy)
-    return rows
+        row = make(seed, cell, index)
+        rows.setdefault(row["question"], row)
+        index += 1
+    return list(rows.values())
 
 
 def _phrasing(seed: int, task: Task, cell: Cell, index: int, count: int) -> int:
@@ -94,8 +92,9 @@ def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
     result = formula.function(values)
     leads, asks = _SCENERY["leads"][formula.setting], _SCENERY["asks"]
     phrasing = _phrasing(seed, "compute", cell, index, 30)
-    indirect = _pick_indirect(formula.arguments, level, stream)
-    facts = [_fact(item, values[item.name], level, item.name == indirect, stream) for item in formula.arguments]
+    amounts = [item for item in formula.arguments if item.unit in ("money", "unit-price")]
+    indirect = stream.choice(amounts) if level > 1 and amounts else None
+    facts = [_fact(item, values[item.name], level, item is indirect, stream) for item in formula.arguments]
     lead = leads[phrasing % len(leads)].format(facts=_listed(facts), **_who(stream))
     ask = asks[phrasing % len(asks)].format(name=formula.phrase)
     factor, wish = _wish(formula, result, level, stream)
@@ -127,8 +126,9 @@ def _draw(formula: FinanceFormula, level: int, stream: random.Random) -> Values:
         if parts and not values[parts[0]] < values[parts[1]]:
             continue
         result = formula.function(values)
-        scales = (Fraction(1), Fraction(1, 100), Fraction(1, 1000))
-        if result <= (1 if formula.unit == "percent" else 0) or any(_tie(result * scale) for scale in scales):
+        # As it is, as a fraction of percent, and in thousands: a third decimal of 5 that is the last is a tie.
+        tie = any((result * thousandths) % 10 == 5 for thousandths in (1000, 10, 1))
+        if tie or result <= (1 if formula.unit == "percent" else 0):
             continue
         if level > 1 or attempt >= _CLEAN_ATTEMPTS or (result * 100).denominator == 1:
             return values
@@ -140,11 +140,6 @@ def _value(argument: Argument, level: int, stream: random.Random) -> Fraction:
     if level > 1 and argument.unit not in ("years", "count"):
         step /= 4
     return low + step * stream.randint(0, int((high - low) / step))
-
-
-def _tie(value: Fraction) -> bool:
-    thousandths = value * 1000
-    return thousandths.denominator == 1 and thousandths.numerator % 10 == 5
 
 
 def _decimal(value: Fraction, form: str = "f") -> str:
@@ -162,11 +157,8 @@ def _company(stream: random.Random) -> str:
 
 
 def _who(stream: random.Random) -> dict[str, str]:
-    return {
-        "c": _company(stream),
-        "p": stream.choice(_SCENERY["people"]),
-        "when": stream.choice(_SCENERY["periods"]),
-    }
+    company, person = _company(stream), stream.choice(_SCENERY["people"])
+    return {"c": company, "p": person, "when": stream.choice(_SCENERY["periods"])}
 
 
 def _route_slots(stream: random.Random) -> dict[str, str]:
@@ -194,11 +186,6 @@ def _route_slots(stream: random.Random) -> dict[str, str]:
         "units": f"{stream.randint(4, 80) * 2_500:,}",
         "beta": f"{stream.randint(5, 20) / 10:.1f}",
     }
-
-
-def _pick_indirect(arguments: Sequence[Argument], level: int, stream: random.Random) -> str | None:
-    candidates = [item.name for item in arguments if item.unit in ("money", "unit-price")]
-    return stream.choice(candidates) if level > 1 and candidates else None
 
 
 def _fact(argument: Argument, value: Fraction, level: int, indirect: bool, stream: random.Random) -> str:
