@@ -7,10 +7,9 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from combee_dspy.benchmarks._base import Availability, Row
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
@@ -149,8 +148,7 @@ class RowSource:
             raise self.error(f"{type(error).__name__}: {error}", where, remedy) from error
 
     def _file_rows(self, file: str) -> Iterator[Row]:
-        with Path(self._fetched(file)).open("rb") as opened:
-            yield from _json_rows(opened)
+        yield from _json_rows(Path(self._fetched(file)))
 
     def _hub_rows(self, place: Place, split: str) -> Iterator[Row]:
         datasets = self._datasets()
@@ -174,7 +172,7 @@ class RowSource:
             mine = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
             if len(mine) != 1:
                 raise self.error(f"it holds {len(mine) or 'no'} files named {stem}.jsonl", archive)
-            found[split] = self._read(f"{archive}, {mine[0]}", _member_rows(fetched, mine[0]))
+            found[split] = self._read(f"{archive}, {mine[0]}", _json_rows(zipfile.Path(fetched, mine[0])))
         return found
 
     def _fetched(self, file: str) -> str:
@@ -198,18 +196,13 @@ def _file(source: str) -> Place:
     return Place("archive" if source.endswith(".zip") else "single", source, {"all": source})
 
 
-def _json_rows(opened: IO[bytes]) -> Iterator[Row]:
+def _json_rows(file: Path | zipfile.Path) -> Iterator[Row]:
     """Yield the objects of a JSON Lines file, or of a file that holds one list of objects."""
-    lines = iter(TextIOWrapper(opened, encoding="utf-8-sig"))
-    first = next(lines, "")
-    whole = first.lstrip().startswith("[")
-    rows = json.loads(first + "".join(lines)) if whole else map(json.loads, filter(str.strip, chain([first], lines)))
-    for row in rows:
-        if not isinstance(row, dict):
-            raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
-        yield row
-
-
-def _member_rows(archive: str, name: str) -> Iterator[Row]:
-    with zipfile.ZipFile(archive) as zipped, zipped.open(name) as opened:
-        yield from _json_rows(opened)
+    with file.open(encoding="utf-8-sig") as lines:
+        first = next(lines, "")
+        listed = first.lstrip().startswith("[")
+        rest = filter(str.strip, chain([first], lines))
+        for row in json.loads(first + lines.read()) if listed else map(json.loads, rest):
+            if not isinstance(row, dict):
+                raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
+            yield row
