@@ -31,26 +31,20 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOMES = {
-    "Budget": "combee_dspy.stopping",
-    "Combee": "combee_dspy.combee",
-    "CombeeError": "combee_dspy.exceptions",
-    "CombeeProposer": "combee_dspy.reducer",
-    "CombeeReflection": "combee_dspy.reducer",
-    "CombeeReport": "combee_dspy.report",
-    "Costs": "combee_dspy.costs",
-    "Diversity": "combee_dspy.diversity",
-    "Guards": "combee_dspy.guards",
-    "Heldout": "combee_dspy.evaluation",
-    "Task": "combee_dspy.many",
-    "TaskResult": "combee_dspy.many",
-    "Price": "combee_dspy.costs",
-    "Search": "combee_dspy.options",
-    "Spec": "combee_dspy.registry",
-    "Validation": "combee_dspy.options",
-    "candidates": "combee_dspy.loading",
-    "compile_many": "combee_dspy.many",
-    "load_benchmark": "combee_dspy.benchmarks",
-    "load_candidate": "combee_dspy.loading",
+    "benchmarks": ("load_benchmark",),
+    "combee": ("Combee",),
+    "costs": ("Costs", "Price"),
+    "diversity": ("Diversity",),
+    "evaluation": ("Heldout",),
+    "exceptions": ("CombeeError",),
+    "guards": ("Guards",),
+    "loading": ("candidates", "load_candidate"),
+    "many": ("Task", "TaskResult", "compile_many"),
+    "options": ("Search", "Validation"),
+    "reducer": ("CombeeProposer", "CombeeReflection"),
+    "registry": ("Spec",),
+    "report": ("CombeeReport",),
+    "stopping": ("Budget",),
 }
 
 __all__ = [
@@ -79,11 +73,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # dspy, gepa and scipy are not worth anything to a script that only wants one of these.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+    for module, names in _HOMES.items():
+        if name in names:
+            globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -58,24 +58,13 @@ def make_adapter(student: dspy.Module, metric: Callable[..., Any], **settings: A
     return DspyAdapter(student_module=student, metric_fn=metric, feedback_map={}, **settings)
 
 
-def new_state(
-    texts: Mapping[str, str],
-    evaluation: ValsetEvaluation,
-    visible: list[str],
-    *,
-    track_best_outputs: bool,
-    frontier_type: str,
-) -> GEPAState:
-    """Return gepa's state after the seed's validation.
+def new_state(texts: Mapping[str, str], evaluation: ValsetEvaluation, visible: list[str], **settings: Any) -> GEPAState:
+    """Return gepa's state after the validation of the seed, whose texts it holds.
 
-    Args:
-        texts: The seed.
-        evaluation: Its validation.
-        visible: Components that may be selected: gepa reads them off the seed, and offers no way to keep one back.
-        track_best_outputs: Whether the best outputs are kept.
-        frontier_type: What the front is made of.
+    ``visible`` are the components that may be selected: gepa reads them off the seed, and offers no way to
+    keep one back.
     """
-    state = GEPAState(dict(texts), evaluation, track_best_outputs=track_best_outputs, frontier_type=frontier_type)
+    state = GEPAState(dict(texts), evaluation, **settings)
     state.list_of_named_predictors[:] = visible
     state.num_full_ds_evals = 1
     state.total_num_evals = len(evaluation.scores_by_val_id)

@@ -31,34 +31,10 @@ program that raises) are never wrapped: they become feedback of the rollout.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from combee_dspy.records import CallUsage
-
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "ArgumentValueError",
-    "CalibrationFailedError",
-    "CombeeError",
-    "DataSourceError",
-    "EvaluationError",
-    "HeldoutMovedError",
-    "HeldoutReadError",
-    "InfrastructureError",
-    "JournalDamagedError",
-    "JournalError",
-    "JournalHeldError",
-    "JournalMismatchError",
-    "JudgeVerdictError",
-    "LMUnreachableError",
-    "LocalModelError",
-    "MissingDistributionError",
-    "PluginError",
-    "ServiceError",
-    "SplitOverlapError",
-    "TaskCancelledError",
-    "UnknownStrategyError",
-]
 
 _SHOWN = 200
 
@@ -66,26 +42,38 @@ _SHOWN = 200
 class CombeeError(Exception):
     """Root of all errors raised by this package."""
 
+    _says: ClassVar[str]
+    """The message of an error that has fields, which keep what it is about."""
 
+    def __post_init__(self) -> None:
+        super().__init__(self._says.format(**vars(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own would call the class with the message, where these want their fields.
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
+
+@dataclass(eq=False, repr=False)
 class ArgumentError(CombeeError):
     """An argument cannot be used as it was given.
 
-    Args:
+    Attributes:
         argument: Name of the argument as the user wrote it, for example ``"trainset"``.
         value: The value that was refused. Its ``repr`` is shown, cut to 200 characters.
         problem: What is wrong, as the rest of a sentence that starts with the argument.
         remedy: What to do, as a sentence.
     """
 
-    def __init__(self, argument: str, value: object, problem: str, remedy: str) -> None:
-        self.argument = argument
-        self.value = value
-        self.problem = problem
-        self.remedy = remedy
-        shown = repr(value)
+    argument: str
+    value: object
+    problem: str
+    remedy: str
+
+    def __post_init__(self) -> None:
+        shown = repr(self.value)
         if len(shown) > _SHOWN:
             shown = shown[:_SHOWN] + "…"
-        super().__init__(f"{argument} {problem} (got {shown}). {remedy}")
+        Exception.__init__(self, f"{self.argument} {self.problem} (got {shown}). {self.remedy}")
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -97,25 +85,15 @@ class ArgumentValueError(ArgumentError, ValueError):
 
 
 class UnknownStrategyError(ArgumentValueError):
-    """No strategy of this kind is installed under this name.
-
-    Args:
-        kind: The strategy kind, for example ``"aggregator"``.
-        name: The name that was asked for.
-        installed: The names that exist.
-    """
+    """No strategy of this kind is installed under this name: ``installed`` are the names that exist."""
 
     def __init__(self, kind: str, name: str, installed: Iterable[str]) -> None:
-        self.kind = kind
-        self.name = name
-        self.installed = tuple(sorted(installed))
-        super().__init__(
-            kind,
-            name,
-            "names no installed strategy",
+        self.kind, self.name, self.installed = kind, name, tuple(sorted(installed))
+        remedy = (
             f"Installed: {', '.join(self.installed) or 'none'}. "
-            "Run `combee plugins` to see what is installed and what failed to load.",
+            "Run `combee plugins` to see what is installed and what failed to load."
         )
+        super().__init__(kind, name, "names no installed strategy", remedy)
 
 
 class SplitOverlapError(ArgumentValueError):
@@ -128,14 +106,9 @@ class SplitOverlapError(ArgumentValueError):
     """
 
     def __init__(self, argument: str, other: str, shared: int) -> None:
-        self.other = other
-        self.shared = shared
-        super().__init__(
-            argument,
-            f"{shared} shared rows",
-            f"shares {shared} rows with {other}",
-            f"Remove them from one of the two: a score on rows seen in {other} proves nothing.",
-        )
+        self.other, self.shared = other, shared
+        remedy = f"Remove them from one of the two: a score on rows seen in {other} proves nothing."
+        super().__init__(argument, f"{shared} shared rows", f"shares {shared} rows with {other}", remedy)
 
 
 class HeldoutMovedError(ArgumentValueError):
@@ -153,36 +126,24 @@ class HeldoutMovedError(ArgumentValueError):
         super().__init__(argument, value, change, remedy)
 
 
+@dataclass(eq=False, repr=False)
 class PluginError(CombeeError):
-    """An entry point exists but its object cannot be used.
+    """An entry point of a ``distribution`` is there, but its object cannot be used."""
 
-    Args:
-        kind: The strategy kind.
-        name: The entry point's name.
-        distribution: The distribution that declares it.
-        reason: Why it cannot be used.
-    """
-
-    def __init__(self, kind: str, name: str, distribution: str, reason: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.distribution = distribution
-        self.reason = reason
-        super().__init__(f"{kind} {name!r} from distribution {distribution!r} cannot be used: {reason}")
+    kind: str
+    name: str
+    distribution: str
+    reason: str
+    _says = "{kind} {name!r} from distribution {distribution!r} cannot be used: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class MissingDistributionError(CombeeError):
-    """Something lives in a distribution that is not installed.
+    """``what`` was asked for, such as ``"combee bench"``, lives in a distribution that is not installed."""
 
-    Args:
-        what: What was asked for, for example ``"combee bench"``.
-        distribution: The distribution to install, for example ``"combee-bench"``.
-    """
-
-    def __init__(self, what: str, distribution: str) -> None:
-        self.what = what
-        self.distribution = distribution
-        super().__init__(f"{what} lives in the distribution {distribution!r}. Install it: pip install {distribution}")
+    what: str
+    distribution: str
+    _says = "{what} lives in the distribution {distribution!r}. Install it: pip install {distribution}"
 
 
 class JournalError(CombeeError):
@@ -190,171 +151,134 @@ class JournalError(CombeeError):
 
 
 class JournalMismatchError(JournalError):
-    """A journal belongs to another run than the one that would go on with it.
-
-    Args:
-        path: The journal's file.
-        differs: What differs, one sentence each.
-    """
+    """A journal belongs to another run than the one that would go on with it: ``differs`` says each difference."""
 
     def __init__(self, path: str, differs: Iterable[str]) -> None:
-        self.path = path
-        self.differs = tuple(differs)
+        self.path, self.differs = path, tuple(differs)
         super().__init__(
             f"{path} was written by another run: {'; '.join(self.differs)}. "
             "Give another log_dir, or compile again with what it was written with."
         )
 
 
+@dataclass(eq=False, repr=False)
 class JournalDamagedError(JournalError):
-    """A journal is not as it was written.
+    """A journal is not as it was written: ``reason`` says what is wrong, and what can be recovered."""
 
-    Args:
-        path: The journal's file, which is left as it is.
-        reason: What is wrong, and what can be recovered.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(f"{path} cannot be trusted: {reason}. It was not changed.")
+    path: str
+    reason: str
+    _says = "{path} cannot be trusted: {reason}. It was not changed."
 
 
+@dataclass(eq=False, repr=False)
 class JournalHeldError(JournalError):
-    """Another process is writing to a journal.
+    """Another process is writing to a journal: ``holder`` says which, as far as that is known."""
 
-    Args:
-        path: The journal's file.
-        holder: Who holds it, as far as that is known.
-    """
-
-    def __init__(self, path: str, holder: str) -> None:
-        self.path = path
-        self.holder = holder
-        super().__init__(f"{path} is held by {holder}. Wait for it, stop it, or give another log_dir.")
+    path: str
+    holder: str
+    _says = "{path} is held by {holder}. Wait for it, stop it, or give another log_dir."
 
 
 class ServiceError(CombeeError):
     """An LM service cannot be used."""
 
 
+@dataclass(eq=False, repr=False)
 class LMUnreachableError(ServiceError):
     """The probe call that comes before a run failed.
 
-    Args:
+    Attributes:
         role: The model role that was probed, for example ``"task"``.
         model: The model's name.
         reason: The service's own words, without credentials.
     """
 
-    def __init__(self, role: str, model: str, reason: str) -> None:
-        self.role = role
-        self.model = model
-        self.reason = reason
-        super().__init__(
-            f"the {role} LM {model!r} did not answer a one-token probe: {reason}. Nothing was spent. "
-            "Check the key, the model's name and api_base, or give Validation(probe=False) to skip this check."
-        )
+    role: str
+    model: str
+    reason: str
+    _says = (
+        "the {role} LM {model!r} did not answer a one-token probe: {reason}. Nothing was spent. "
+        "Check the key, the model's name and api_base, or give Validation(probe=False) to skip this check."
+    )
 
 
+@dataclass(eq=False, repr=False)
 class InfrastructureError(ServiceError):
     """Rollouts kept failing for reasons that say nothing about the program.
 
-    Args:
+    Attributes:
         failed: How many rollouts failed.
         attempts: How often each was tried.
         reason: The last failure.
         usage: What the attempts have cost.
     """
 
-    def __init__(self, failed: int, attempts: int, reason: str, usage: tuple[CallUsage, ...] = ()) -> None:
-        self.failed = failed
-        self.attempts = attempts
-        self.reason = reason
-        self.usage = usage
-        super().__init__(
-            f"{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
-            "They were not scored, since an outage is not a wrong answer. "
-            "Compile again with the same log_dir to go on: what was paid for is not bought again."
-        )
+    failed: int
+    attempts: int
+    reason: str
+    usage: tuple[CallUsage, ...] = ()
+    _says = (
+        "{failed} rollouts failed {attempts} times each for reasons outside the program, last: {reason}. "
+        "They were not scored, since an outage is not a wrong answer. "
+        "Compile again with the same log_dir to go on: what was paid for is not bought again."
+    )
 
 
 class EvaluationError(CombeeError):
     """A figure cannot be had, or cannot be trusted."""
 
 
+@dataclass(eq=False, repr=False)
 class HeldoutReadError(EvaluationError):
-    """The held-out set has been read before, or may not be read now.
+    """The held-out set has been read before, or may not be read now."""
 
-    Args:
-        reason: What happened before, in one sentence.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(f"the held-out set is read once: {reason}")
+    reason: str
+    _says = "the held-out set is read once: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class CalibrationFailedError(EvaluationError):
     """Two ways of judging do not agree well enough: going on would optimize the wrong thing.
 
-    Args:
+    Attributes:
         subject: ``"judge"`` or ``"proxy"``.
         reason: The figures, in one sentence.
         result: The calibration, with its pairs; ``None`` where there was nothing to compare.
     """
 
-    def __init__(self, subject: str, reason: str, result: object = None) -> None:
-        self.subject = subject
-        self.reason = reason
-        self.result = result
-        super().__init__(f"the {subject} is not fit to score this run: {reason}")
+    subject: str
+    reason: str
+    result: object = None
+    _says = "the {subject} is not fit to score this run: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class JudgeVerdictError(EvaluationError):
-    """A judge LM gave no verdict that can be read.
+    """A judge LM gave no verdict that can be read: ``reason`` says what was wrong with the last answer."""
 
-    Args:
-        attempts: How often it was asked.
-        reason: What was wrong with the last answer.
-    """
-
-    def __init__(self, attempts: int, reason: str) -> None:
-        self.attempts = attempts
-        self.reason = reason
-        super().__init__(f"the judge gave no readable verdict in {attempts} attempts: {reason}")
+    attempts: int
+    reason: str
+    _says = "the judge gave no readable verdict in {attempts} attempts: {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class TaskCancelledError(CombeeError):
-    """One of several tasks was not finished, for a reason that lies outside of it.
+    """One of several tasks was not finished, for a reason that lies outside of it."""
 
-    Args:
-        task: The task's name.
-        reason: What happened, as a sentence.
-    """
-
-    def __init__(self, task: str, reason: str = "The job was stopped.") -> None:
-        self.task = task
-        self.reason = reason
-        super().__init__(f"task {task!r} was cancelled. {reason}")
+    task: str
+    reason: str = "The job was stopped."
+    _says = "task {task!r} was cancelled. {reason}"
 
 
+@dataclass(eq=False, repr=False)
 class DataSourceError(CombeeError):
-    """A benchmark's rows cannot be read from the source that was named.
+    """A benchmark's rows cannot be read from the source that was named."""
 
-    Args:
-        benchmark: The benchmark's name.
-        source: The source that was tried.
-        reason: Why it cannot be read.
-        remedy: What to do.
-    """
-
-    def __init__(self, benchmark: str, source: str, reason: str, remedy: str) -> None:
-        self.benchmark = benchmark
-        self.source = source
-        self.reason = reason
-        self.remedy = remedy
-        super().__init__(f"benchmark {benchmark!r} cannot be read from {source!r}: {reason}. {remedy}")
+    benchmark: str
+    source: str
+    reason: str
+    remedy: str
+    _says = "benchmark {benchmark!r} cannot be read from {source!r}: {reason}. {remedy}"
 
 
 class LocalModelError(CombeeError):

@@ -27,7 +27,7 @@ import enum
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -35,15 +35,11 @@ from combee_dspy.exceptions import ArgumentTypeError
 
 __all__ = ["canonical_json", "digest_of", "row_hash"]
 
-_JSON_SCALARS = (str, bool, int, float, type(None))
-
 
 def row_hash(record: object) -> str:
-    """Return the SHA-256 (64 hex digits) of one row.
+    """Return the SHA-256 (64 hex digits) of one row: a mapping, or a ``dspy.Example``.
 
-    Args:
-        record: A mapping, or a ``dspy.Example``: all its fields count, inputs
-            and labels. Which fields are inputs does not.
+    All fields count, inputs and labels. Which fields are inputs does not.
 
     Raises:
         ArgumentTypeError: ``record`` is neither.
@@ -68,22 +64,19 @@ def canonical_json(value: object) -> str:
     return json.dumps(_plain(value, ()), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _fields(record: object) -> dict[str, Any] | None:
-    if isinstance(record, Mapping):
-        return dict(record)
+def _fields(record: Any) -> dict[Any, Any] | None:
     # Duck-typed: hashing must not cost the import of dspy.
-    if callable(getattr(record, "with_inputs", None)) and callable(getattr(record, "items", None)):
-        items: Callable[[], Iterable[tuple[str, Any]]] = record.items  # type: ignore[attr-defined]  # checked above
-        return dict(items())
-    return None
+    is_example = callable(getattr(record, "with_inputs", None)) and callable(getattr(record, "items", None))
+    return dict(record.items()) if is_example or isinstance(record, Mapping) else None
 
 
 def _plain(value: object, path: tuple[int, ...]) -> object:
+    """Return a value as JSON; ``path`` holds the ids of the containers it is in."""
     if isinstance(value, float) and not math.isfinite(value):
         return _tagged(value, str(float(value)))
     if isinstance(value, enum.Enum):
         return _tagged(value, value.name)
-    if isinstance(value, _JSON_SCALARS):
+    if isinstance(value, (str, int, float, type(None))):
         return value
     if id(value) in path:
         return {"$cycle": len(path) - path.index(id(value))}
@@ -95,26 +88,23 @@ def _container(value: object, path: tuple[int, ...]) -> object:
     if fields is not None:
         if all(isinstance(key, str) for key in fields):
             return {key: _plain(item, path) for key, item in fields.items()}
-        pairs = [[_plain(key, path), _plain(item, path)] for key, item in fields.items()]
-        return {"$pairs": sorted(pairs, key=_sort_key)}
+        return {"$pairs": _sorted([_plain(key, path), _plain(item, path)] for key, item in fields.items())}
     if isinstance(value, (list, tuple)):
         return [_plain(item, path) for item in value]
     if isinstance(value, AbstractSet):
-        return {"$set": sorted((_plain(item, path) for item in value), key=_sort_key)}
+        return {"$set": _sorted(_plain(item, path) for item in value)}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _tagged(value, hashlib.sha256(value).hexdigest())
-    return _object(value, path)
+    return _tagged(value, repr(value)) if isinstance(value, type) else _object(value, path)
 
 
 def _object(value: object, path: tuple[int, ...]) -> object:
-    dump = getattr(value, "model_dump", None)
-    if callable(dump) and not isinstance(value, type):
+    if callable(dump := getattr(value, "model_dump", None)):
         return _tagged(value, _plain(dump(), path))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value):
         state = {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
         return _tagged(value, _plain(state, path))
-    raw = getattr(value, "tobytes", None)
-    if callable(raw) and not isinstance(value, type):
+    if callable(raw := getattr(value, "tobytes", None)):
         if getattr(value, "shape", None) == () and callable(item := getattr(value, "item", None)):
             return _plain(item(), path)
         shape = [str(getattr(value, name, "")) for name in ("dtype", "shape", "mode", "size")]
@@ -129,5 +119,5 @@ def _tagged(value: object, content: object) -> dict[str, object]:
     return {"$type": f"{type(value).__module__}.{type(value).__qualname__}", "value": content}
 
 
-def _sort_key(value: object) -> str:
-    return json.dumps(value, sort_keys=True)
+def _sorted(values: Iterable[object]) -> list[object]:
+    return sorted(values, key=lambda value: json.dumps(value, sort_keys=True))

@@ -11,27 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "BatchDecision",
-    "CallUsage",
-    "Clamp",
-    "Demonstration",
-    "Edit",
-    "FailedCall",
-    "Lesson",
-    "Lessons",
-    "Measurement",
-    "NodeOutput",
-    "PowerLawFit",
-    "PredictorCall",
-    "PredictorRun",
-    "Reflection",
-    "Refusal",
-    "Retained",
-    "Role",
-    "Rollout",
-]
-
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""
 
@@ -41,13 +20,9 @@ class CallUsage:
     """LM calls that one rollout made for one role on one model.
 
     Attributes:
-        role: Who they were made for.
-        model: The LM's name.
         calls: Finished calls, errors and cache hits included.
         errors: Calls that ended with an error.
         cached: Calls that DSPy's cache answered.
-        prompt_tokens: Prompt tokens.
-        completion_tokens: Completion tokens.
         dollars: What they cost; ``None`` where that is not known of one of them.
         gpu_seconds: Their share of the role's GPUs; ``None`` where none are declared for it.
         seconds: Sum of their seconds, cache hits left out.
@@ -71,8 +46,7 @@ class PredictorCall:
 
     Attributes:
         predictor: Path of the predictor in the program; empty where it is none of the program's own.
-        inputs: Its input fields.
-        outputs: Its output fields; ``None`` where the answer did not parse.
+        outputs: ``None`` where the answer did not parse.
         completion: The raw answer where it did not parse, else empty.
     """
 
@@ -124,8 +98,6 @@ class PredictorRun:
 
     Attributes:
         example_id: The example's row hash.
-        inputs: The predictor's input fields.
-        outputs: The predictor's output fields.
         score: The rollout's score.
         first: Whether this was the predictor's first call in the rollout.
         labels: The example's label fields: what the program should have returned.
@@ -164,9 +136,7 @@ class Reflection:
 class Lesson:
     """One thing to do differently, in one or two sentences.
 
-    Attributes:
-        text: The lesson.
-        sources: Indices of the reflections in the shard or shards it came from, ascending.
+    ``sources`` are the indices of the reflections in the shard or shards it came from, ascending.
     """
 
     text: str
@@ -181,7 +151,6 @@ class NodeOutput:
         level: 1 for the calls that read reflections, 2 and up for those that merge.
         node: Position within its level, from 0.
         sources: Indices of the reflections below this node, ascending, each once.
-        lessons: What it returned.
         failed: The error's text when the call failed after retries, else ``None``.
     """
 
@@ -197,7 +166,6 @@ class Retained:
     """What became of one reflection in a scan.
 
     Attributes:
-        index: The reflection's index.
         coverage: Similarity of what it teaches to the nearest line of the result, 0 to 1.
         covered: Whether that passes the threshold.
         lost_at: ``(level, node)`` of the last node on its way that still covered it or, where
@@ -218,7 +186,6 @@ class Lessons:
     """The result of aggregating reflections for one component.
 
     Attributes:
-        component: The component the lessons are about.
         lessons: What was learned, in a stated order.
         rewrite: A whole new text, where the aggregator writes one; operators
             that insert lessons use it as it is.
@@ -236,12 +203,9 @@ class Lessons:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One worked example shown to the model.
+    """One worked example shown to the model, its fields as JSON values.
 
-    Attributes:
-        inputs: Input fields, JSON values.
-        outputs: Output fields, JSON values.
-        example_id: Row hash of the training example it came from, else ``None``.
+    ``example_id`` is the row hash of the training example it came from, else ``None``.
     """
 
     inputs: Mapping[str, Any]
@@ -251,13 +215,10 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What an operator changes: any of a component's instruction, demonstrations and field descriptions.
+    """What an operator changes of a component's instruction, demonstrations and field descriptions.
 
-    Attributes:
-        instruction: The new instruction, or ``None`` to leave it.
-        demonstrations: The new demonstrations, or ``None`` to leave them.
-        field_descriptions: The new description of every field of the signature by the
-            field's name, unchanged ones included, or ``None`` to leave them.
+    ``None`` leaves one as it is. ``field_descriptions`` holds every field of the signature by its name,
+    unchanged ones included.
     """
 
     instruction: str | None = None
@@ -267,34 +228,21 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an operator made no edit.
-
-    Attributes:
-        reason: One sentence for the log.
-    """
+    """Why an operator made no edit, in one sentence for the log."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """An LM call that failed after all retries, in the place of its prediction.
-
-    Attributes:
-        error: ``"ClassName: message"``.
-    """
+    """An LM call that failed after all retries, in the place of its prediction: ``"ClassName: message"``."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The delay of one iteration at one batch size.
-
-    Attributes:
-        batch_size: Examples in the minibatch.
-        seconds: From the first rollout of the minibatch to the child's last check.
-    """
+    """The delay of one iteration at one batch size, from its first rollout to the child's last check."""
 
     batch_size: int
     seconds: float
@@ -319,14 +267,7 @@ class PowerLawFit:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """One bound that changed a batch size.
-
-    Attributes:
-        name: Which bound, for example ``"budget"`` or ``"epoch-updates"``.
-        before: Size before it.
-        after: Size after it.
-        reason: One sentence with the figures it came from.
-    """
+    """One bound that changed a batch size, such as ``"budget"``; its reason holds the figures it came from."""
 
     name: str
     before: int
@@ -336,10 +277,9 @@ class Clamp:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecision:
-    """How many examples the next minibatch holds, and why.
+    """How many examples the next minibatch holds, at least 1, and why.
 
     Attributes:
-        size: Examples, at least 1.
         reason: One sentence.
         fit: The fit it came from, where there was one.
         clamps: Every bound that changed it, in order.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
+from operator import attrgetter
 from typing import Any, cast
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, PluginError, UnknownStrategyError
@@ -34,49 +36,31 @@ KINDS: Mapping[str, str] = {
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
+# By name, in the module of the kind's base class.
 _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "aggregator": {
-        "parallel-scan": "combee_dspy.aggregators:ParallelScan",
-        "single-call": "combee_dspy.aggregators:SingleCall",
-        "summarize": "combee_dspy.aggregators:Summarize",
-        "top-k": "combee_dspy.aggregators:TopK",
-        "union": "combee_dspy.aggregators:Union",
+        "parallel-scan": "ParallelScan",
+        "single-call": "SingleCall",
+        "summarize": "Summarize",
+        "top-k": "TopK",
+        "union": "Union",
     },
     "operator": {
-        "insert": "combee_dspy.operators:Insert",
-        "delete": "combee_dspy.operators:Delete",
-        "rephrase": "combee_dspy.operators:Rephrase",
-        "reorder": "combee_dspy.operators:Reorder",
-        "rewrite": "combee_dspy.operators:Rewrite",
-        "few-shot-swap": "combee_dspy.operators:FewShotSwap",
-        "instruction-channel": "combee_dspy.operators:InstructionChannel",
+        "insert": "Insert",
+        "delete": "Delete",
+        "rephrase": "Rephrase",
+        "reorder": "Reorder",
+        "rewrite": "Rewrite",
+        "few-shot-swap": "FewShotSwap",
+        "instruction-channel": "InstructionChannel",
     },
-    "controller": {
-        "power-law": "combee_dspy.controllers:PowerLaw",
-        "static": "combee_dspy.controllers:Static",
-    },
-    "executor": {"asyncio": "combee_dspy.rollouts:Asyncio", "threads": "combee_dspy.rollouts:Threads"},
-    "benchmark": {
-        "finer": "combee_dspy.benchmarks:Finer",
-        "formula": "combee_dspy.benchmarks:Formula",
-        "formula-mini": "combee_dspy.benchmarks:FormulaMini",
-    },
-    "tracker": {"mlflow": "combee_dspy.tracking:MLflowTracker", "progress": "combee_dspy.tracking:Progress"},
-    "stopping": {
-        "budget": "combee_dspy.stopping:Budget",
-        "any-of": "combee_dspy.stopping:AnyOf",
-        "all-of": "combee_dspy.stopping:AllOf",
-        "target": "combee_dspy.stopping:Target",
-        "patience": "combee_dspy.stopping:Patience",
-    },
-    "embedder": {
-        "char-ngrams": "combee_dspy.diversity:CharNgrams",
-        "dspy": "combee_dspy.diversity:DSPyEmbedder",
-    },
-    "artifact": {
-        "instruction": "combee_dspy.artifacts:Instruction",
-        "playbook": "combee_dspy.artifacts:Playbook",
-    },
+    "controller": {"power-law": "PowerLaw", "static": "Static"},
+    "executor": {"asyncio": "Asyncio", "threads": "Threads"},
+    "benchmark": {"finer": "Finer", "formula": "Formula", "formula-mini": "FormulaMini"},
+    "tracker": {"mlflow": "MLflowTracker", "progress": "Progress"},
+    "stopping": {"budget": "Budget", "any-of": "AnyOf", "all-of": "AllOf", "target": "Target", "patience": "Patience"},
+    "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},
+    "artifact": {"instruction": "Instruction", "playbook": "Playbook"},
 }
 
 
@@ -85,11 +69,9 @@ class Entry:
     """One strategy that is there, loadable or not.
 
     Attributes:
-        kind: The strategy kind.
         name: The name it is published under.
         target: ``module:attribute``.
-        distribution: The distribution that publishes it.
-        version: That distribution's version.
+        distribution: The distribution that publishes it, in ``version``.
         problem: Why it cannot be used, else ``None``. Filled by :func:`installed`.
     """
 
@@ -103,13 +85,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A strategy as plain data: enough to build it again.
-
-    Attributes:
-        kind: The strategy kind.
-        name: The name it is published under.
-        params: Constructor parameters. A strategy among them is a ``Spec``.
-    """
+    """A strategy as plain data: enough to build it again. A strategy among its parameters is a ``Spec`` too."""
 
     kind: str
     name: str
@@ -118,21 +94,16 @@ class Spec:
     @classmethod
     def of(cls, strategy: Strategy) -> Spec:
         """Return the spec of a strategy, nested strategies included."""
-        return cls(strategy.kind, strategy.name, {k: _freeze(v) for k, v in strategy.params().items()})
+        return cls(strategy.kind, strategy.name, {key: _frozen(value) for key, value in strategy.params().items()})
 
     def build(self) -> Strategy:
-        """Build the strategy.
-
-        Raises:
-            UnknownStrategyError: Nothing is published under this kind and name.
-            PluginError: It is published but cannot be loaded.
-            ArgumentTypeError: The parameters do not fit its constructor.
-        """
-        return build(self.kind, self.name, {k: _thaw(v) for k, v in self.params.items()})
+        """Build the strategy. Raises what :func:`build` raises."""
+        return build(self.kind, self.name, {key: _thawed(value) for key, value in self.params.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data that :meth:`from_dict` reads back."""
-        return {"kind": self.kind, "name": self.name, "params": {k: _to_data(v) for k, v in self.params.items()}}
+        params = {key: _to_data(value) for key, value in self.params.items()}
+        return {"kind": self.kind, "name": self.name, "params": params}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
@@ -141,74 +112,62 @@ class Spec:
         Raises:
             ArgumentValueError: ``kind`` or ``name`` is missing.
         """
-        if not isinstance(data.get("kind"), str) or not isinstance(data.get("name"), str):
+        kind, name = data.get("kind"), data.get("name")
+        if not isinstance(kind, str) or not isinstance(name, str):
             remedy = "Give {'kind': …, 'name': …, 'params': {…}}."
             raise ArgumentValueError("spec", data, "has no kind and name", remedy)
-        return cls(data["kind"], data["name"], {k: _from_data(v) for k, v in dict(data.get("params") or {}).items()})
+        return cls(kind, name, {key: _from_data(value) for key, value in (data.get("params") or {}).items()})
 
 
-def _freeze(value: object) -> object:
-    if isinstance(value, Strategy):
-        return Spec.of(value)
+def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_freeze(item) for item in value)
-    return value
+        return type(value)(map(_frozen, value))
+    return Spec.of(value) if isinstance(value, Strategy) else value
 
 
-def _thaw(value: object) -> object:
-    if isinstance(value, Spec):
-        return value.build()
+def _thawed(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_thaw(item) for item in value)
-    return value
+        return type(value)(map(_thawed, value))
+    return value.build() if isinstance(value, Spec) else value
 
 
 def _to_data(value: object) -> object:
-    if isinstance(value, Spec):
-        return {"$spec": value.to_dict()}
-    if isinstance(value, tuple):
+    if isinstance(value, (list, tuple)):
+        items = list(map(_to_data, value))
         # JSON has one kind of list: without the mark a tuple would come back as another value.
-        return {"$tuple": [_to_data(item) for item in value]}
-    if isinstance(value, list):
-        return [_to_data(item) for item in value]
-    return value
+        return {"$tuple": items} if isinstance(value, tuple) else items
+    return {"$spec": value.to_dict()} if isinstance(value, Spec) else value
 
 
 def _from_data(value: object) -> object:
-    if isinstance(value, dict) and set(value) == {"$spec"}:
-        return Spec.from_dict(value["$spec"])
-    if isinstance(value, dict) and set(value) == {"$tuple"}:
-        return tuple(_from_data(item) for item in value["$tuple"])
     if isinstance(value, list):
-        return [_from_data(item) for item in value]
+        return list(map(_from_data, value))
+    match value:
+        case {"$spec": data, **more} if not more:
+            return Spec.from_dict(data)
+        case {"$tuple": items, **more} if not more:
+            return tuple(map(_from_data, items))
     return value
 
 
-def _load(target: str) -> object:
+def _load(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    found: object = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(attribute)(importlib.import_module(module))
 
 
-def _known_kind(kind: str) -> None:
+def _base(kind: str) -> str:
     if kind not in KINDS:
         raise ArgumentValueError("kind", kind, "is no strategy kind", f"Kinds: {', '.join(sorted(KINDS))}.")
+    return KINDS[kind]
 
 
 def _entries(kind: str) -> Iterator[Entry]:
-    for name, target in _BUILT_IN.get(kind, {}).items():
-        yield Entry(kind, name, target, DISTRIBUTION)
+    module = _base(kind).partition(":")[0]
+    for name, attribute in _BUILT_IN[kind].items():
+        yield Entry(kind, name, f"{module}:{attribute}", DISTRIBUTION)
     for point in metadata.entry_points(group=f"combee_dspy.{kind}s"):
-        distribution = point.dist
-        yield Entry(
-            kind,
-            point.name,
-            point.value,
-            distribution.name if distribution else "unknown",
-            distribution.version if distribution else "",
-        )
+        home = point.dist
+        yield Entry(kind, point.name, point.value, home.name if home else "unknown", home.version if home else "")
 
 
 def _class_of(entry: Entry) -> type[Strategy]:
@@ -217,18 +176,16 @@ def _class_of(entry: Entry) -> type[Strategy]:
     Raises:
         PluginError: It cannot be imported, or is not a class of that kind.
     """
+    problem = partial(PluginError, entry.kind, entry.name, entry.distribution)
     try:
         found = _load(entry.target)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise PluginError(entry.kind, entry.name, entry.distribution, reason) from error
-    base = cast("type[Strategy]", _load(KINDS[entry.kind]))
-    if not (isinstance(found, type) and issubclass(found, base)):
-        reason = f"{entry.target} is not a subclass of {KINDS[entry.kind].replace(':', '.')}"
-        raise PluginError(entry.kind, entry.name, entry.distribution, reason)
-    if getattr(found, "name", None) != entry.name:
-        reason = f"{entry.target} calls itself {getattr(found, 'name', None)!r}; the entry point and `name` must agree"
-        raise PluginError(entry.kind, entry.name, entry.distribution, reason)
+        raise problem(f"{type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, _load(KINDS[entry.kind]))):
+        raise problem(f"{entry.target} is not a subclass of {KINDS[entry.kind].replace(':', '.')}")
+    name = getattr(found, "name", None)
+    if name != entry.name:
+        raise problem(f"{entry.target} calls itself {name!r}; the entry point and `name` must agree")
     return found
 
 
@@ -238,7 +195,6 @@ def names(kind: str) -> tuple[str, ...]:
     Raises:
         ArgumentValueError: ``kind`` is no strategy kind.
     """
-    _known_kind(kind)
     return tuple(sorted({entry.name for entry in _entries(kind)}))
 
 
@@ -253,7 +209,6 @@ def find(kind: str, name: str) -> type[Strategy]:
         UnknownStrategyError: Nothing is published under this name.
         PluginError: It is published but cannot be loaded.
     """
-    _known_kind(kind)
     for entry in _entries(kind):
         if entry.name == name:
             return _class_of(entry)
@@ -261,45 +216,37 @@ def find(kind: str, name: str) -> type[Strategy]:
 
 
 def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Strategy:
-    """Build a strategy by name.
+    """Build a strategy by name. Raises what :func:`find` does.
 
     Raises:
-        ArgumentValueError: ``kind`` is no strategy kind.
-        UnknownStrategyError: Nothing is published under this name.
-        PluginError: It is published but cannot be loaded.
         ArgumentTypeError: ``params`` do not fit its constructor.
     """
-    found = find(kind, name)
+    found, given = find(kind, name), dict(params or {})
     try:
-        return found(**dict(params or {}))
+        return found(**given)
     except TypeError as error:
         remedy = f"See help({found.__module__}.{found.__qualname__}) for its parameters."
-        raise ArgumentTypeError(kind, {name: dict(params or {})}, f"cannot be built: {error}", remedy) from error
+        raise ArgumentTypeError(kind, {name: given}, f"cannot be built: {error}", remedy) from error
 
 
 def resolve(kind: str, value: object) -> Strategy:
     """Return the strategy that a user meant.
 
-    Args:
-        kind: The kind that is wanted.
-        value: A name, a strategy of that kind, a :class:`Spec`, or a mapping
-            ``{"name": …, "params": {…}}`` as it stands in a YAML file.
+    It may be given as a name, a strategy of that kind, a :class:`Spec`, or a mapping
+    ``{"name": …, "params": {…}}`` as it stands in a YAML file. Raises what :func:`build` does.
 
     Raises:
         ArgumentTypeError: ``value`` is none of these, or a strategy of another kind.
-        UnknownStrategyError: Nothing is published under this name.
-        PluginError: It is published but cannot be loaded.
     """
-    _known_kind(kind)
+    base = _load(_base(kind))
     if isinstance(value, str):
         return build(kind, value)
     if isinstance(value, Spec) and value.kind == kind:
         return value.build()
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return build(kind, value["name"], value.get("params"))
-    base = cast("type[Strategy]", _load(KINDS[kind]))
     if isinstance(value, base):
-        return value
+        return cast("Strategy", value)
     remedy = f"Give one of the names {', '.join(names(kind))}, or an object of a subclass of {base.__name__}."
     raise ArgumentTypeError(kind, value, f"is no {kind}", remedy)
 
@@ -323,8 +270,7 @@ def installed() -> tuple[Entry, ...]:
                     _class_of(entry)
                 except PluginError as error:
                     problem = error.reason
-            version = entry.version or _own_version()
-            found.append(Entry(entry.kind, entry.name, entry.target, entry.distribution, version, problem))
+            found.append(replace(entry, version=entry.version or _own_version(), problem=problem))
     return tuple(found)
 
 

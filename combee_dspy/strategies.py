@@ -6,9 +6,9 @@ import functools
 import inspect
 import random
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 import pydantic
 from pydantic import ConfigDict, Field, ValidationError
@@ -32,13 +32,12 @@ _CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, validate_defa
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(Field, field))
 def parameters(cls: type[T]) -> type[T]:
-    """Make a class a frozen set of parameters that pydantic checks when it is made.
+    """Make a class, a strategy or options, a frozen set of parameters that pydantic checks when it is made.
 
-    For strategies and options alike. Ranges are written in the annotations
-    (``copies: Annotated[int, Field(ge=1)] = 2``), relations between fields in
-    ``__post_init__``, which may raise an :class:`ArgumentError`. What pydantic
-    refuses is raised as :class:`ArgumentTypeError` or :class:`ArgumentValueError`
-    with the parameter's name. ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
+    Ranges are written in the annotations (``copies: Annotated[int, Field(ge=1)] = 2``), relations between
+    fields in ``__post_init__``, which may raise an :class:`ArgumentError`. What pydantic refuses is raised as
+    :class:`ArgumentTypeError` or :class:`ArgumentValueError` with the parameter's name.
+    ``pydantic.TypeAdapter(cls).json_schema()`` is its schema.
     """
     made: Any = pydantic.dataclasses.dataclass(frozen=True, eq=False, repr=False, config=_CONFIG)(cls)
     unchecked = made.__init__
@@ -60,29 +59,25 @@ def parameters(cls: type[T]) -> type[T]:
 
 def _argument_error(owner: str, names: tuple[str, ...], error: ValidationError) -> ArgumentError:
     first = error.errors()[0]
-    cause = (first.get("ctx") or {}).get("error")
+    cause, what, message = (first.get("ctx") or {}).get("error"), first["type"], first["msg"]
     if isinstance(cause, ArgumentError):
         return cause
     head, *rest = first["loc"] or ("",)
     if isinstance(head, int) and head < len(names):  # pydantic numbers arguments given by position
         head = names[head]
-    where = ".".join(map(str, (head, *rest)))
-    wrong_type = first["type"].endswith("_type") or first["type"] in _NOT_ITS_TYPE
-    kind = ArgumentTypeError if wrong_type else ArgumentValueError
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    value = None if first["type"] in ("missing", "missing_argument") else first.get("input")
-    return kind(f"{owner}.{where}", value, f"is refused: {message}", f"See help({owner}).")
+    where = ".".join(map(str, (owner, head, *rest)))
+    kind = ArgumentTypeError if what.endswith("_type") or what in _NOT_ITS_TYPE else ArgumentValueError
+    value = None if what.startswith("missing") else first["input"]
+    return kind(where, value, f"is refused: {message[:1].lower()}{message[1:]}", f"See help({owner}).")
 
 
 class Strategy(ABC):
     """A swappable part of a run.
 
-    The constructor stores its parameters under their own names and does
-    nothing else; work happens in the verb that the kind's base declares.
-    Built-in strategies are made by :func:`parameters`; a plain class whose
-    constructor stores its arguments works as well. A strategy holds no state of
-    a run, so one object may serve several runs at once. Two strategies of one
-    class with equal parameters are equal.
+    The constructor stores its parameters under their own names and does nothing else; work happens in the
+    verb that the kind's base declares. Built-in strategies are made by :func:`parameters`; a plain class whose
+    constructor stores its arguments works as well. A strategy holds no state of a run, so one object may serve
+    several runs at once. Two strategies of one class with equal parameters are equal.
 
     Attributes:
         kind: The kind, for example ``"aggregator"``; set by the kind's base.
@@ -120,26 +115,19 @@ class Strategy(ABC):
         return f"{type(self).__name__}({inside})"
 
 
-class AskFn(Protocol):
-    """The only way from a strategy to an LM: one call, which the journal answers where it was paid for before."""
+AskFn = Callable[
+    [type["dspy.Signature"], Mapping[str, Any], tuple[str | int, ...], Role], Awaitable["dspy.Prediction | FailedCall"]
+]
+"""The only way from a strategy to an LM: one call, which the journal answers where it was paid for before.
 
-    async def __call__(
-        self,
-        signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
-        place: tuple[str | int, ...],
-        role: Role,
-    ) -> dspy.Prediction | FailedCall:
-        """Return the answer, or why there is none after retries. ``place`` tells calls of one update apart."""
-        ...
+``await call(signature, inputs, place, role)`` is the answer, or why there is none after retries. ``place`` tells
+calls of one update apart."""
 
+EmitFn = Callable[..., None]
+"""``emit(kind, **data)`` says what happened; returns at once.
 
-class EmitFn(Protocol):
-    """Says what happened; returns at once. The journal keeps it as an event of this update and component."""
-
-    def __call__(self, kind: str, **data: Any) -> None:
-        """Keep ``data``, JSON values only, under ``kind`` (the kinds are listed in :mod:`combee_dspy.journal`)."""
-        ...
+The journal keeps ``data``, JSON values only, as an event of this update and component (the kinds are listed in
+:mod:`combee_dspy.journal`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +137,8 @@ class StrategyContext:
     Attributes:
         component: Name of the component at hand, as gepa knows it.
         text: The component's current text.
-        call: The only way to an LM; strategies use :meth:`ask`.
-        emit: Says what happened.
+        call: What :meth:`ask` calls.
         update: The update, from 0.
-        seed: The run's seed.
         place: What tells this use apart from others in the update.
         notes: What a proposer must know about the text besides the task, such as a token
             budget and protected rules; empty where there is nothing.
@@ -177,16 +163,15 @@ class StrategyContext:
         *place: str | int,
         role: Role = "proposer",
     ) -> dspy.Prediction | FailedCall:
-        """Ask an LM once. Calls of one strategy that are awaited together (``asyncio.gather``) are in flight together.
+        """Ask an LM once: return its answer, or the failure of the last attempt.
+
+        Calls of one strategy that are awaited together (``asyncio.gather``) are in flight together.
 
         Args:
             signature: What is asked.
             inputs: Values of its input fields.
             *place: What tells this call apart from the others that this strategy makes in this update.
             role: Who it is made for: chooses the LM and is named in the books.
-
-        Returns:
-            The prediction, or the failure of the last attempt.
         """
         return await self.call(signature, inputs, (self.component, *self.place, *place), role)
 

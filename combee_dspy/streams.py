@@ -13,14 +13,9 @@ __all__ = ["derive", "derive_seed"]
 
 
 def derive_seed(seed: int, *place: str | int) -> int:
-    """Return a 128-bit seed for one place of a run.
+    """Return a 128-bit seed for one place of a run, such as ``"shuffle", iteration, component``.
 
-    Args:
-        seed: The run's seed.
-        *place: What identifies the place, for example ``"shuffle", iteration, component``.
-
-    Returns:
-        A non-negative integer below 2**128, the same in every process and Python version.
+    It is not negative, and the same in every process and Python version.
     """
     digest = hashlib.blake2b(digest_size=16)
     for part in (seed, *place):

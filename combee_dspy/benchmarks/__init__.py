@@ -10,9 +10,8 @@ from combee_dspy.benchmarks._base import (
     benchmark_names,
     load_benchmark,
 )
-from combee_dspy.benchmarks._records import Reading, RecordBenchmark
+from combee_dspy.benchmarks._records import Reading, RecordBenchmark, build_splits, check_pins
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks._splits import build_splits, check_pins
 from combee_dspy.benchmarks.finer import Finer
 from combee_dspy.benchmarks.formula import Formula
 from combee_dspy.benchmarks.formula_mini import FormulaMini

@@ -14,6 +14,9 @@ from combee_dspy import registry
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.strategies import Strategy
 
+Row = dict[str, Any]
+SPLITS = ("train", "validation", "heldout")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -23,8 +26,6 @@ class Card:
 
     Attributes:
         task: The task in one sentence.
-        licence: Licence of the rows.
-        citation: What to cite with a result.
         size: Rows a split, in words.
         sources: Where the rows can come from, the usual one first: ``generated``, ``path``, ``url`` or
             ``hub``, its address, the commit it is pinned to, and in brackets what a reader must know.
@@ -54,10 +55,9 @@ Metric = Callable[..., dspy.Prediction]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The rows of one split, in order.
+    """The rows of one split (``"train"``, ``"validation"`` or ``"heldout"``), in order.
 
     Attributes:
-        name: ``"train"``, ``"validation"`` or ``"heldout"``.
         examples: One example a row, its inputs marked.
         row_hashes: SHA-256 of each raw row as the source gave it (see :mod:`combee_dspy.hashing`), in the
             order of ``examples``. They do not change with the parameters that shape an example.
@@ -89,10 +89,6 @@ class LoadedBenchmark:
         name: The name it is published under.
         task: The task within the benchmark, equal to ``name`` where there is one.
         source: Where the rows came from this time, for the log.
-        licence: Licence of the rows.
-        citation: What to cite with a result.
-        train: What the optimizer learns from.
-        validation: What it selects on.
         heldout: What nothing reads before the end.
         signature: The task as a signature; its instructions are the seed prompt.
         program: Returns a fresh default program.
@@ -138,16 +134,12 @@ class LoadedBenchmark:
 
 
 class Benchmark(Strategy):
-    """Reads one benchmark; one over files or the hub is a :class:`~combee_dspy.benchmarks.RecordBenchmark`.
-
-    Attributes:
-        card: What is known without reading a row. Set by each class.
-        inputs: Fields of a raw row that the program is given, where :meth:`to_example` is not overridden.
-    """
+    """Reads one benchmark; one over files or the hub is a :class:`~combee_dspy.benchmarks.RecordBenchmark`."""
 
     kind: ClassVar[str] = "benchmark"
     card: ClassVar[Card | None] = None
     inputs: ClassVar[tuple[str, ...]] = ()
+    """Fields of a raw row that the program is given, where :meth:`to_example` is not overridden."""
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
         """Return the example of one raw row, its inputs marked. By default, its fields as they are."""
@@ -162,8 +154,7 @@ class Benchmark(Strategy):
         """Read the rows and return the benchmark: the same parameters and source give the same rows in the same order.
 
         Raises:
-            DataSourceError: The rows cannot be read, are not what the benchmark
-                needs, or differ from what ``pin`` requires.
+            DataSourceError: The rows cannot be read, are not what the benchmark needs, or differ from ``pin``.
             ArgumentValueError: A parameter cannot be used.
         """
 
@@ -179,8 +170,7 @@ def load_benchmark(name: str, **params: Any) -> LoadedBenchmark:
     Raises:
         UnknownStrategyError: No benchmark has this name.
         PluginError: It is installed but cannot be loaded.
-        ArgumentTypeError: ``params`` do not fit its constructor.
-        ArgumentValueError: A parameter cannot be used.
+        ArgumentError: ``params`` do not fit its constructor, or cannot be used.
         DataSourceError: The rows cannot be read, or are not those pinned.
     """
     loaded = cast("Benchmark", registry.build("benchmark", name, params)).load()

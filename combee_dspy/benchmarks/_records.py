@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
+import dspy
 from pydantic import Field
 
-from combee_dspy.benchmarks._base import Availability, Benchmark, Split
+from combee_dspy.benchmarks._base import SPLITS, Availability, Benchmark, Row, Split
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks._splits import SPLITS, Row, build_splits, check_pins, cut, kept_apart, sliced
+from combee_dspy.exceptions import DataSourceError
+from combee_dspy.hashing import canonical_json, row_hash
 from combee_dspy.strategies import parameters
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +89,125 @@ class RecordBenchmark(Benchmark):
             DataSourceError: No path is given, the rows cannot be read or used, or differ from ``pin``.
             ArgumentValueError: A hub id comes without a commit.
         """
-        place = self.source.locate()
-        found = {
-            split: list(self._checked(self.records(rows, split), split)) for split, rows in self.source.rows().items()
-        }
+        source = self.source
+        place = source.locate()
+        found = {split: list(self._checked(rows, split)) for split, rows in source.rows().items()}
         how = ""
         if place.layout == "single":
             ends = {"train": 0.6, "validation": 0.8, "heldout": 1.0}
-            found, how = cut(self.name, found["all"], ends, self.together), ", cut 60/20/20 by hash"
+            found, how = self._cut(found["all"], ends), ", cut 60/20/20 by hash"
         elif place.layout == "nested":
-            found |= cut(self.name, found["train"], {"train": 0.75, "validation": 1.0}, self.together)
+            found |= self._cut(found["train"], {"train": 0.75, "validation": 1.0})
             how = ", its training rows cut 75/25 by hash"
         if empty := [split for split in SPLITS if not found[split]]:
-            raise self.source.error(f"the {empty[0]} split is empty")
-        every, leaks = kept_apart(found, self.together, "share a sentence with heldout", "sentences")
-        rows, slices = sliced(every, {split: getattr(self, split) for split in SPLITS})
-        splits, notes = build_splits(rows, self.to_example)
+            raise source.error(f"the {empty[0]} split is empty")
+        every, leaks = _kept_apart(found, self.together, "share a sentence with heldout", "sentences")
+        slices = {split: _first(rows, getattr(self, split)) for split, rows in every.items()}
+        cuts = [
+            f"{split} is a slice: {len(rows)} of {len(every[split])} rows, those whose hashes come first"
+            for split, rows in slices.items()
+            if len(rows) < len(every[split])
+        ]
+        splits, notes = build_splits(slices, self.to_example)
         check_pins(self.name, place.said, splits, self.pin)
-        return Reading(f"{place.said}{how}", every, splits, (*leaks, *slices, *notes))
+        return Reading(f"{place.said}{how}", every, splits, (*leaks, *cuts, *notes))
 
     def _checked(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(self.records(rows, split), 1):
             if problem := self.problem(row):
                 source = self.source
                 raise source.error(problem, f"{source.path}, {source.names.get(split, split)} row {number}")
             yield row
+
+    def _cut(self, rows: Sequence[Row], ends: Mapping[str, float]) -> dict[str, list[Row]]:
+        """Cut rows into parts by their hashes alone, so that their order does not count and equal rows stay together.
+
+        ``ends`` says where each part ends in [0, 1], ascending. Rows that share what :meth:`together` returns (such
+        as a sentence), directly or through others, go where the smallest of their hashes goes.
+        """
+        from scipy.cluster.hierarchy import DisjointSet
+
+        hashes = [row_hash(row) for row in rows]
+        groups = DisjointSet(range(len(rows)))
+        first: dict[Hashable, int] = {}
+        for place, row in enumerate(rows):
+            for item in self.together(row):
+                groups.merge(place, first.setdefault(item, place))
+        smallest: dict[int, str] = {}
+        for group in groups.subsets():
+            smallest |= dict.fromkeys(group, min(hashes[place] for place in group))
+        parts: dict[str, list[Row]] = {name: [] for name in ends}
+        for place, row in enumerate(rows):
+            key = hashlib.sha256(canonical_json([self.name, smallest[place]]).encode()).hexdigest()
+            where = int(key[:8], 16) / 2**32
+            parts[next(name for name, end in ends.items() if where < end)].append(row)
+        return parts
+
+
+def _first(rows: Sequence[Row], size: int | None) -> Sequence[Row]:
+    """Return the rows whose hashes come first, in their order.
+
+    It depends on the rows alone, and a smaller slice is part of a larger one.
+    """
+    if size is None or size >= len(rows):
+        return rows
+    places = sorted(range(len(rows)), key=lambda place: row_hash(rows[place]))[:size]
+    return [rows[place] for place in sorted(places)]
+
+
+def _kept_apart(
+    rows: Mapping[str, Sequence[T]], holds: Callable[[T], Sequence[Hashable]], leaks: str, shared: str
+) -> tuple[dict[str, list[T]], list[str]]:
+    """Take out of train and validation what holds something that held-out holds too, and say how much.
+
+    Held-out never changes. What train and validation share stays and is said. Each case is one note and warning.
+    """
+    held = {item for one in rows["heldout"] for item in holds(one)}
+    kept = {"heldout": list(rows["heldout"])}
+    notes: list[str] = []
+    for name in ("train", "validation"):
+        kept[name] = [one for one in rows[name] if held.isdisjoint(holds(one))]
+        if removed := len(rows[name]) - len(kept[name]):
+            notes.append(f"{removed} rows of {name} {leaks} and were taken out of {name}")
+    learned, selected = ({item for one in kept[name] for item in holds(one)} for name in ("train", "validation"))
+    if both := learned & selected:
+        notes.append(f"{len(both)} {shared} are in both train and validation and were kept in both")
+    for note in notes:
+        _logger.warning("%s", note)
+    return {name: kept[name] for name in SPLITS}, notes
+
+
+def build_splits(
+    rows: Mapping[str, Sequence[Row]], to_example: Callable[[Row], dspy.Example]
+) -> tuple[dict[str, Split], tuple[str, ...]]:
+    """Turn raw rows by split into splits by name, held-out kept apart from the others, and notes.
+
+    Rows that are repeated within a split stay, and are said.
+    """
+    hashed = {name: [(row_hash(row), row) for row in rows[name]] for name in SPLITS}
+    kept, notes = _kept_apart(hashed, lambda pair: pair[:1], "are in heldout too", "distinct rows")
+    for name in SPLITS:
+        if repeated := len(kept[name]) - len({digest for digest, _ in kept[name]}):
+            notes.append(f"{repeated} rows of {name} repeat an earlier row of it and were kept")
+            _logger.warning("%s", notes[-1])
+    splits = {
+        name: Split(name, tuple(to_example(row) for _, row in pairs), tuple(digest for digest, _ in pairs))
+        for name, pairs in kept.items()
+    }
+    return splits, tuple(notes)
+
+
+def check_pins(benchmark: str, source: str, splits: Mapping[str, Split], pin: Mapping[str, str] | None) -> None:
+    """Require the splits that were pinned; those without a pin are free.
+
+    Raises:
+        DataSourceError: A split's digest is not the pinned one, or the pin names no split.
+    """
+    for name, wanted in (pin or {}).items():
+        if name not in splits:
+            remedy = f"Splits are {', '.join(sorted(splits))}."
+            raise DataSourceError(benchmark, source, f"pin names the split {name!r}", remedy)
+        found = splits[name].digest
+        if found != wanted:
+            reason = f"the rows of {name} have digest {found}, but {wanted} is pinned"
+            raise DataSourceError(benchmark, source, reason, "Use the pinned rows, or pin these if they are meant.")

@@ -7,13 +7,11 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from combee_dspy.benchmarks._base import Availability
-from combee_dspy.benchmarks._splits import Row
+from combee_dspy.benchmarks._base import Availability, Row
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
 
 _FILES = (".jsonl", ".json", ".zip")
@@ -28,7 +26,7 @@ class Place:
             ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
             ``"archive"``: a zip file that holds the three; ``"hub"``: a data set with the three splits.
         said: What a log calls it.
-        files: Split to its file; ``"all"`` to one that is still to be cut, or to an archive.
+        files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to an archive.
         revision: The commit of a hub data set.
     """
 
@@ -73,7 +71,7 @@ class RowSource:
         return DataSourceError(self.benchmark, where or str(self.path), reason, remedy or self.remedy)
 
     def locate(self) -> Place:
-        """Say where the rows are. Reads none of them, and uses no network.
+        """Say where the rows are, without reading them or using a network.
 
         Raises:
             DataSourceError: No path is given, or a local source is not there.
@@ -96,8 +94,8 @@ class RowSource:
         splits = Place("splits", folder, {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()})
         if _is_url(folder) or Path(splits.files["train"]).exists():
             return splits
-        for base in (folder, f"{folder}/data"):
-            if self.nested and Path(base, self.nested["train"]).is_file():
+        for base in (folder, f"{folder}/data") if self.nested else ():
+            if Path(base, self.nested["train"]).is_file():
                 return Place("nested", folder, {split: f"{base}/{file}" for split, file in self.nested.items()})
         archive = f"{folder}/{self.archive}"
         return _file(archive) if Path(archive).is_file() else splits
@@ -114,7 +112,7 @@ class RowSource:
         return Place("hub", said, dict.fromkeys(self.names, source), commit)
 
     def availability(self) -> Availability:
-        """Tell whether the rows are on this machine, without a network."""
+        """Tell whether the rows are on this machine."""
         try:
             place = self.locate()
         except (DataSourceError, ArgumentValueError) as error:
@@ -150,8 +148,7 @@ class RowSource:
             raise self.error(f"{type(error).__name__}: {error}", where, remedy) from error
 
     def _file_rows(self, file: str) -> Iterator[Row]:
-        with Path(self._fetched(file)).open("rb") as opened:
-            yield from _json_rows(opened)
+        yield from _json_rows(Path(self._fetched(file)))
 
     def _hub_rows(self, place: Place, split: str) -> Iterator[Row]:
         datasets = self._datasets()
@@ -175,7 +172,7 @@ class RowSource:
             mine = [name for name in members if PurePosixPath(name).name == f"{stem}.jsonl"]
             if len(mine) != 1:
                 raise self.error(f"it holds {len(mine) or 'no'} files named {stem}.jsonl", archive)
-            found[split] = self._read(f"{archive}, {mine[0]}", _member_rows(fetched, mine[0]))
+            found[split] = self._read(f"{archive}, {mine[0]}", _json_rows(zipfile.Path(fetched, mine[0])))
         return found
 
     def _fetched(self, file: str) -> str:
@@ -199,18 +196,13 @@ def _file(source: str) -> Place:
     return Place("archive" if source.endswith(".zip") else "single", source, {"all": source})
 
 
-def _json_rows(opened: IO[bytes]) -> Iterator[Row]:
+def _json_rows(file: Path | zipfile.Path) -> Iterator[Row]:
     """Yield the objects of a JSON Lines file, or of a file that holds one list of objects."""
-    lines = iter(TextIOWrapper(opened, encoding="utf-8-sig"))
-    first = next(lines, "")
-    whole = first.lstrip().startswith("[")
-    rows = json.loads(first + "".join(lines)) if whole else map(json.loads, filter(str.strip, chain([first], lines)))
-    for row in rows:
-        if not isinstance(row, dict):
-            raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
-        yield row
-
-
-def _member_rows(archive: str, name: str) -> Iterator[Row]:
-    with zipfile.ZipFile(archive) as zipped, zipped.open(name) as opened:
-        yield from _json_rows(opened)
+    with file.open(encoding="utf-8-sig") as lines:
+        first = next(lines, "")
+        listed = first.lstrip().startswith("[")
+        rest = filter(str.strip, chain([first], lines))
+        for row in json.loads(first + lines.read()) if listed else map(json.loads, rest):
+            if not isinstance(row, dict):
+                raise ValueError(f"a row is no JSON object with named fields: {str(row)[:80]}")
+            yield row

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import dspy
 
-from combee_dspy.benchmarks._base import Card, LoadedBenchmark
+from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Row
 from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
@@ -44,6 +44,7 @@ _REMEDY = (
     f"revision= work too. Origin: {_ORIGIN}."
 )
 _ASKED = re.compile(r"Use formula .+? to answer this question:\s*(.+?)\s*with a numerical answer\b.*\Z", re.DOTALL)
+_MARKED = re.compile(r"(?>.*?Formula:)(?>.*?Explanation:)(?>.*?Question:)(.*)Answer:\s*\Z", re.DOTALL)
 
 _CARD = Card(
     task="Numerical reasoning over 50 finance formulas: one question, one number.",
@@ -64,25 +65,19 @@ _CARD = Card(
 class Formula(RecordBenchmark):
     """The Formula benchmark, from a source that the caller names.
 
-    The default program is ``dspy.ChainOfThought``: the answer is the end of a
-    calculation, and a model that must write the number first has no room to
-    carry it out. ACE's generator reasons before it answers too.
-
     Besides what every :class:`RecordBenchmark` reads, ``path`` may be FinLoRA's ``data`` folder, whose
     training rows are cut 75/25. :data:`PINS` has the digests of this project's figures.
 
     Attributes:
-        formula_text: ``True`` gives the whole context, with the formula and
-            its explanation. ``False``, as in ACE, gives the question alone. ACE
-            appends the answer format to each question; here it is the
+        formula_text: ``True`` gives the whole context, with the formula and its explanation. ``False``, as in
+            ACE, gives the question alone. ACE appends the answer format to each question; here it is the
             description of the signature's ``answer`` field.
-        reasoning: Whether the default program reasons before it answers
-            (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
+        reasoning: Whether the default program is ``dspy.ChainOfThought``, since ACE's generator reasons too and
+            a model that must write the number first has no room to carry a calculation out, or ``dspy.Predict``.
     """
 
     name: ClassVar[str] = "formula"
     card: ClassVar[Card | None] = _CARD
-
     rows: ClassVar[RowSource] = RowSource(
         "formula",
         remedy=_REMEDY,
@@ -111,7 +106,7 @@ class Formula(RecordBenchmark):
             notes=found.notes,
         )
 
-    def problem(self, row: Mapping[str, Any]) -> str | None:
+    def problem(self, row: Row) -> str | None:
         """Return why a row is none of Formula's, or ``None``."""
         context, target = row.get("context"), row.get("target")
         if not isinstance(context, str) or not context.strip() or not isinstance(target, str):
@@ -126,27 +121,16 @@ class Formula(RecordBenchmark):
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
         """Return the question and its answer; with ``formula_text`` the whole context is the question."""
-        context: str = row["context"]
-        question = context if self.formula_text else _question(context)
+        question = row["context"] if self.formula_text else _question(row["context"])
         return dspy.Example(question=question, answer=row["target"]).with_inputs("question")
 
 
 def _question(context: str) -> str | None:
     """Return the question without the formula, its explanation and its own quotes; ``None`` if it is not there."""
-    rest = context
-    asked = _ASKED.match(context)
-    if asked:
-        return _unquoted(asked[1])
-    for mark in ("Formula:", "Explanation:", "Question:"):
-        _, found, rest = rest.partition(mark)
-        if not found:
-            return None
-    question, found, tail = rest.rpartition("Answer:")
-    return _unquoted(question) if found and not tail.strip() else None
-
-
-def _unquoted(question: str) -> str | None:
-    question = question.strip().removesuffix(".").strip()
+    asked = _ASKED.match(context) or _MARKED.match(context)
+    if asked is None:
+        return None
+    question = asked[1].strip().removesuffix(".").strip()
     if len(question) > 1 and question[0] in '"“' and question[-1] in '"”':
         question = question[1:-1].strip()
     return question or None

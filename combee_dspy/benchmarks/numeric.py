@@ -57,6 +57,10 @@ _WRONG = {
 }
 """What can be wrong with a number, how it is written first, and what feedback says of it."""
 
+_MAGNITUDES = (1e3, 1e-3, 1e6, 1e-6, 1e9, 1e-9, 10.0, 0.1)
+_FACTORS = {100.0: "percent-high", 0.01: "percent-low", **dict.fromkeys(_MAGNITUDES, "magnitude")}
+"""Times the right size, to what is wrong, in the order in which they are tried."""
+
 _Reading = tuple[float, tuple[str, ...]]
 """A value that an answer may mean, and what is wrong with how it is written."""
 
@@ -122,12 +126,10 @@ def _read(text: str) -> list[_Reading] | str:
     """Return the possible values of an answer, the likeliest first, or why there is none."""
     if not text:
         return "empty"
-    readings: list[_Reading] = []
     value = plain_number(text)
-    if value is not None:
-        if not math.isfinite(value):
-            return "unparsable"
-        readings.append((value, ()))
+    if value is not None and not math.isfinite(value):
+        return "unparsable"
+    readings: list[_Reading] = [] if value is None else [(value, ())]
     if comma := _DECIMAL_COMMA.fullmatch(text):
         readings.append((float(f"{comma[1]}{comma[2].replace('.', '')}.{comma[3]}"), ("separators",)))
     return readings or _read_loosely(text)
@@ -175,19 +177,12 @@ def _relate(value: float, expected: float) -> tuple[tuple[str, ...], float]:
         return ("sign",), 1.0
     sign = ("sign",) if (value < 0) != (expected < 0) else ()
     size, right = abs(value), abs(expected)
-    for factor, name in ((100.0, "percent-high"), (0.01, "percent-low")):
-        if _scaled(size, right, factor):
+    for factor, name in _FACTORS.items():
+        # Both may have been rounded to two decimals.
+        slack = min(_ABSOLUTE * max(1.0, 1.0 / factor), 0.05 * right)
+        if abs(size / factor - right) <= max(_RELATIVE * right, slack):
             return (*sign, name), factor
-    for power in (3, -3, 6, -6, 9, -9, 1, -1):
-        if _scaled(size, right, 10.0**power):
-            return (*sign, "magnitude"), 10.0**power
     return ((*sign, "inverted") if abs(size * right - 1) <= 0.01 else ("wrong",)), 1.0
-
-
-def _scaled(size: float, right: float, factor: float) -> bool:
-    """Tell whether a size is the right one times a factor, both possibly rounded to two decimals."""
-    slack = _ABSOLUTE * max(1.0, 1.0 / factor)
-    return abs(size / factor - right) <= max(_RELATIVE * right, min(slack, 0.05 * right))
 
 
 def exact_metric(

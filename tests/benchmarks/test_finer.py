@@ -150,6 +150,7 @@ def test_one_question_with_two_labels_is_known_noise_and_kept(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
+        ({}, "not both text"),
         ({"context": 3, "target": "A"}, "not both text"),
         ({"context": "Hello", "target": "A"}, "no numbered question"),
         ({**record(1), "target": "Goodwill,Goodwill"}, "asks 4 questions and the target holds 2"),

@@ -7,23 +7,19 @@ runs with ``datasets``; the rows in the zip file beside it are read instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, ClassVar, Literal
 
 import dspy
 
-from combee_dspy.benchmarks._base import Card, LoadedBenchmark
+from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Row
 from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
-from combee_dspy.benchmarks._splits import Row
 from combee_dspy.benchmarks.finer.records import LABELS, Record, ambiguities, batches, parse
 from combee_dspy.benchmarks.finer.scoring import TagMetric
 from combee_dspy.hashing import row_hash
 from combee_dspy.strategies import parameters
-
-LabelList = Literal["shared", "record", "hidden"]
-"""Where the 139 labels stand: once in the output field's description, in every record, or nowhere."""
 
 PINS: Mapping[str, str] = {
     "train": "bfcc5d34a34c1d8a72cdb9e7eee55579d7151602607f2eddb9ae16526d4fb8ad",
@@ -78,19 +74,17 @@ class Finer(RecordBenchmark):
     this project's figures.
 
     Attributes:
-        label_list: Where the labels stand. ``"shared"``: once, in the output
-            field's description, and in no record: nine tenths of a record are
-            labels otherwise. ``"record"``: in every record, which the program
+        label_list: Where the labels stand. ``"shared"``: once, in the output field's description, and in no
+            record, nine tenths of which are labels otherwise. ``"record"``: in every record, which the program
             is given as it is (ACE's form). ``"hidden"``: nowhere.
         unit: What the metric scores: ``"tag"``, the share of right tags (ACE's
             accuracy), or ``"record"``, all of a record's tags (what ACE learns from).
-        reasoning: Whether the default program reasons before it answers
-            (``dspy.ChainOfThought``), as ACE's generator does, or answers at once (``dspy.Predict``).
+        reasoning: Whether the default program is ``dspy.ChainOfThought``, as ACE's generator reasons too, or
+            ``dspy.Predict``.
     """
 
     name: ClassVar[str] = "finer"
     card: ClassVar[Card | None] = _CARD
-
     rows: ClassVar[RowSource] = RowSource(
         "finer",
         remedy=_REMEDY,
@@ -99,7 +93,7 @@ class Finer(RecordBenchmark):
         pinned={_HUB: _COMMIT},
     )
 
-    label_list: LabelList = "shared"
+    label_list: Literal["shared", "record", "hidden"] = "shared"
     unit: Literal["tag", "record"] = "tag"
     reasoning: bool = True
 
@@ -107,8 +101,7 @@ class Finer(RecordBenchmark):
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
         found = self.read()
         records = {row_hash(row): self._record(row) for rows in found.rows.values() for row in rows}
-        labels = self._labels(records)
-        noise = zip(records, ambiguities(list(records.values())), strict=True)
+        labels = self._labels(records.values())
         signature = self._signature(labels)
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
@@ -122,19 +115,18 @@ class Finer(RecordBenchmark):
             program=lambda: module(signature),
             metric=TagMetric(self.unit, labels=labels),
             tolerant_metric=TagMetric(self.unit, tolerant=True, labels=labels),
-            known_noise={digest: reason for digest, reason in noise if reason},
+            known_noise=ambiguities(records),
             notes=found.notes,
         )
 
     def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
         """Yield the records, those made of FiNER-139's tagged sentences included."""
-        first = next(rows, {})
-        given = chain([first] if first else [], rows)
-        if "ner_tags" not in first:
-            yield from given
-            return
+        first = list(islice(rows, 1))
+        given: Iterator[Row] = chain(first, rows)
+        if first and "ner_tags" in first[0]:
+            given = islice(batches(given), getattr(self, split, None) or _MOST)
         try:
-            yield from islice(batches(given), getattr(self, split, None) or _MOST)
+            yield from given
         except ValueError as error:
             raise self.source.error(str(error), f"{self.path}, {split}") from error
 
@@ -153,18 +145,16 @@ class Finer(RecordBenchmark):
             raise self.source.error(found, "one row")
         return found
 
-    def _labels(self, records: Mapping[str, Record]) -> tuple[str, ...]:
+    def _labels(self, records: Collection[Record]) -> tuple[str, ...]:
         """Return the labels that all records offer: those of FiNER-139 where they list none."""
-        offered = {frozenset(record.labels) for record in records.values() if record.labels} or {frozenset(LABELS)}
+        offered = {frozenset(record.labels) for record in records if record.labels} or {frozenset(LABELS)}
         if len(offered) > 1 and self.label_list == "shared":
             reason = f"its records offer {len(offered)} different lists of labels"
             raise self.source.error(reason, remedy="Pass label_list='record' to leave each its own.")
         labels = tuple(sorted(frozenset.union(*offered)))
-        unknown = {question.target for one in records.values() for question in one.questions} - set(labels)
-        if unknown:
-            raise self.source.error(
-                f"{len(unknown)} targets are among no record's labels, such as {min(unknown)[:80]!r}"
-            )
+        if unknown := {question.target for one in records for question in one.questions}.difference(labels):
+            reason = f"{len(unknown)} targets are among no record's labels, such as {min(unknown)[:80]!r}"
+            raise self.source.error(reason)
         return labels
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
@@ -174,21 +164,18 @@ class Finer(RecordBenchmark):
             DataSourceError: The row is not FiNER's.
         """
         record = self._record(row)
+        given = {"context": row["context"]} if self.label_list == "record" else {"questions": record.text}
         # Entities are no field of the signature: the metric names them in its feedback.
         entities = [question.entity for question in record.questions]
-        if self.label_list == "record":
-            return dspy.Example(context=row["context"], tags=row["target"], entities=entities).with_inputs("context")
-        return dspy.Example(questions=record.text, tags=row["target"], entities=entities).with_inputs("questions")
+        return dspy.Example(**given, tags=row["target"], entities=entities).with_inputs(*given)
 
     def _signature(self, labels: tuple[str, ...]) -> type[dspy.Signature]:
         answer = "one US GAAP tag a question, in the order of the questions, separated by commas, and nothing else"
-        if self.label_list == "record":
-            fields = {"context": (str, dspy.InputField()), "tags": (str, dspy.OutputField(desc=answer))}
-            return dspy.Signature(fields, "Answer the questions with US GAAP tags.")
         if self.label_list == "shared":
             answer += f". Each is one of these {len(labels)}: {', '.join(labels)}"
-        fields = {
-            "questions": (str, dspy.InputField(desc="numbers (entities) of financial filings, each in its sentence")),
-            "tags": (str, dspy.OutputField(desc=answer)),
-        }
-        return dspy.Signature(fields, "Name the best US GAAP tag for each number.")
+        tags = (str, dspy.OutputField(desc=answer))
+        if self.label_list == "record":
+            fields = {"context": (str, dspy.InputField()), "tags": tags}
+            return dspy.Signature(fields, "Answer the questions with US GAAP tags.")
+        asked = dspy.InputField(desc="numbers (entities) of financial filings, each in its sentence")
+        return dspy.Signature({"questions": (str, asked), "tags": tags}, "Name the best US GAAP tag for each number.")

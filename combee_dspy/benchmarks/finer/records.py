@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 LABELS: tuple[str, ...] = tuple(Path(__file__).with_name("labels.txt").read_text(encoding="utf-8").split())
 """The 139 US GAAP tags of FiNER-139 (``nlpaueb/finer-139``), in alphabetical order: every label a number can have."""
 
-BATCH = 4
+_BATCH = 4
 """Questions a record, as in FinLoRA."""
-
 _MOST_PER_SENTENCE = 3
 """Tagged tokens used of one sentence, as in FinLoRA."""
 
@@ -76,33 +76,34 @@ def parse(row: Mapping[str, Any]) -> Record | str:
         return 'the context holds no numbered question such as: 1. What is best tag for entity "…" in sentence: "…?"'
     if len(marks) != len(targets) or not all(targets):
         return f"the context asks {len(marks)} questions and the target holds {len(targets)} labels"
-    ends = [mark.start() for mark in marks[1:]] + [len(asked)]
-    sentences = [_sentence(asked[mark.end() : end]) for mark, end in zip(marks, ends, strict=True)]
-    questions = (Question(mark[2], text, tag) for mark, text, tag in zip(marks, sentences, targets, strict=True))
+    ends = [*(mark.start() for mark in marks[1:]), len(asked)]
+    sentences = [asked[mark.end() : end].strip().removesuffix('"') for mark, end in zip(marks, ends, strict=True)]
+    questions = (
+        Question(mark[2], sentence.removesuffix("?").strip(), tag)
+        for mark, sentence, tag in zip(marks, sentences, targets, strict=True)
+    )
     return Record(tuple(questions), labels)
 
 
-def _sentence(text: str) -> str:
-    return text.strip().removesuffix('"').removesuffix("?").strip()
-
-
-def record_text(questions: Sequence[Question], labels: Sequence[str] = LABELS) -> str:
-    """Return the context of a record, in FinLoRA's form."""
-    asked = (
+def _row(questions: Sequence[Question]) -> dict[str, Any]:
+    """Return a record as a row, in FinLoRA's form."""
+    count = len(questions)
+    asked = [
         f'{number}. What is best tag for entity "{question.entity}" in sentence: "{question.sentence}?"'
         for number, question in enumerate(questions, 1)
-    )
-    count = len(questions)
-    return (
-        f"You are XBRL expert.  Here is a list of US GAAP tags options: {','.join(labels)}. Answer the following "
+    ]
+    context = (
+        f"You are XBRL expert.  Here is a list of US GAAP tags options: {','.join(LABELS)}. Answer the following "
         f"{count} independent questions by providing only  {count} US GAAP tags answers in the order of the "
-        "questions. Each answer must be saperated by a comma (,).  Provide nothing else. \n"
-        + "\n".join(asked)
-        + "\nOutput US GAAP tags:"
+        "questions. Each answer must be saperated by a comma (,).  Provide nothing else. "
     )
+    return {
+        "context": "\n".join([context, *asked, "Output US GAAP tags:"]),
+        "target": ",".join(question.target for question in questions),
+    }
 
 
-def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[dict[str, Any]]:
+def batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Make records of FiNER-139's tagged sentences, in their order, as FinLoRA does.
 
     At most three tagged tokens of a sentence are used; a last, smaller batch is kept.
@@ -112,18 +113,9 @@ def batches(rows: Iterable[Mapping[str, Any]], size: int = BATCH) -> Iterator[di
     Raises:
         ValueError: A row is no tagged sentence.
     """
-    waiting: list[Question] = []
-    for row in rows:
-        waiting += _tagged(row)
-        while len(waiting) >= size:
-            yield _batch(waiting[:size])
-            waiting = waiting[size:]
-    if waiting:
-        yield _batch(waiting)
-
-
-def _batch(questions: Sequence[Question]) -> dict[str, Any]:
-    return {"context": record_text(questions), "target": ",".join(question.target for question in questions)}
+    questions = chain.from_iterable(map(_tagged, rows))
+    while batch := list(islice(questions, _BATCH)):
+        yield _row(batch)
 
 
 def _tagged(row: Mapping[str, Any]) -> list[Question]:
@@ -139,22 +131,20 @@ def _tagged(row: Mapping[str, Any]) -> list[Question]:
     return [Question(words[place], sentence, tags[place].partition("-")[2] or tags[place]) for place in places]
 
 
-def ambiguities(records: Sequence[Record]) -> list[str | None]:
-    """Return, for each record, which of its questions have two labels in the data, or ``None``.
+def ambiguities(records: Mapping[str, Record]) -> dict[str, str]:
+    """Return which questions have two labels in the data, by the key of their record.
 
     A number that stands twice in a sentence is asked for by the same words
     twice. Where the labels differ, no answer can be right each time.
     """
     known: dict[tuple[str, str], set[str]] = {}
-    for record in records:
+    for record in records.values():
         for question in record.questions:
             known.setdefault((question.entity, question.sentence), set()).add(question.target)
-    said = [
-        [
-            f"question {number} (entity {question.entity}) is labelled {' and '.join(sorted(tags))} for the same words"
-            for number, question in enumerate(record.questions, 1)
-            if len(tags := known[question.entity, question.sentence]) > 1
-        ]
-        for record in records
-    ]
-    return ["; ".join(lines) or None for lines in said]
+    found: dict[str, list[str]] = {}
+    for key, record in records.items():
+        for number, question in enumerate(record.questions, 1):
+            if len(tags := known[question.entity, question.sentence]) > 1:
+                both = f"{' and '.join(sorted(tags))} for the same words"
+                found.setdefault(key, []).append(f"question {number} (entity {question.entity}) is labelled {both}")
+    return {key: "; ".join(said) for key, said in found.items()}

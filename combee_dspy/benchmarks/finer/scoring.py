@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 import dspy
@@ -50,18 +51,17 @@ def grade(
 
     Entities are the numbers asked for, in the same order; missing ones are named by position.
     """
-    official = _tags(prediction)
+    official = [tag or None for tag in _tags(prediction)]
     loose = [tag for item in _tags(prediction, r",\n;") if (tag := _plain(item))]
     valid = {label.casefold() for label in labels}
     results = []
-    for place, right in enumerate(expected):
-        got = official[place] if place < len(official) and official[place] else None
+    for place, (right, got, easy) in enumerate(
+        zip_longest(expected, official[: len(expected)], loose[: len(expected)])
+    ):
         exact = got is not None and got.lower() == right.lower()
-        easy = loose[place] if place < len(loose) else None
-        tolerant = exact or (easy is not None and easy == _plain(right))
         entity = entities[place] if place < len(entities) else f"#{place + 1}"
         known = got is not None and got.casefold() in valid
-        results.append(TagResult(entity, right, got, known, exact, tolerant))
+        results.append(TagResult(entity, right, got, known, exact, exact or easy == _plain(right)))
     return results
 
 
@@ -79,9 +79,7 @@ def _plain(tag: str) -> str:
 
 @dataclass(frozen=True)
 class TagMetric:
-    """FiNER's metric: ``dspy.Prediction(score, feedback)`` in GEPA's five-argument form.
-
-    Reads ``gold.tags`` (labels joined by commas), ``gold.entities`` and ``pred.tags``.
+    """FiNER's metric, in GEPA's protocol: reads ``gold.tags`` (joined by commas), ``gold.entities`` and ``pred.tags``.
 
     Attributes:
         unit: ``"tag"`` scores the share of right tags; ``"record"`` 1.0 where all are right, else 0.0.
@@ -108,8 +106,7 @@ class TagMetric:
         lines = [f"{sum(right)} of {len(right)} tags are right."]
         for number, (item, ok) in enumerate(zip(results, right, strict=True), 1):
             lines.append(f'{number}. entity "{_short(item.entity)}": {self._said(item, ok)}')
-        surplus = len(_tags(prediction)) - len(results)
-        if surplus > 0:
+        if (surplus := len(_tags(prediction)) - len(results)) > 0:
             lines.append(f"{surplus} answers too many were ignored: give {len(results)}, separated by commas.")
         return "\n".join(lines)
 

@@ -33,22 +33,17 @@ class FinanceFormula:
     setting: Literal["company", "share", "product", "saver", "portfolio"]
     unit: Literal["money", "percent", "times", "days", "units"]
     arguments: tuple[Argument, ...]
-    giveaways: tuple[str, ...]
-    jargon: tuple[str, ...]
-    questions: tuple[str, ...]
+    giveaways: list[str]
+    jargon: list[str]
+    questions: list[str]
     function: Callable[[Values], Fraction]
 
-    def holds_for(self, values: Values) -> bool:
-        """Tell whether drawn values make sense together."""
-        larger, smaller = _PARTS.get(self.name, ("", ""))
-        return not larger or values[smaller] < values[larger]
 
-
-_PARTS: Mapping[str, tuple[str, str]] = {
-    "Gross Margin": ("revenue", "cost_of_goods"),
-    "Dividend Payout Ratio": ("net_income", "dividends"),
+PARTS: Mapping[str, tuple[str, str]] = {
+    "Gross Margin": ("cost_of_goods", "revenue"),
+    "Dividend Payout Ratio": ("dividends", "net_income"),
 }
-"""Formulas of a whole and a part of it, which must be smaller."""
+"""Formulas of a part and its whole, which must be larger."""
 
 _FUNCTIONS: Mapping[str, Callable[[Values], Fraction]] = {
     "Current Ratio": lambda v: v["current_assets"] / v["current_liabilities"],
@@ -87,24 +82,13 @@ def texts(name: str) -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def rounded(value: Fraction) -> str:
-    """Return an exact value with two decimals, halves away from zero."""
-    cents = (abs(value) * 100 + Fraction(1, 2)) // 1
-    sign = "-" if value < 0 and cents else ""
-    return f"{sign}{cents // 100}.{cents % 100:02d}"
-
-
-def _formula(data: Mapping[str, Any]) -> FinanceFormula:
+def _formula(data: dict[str, Any]) -> FinanceFormula:
     arguments = [
-        Argument(name, label, unit, tuple(Fraction(item) for item in span.split()))  # type: ignore[arg-type]  # three
-        for name, label, unit, span in data["arguments"]
+        Argument(name, label, unit, tuple(map(Fraction, span.split())))  # type: ignore[arg-type]  # three
+        for name, label, unit, span in data.pop("arguments")
     ]
-    lists = {name: tuple(data[name]) for name in ("giveaways", "jargon", "questions")}
-    function = _FUNCTIONS[data["name"]]
-    return FinanceFormula(**{**data, **lists, "arguments": tuple(arguments), "function": function})
+    return FinanceFormula(**data, arguments=tuple(arguments), function=_FUNCTIONS[data["name"]])
 
 
-FORMULAS: tuple[FinanceFormula, ...] = tuple(_formula(data) for data in texts("formulas")["formula"])
+BY_NAME: Mapping[str, FinanceFormula] = {data["name"]: _formula(data) for data in texts("formulas")["formula"]}
 """All formulas, in the order in which ``formulas=N`` takes them."""
-
-BY_NAME: dict[str, FinanceFormula] = {formula.name: formula for formula in FORMULAS}

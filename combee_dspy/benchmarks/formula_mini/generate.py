@@ -20,7 +20,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, Argument, FinanceFormula, Values, rounded, texts
+from combee_dspy.benchmarks.formula_mini.formulas import BY_NAME, PARTS, Argument, FinanceFormula, Values, texts
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.streams import derive
 
@@ -44,19 +44,17 @@ def cell_rows(task: Task, seed: int, cell: Cell, count: int) -> list[dict[str, A
     Raises:
         ArgumentValueError: The cell does not hold that many different rows.
     """
-    rows: list[dict[str, Any]] = []
-    seen: set[str] = set()
+    make = _route_row if task == "route" else _compute_row
+    rows: dict[str, dict[str, Any]] = {}
     index = 0
     while len(rows) < count:
-        row = _route_row(seed, cell, index) if task == "route" else _compute_row(seed, cell, index)
-        index += 1
-        if row["question"] not in seen:
-            seen.add(row["question"])
-            rows.append(row)
-        elif index > 4 * count + 100:
+        if index > 4 * count + 100:
             remedy = f"It has {len(rows)}; ask for smaller splits or more formulas."
             raise ArgumentValueError("heldout + validation + train", count, f"exceed the rows of {cell}", remedy)
-    return rows
+        row = make(seed, cell, index)
+        rows.setdefault(row["question"], row)
+        index += 1
+    return list(rows.values())
 
 
 def _phrasing(seed: int, task: Task, cell: Cell, index: int, count: int) -> int:
@@ -74,7 +72,10 @@ def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
     if level == 1:
         stream = derive(seed, "formula-mini", "jargon", name, index)
         chosen = _phrasing(seed, "route", (name, 1), index, len(formula.jargon))
-        question = _ask_in_jargon(formula, _draw(formula, 1, stream), formula.jargon[chosen], stream)
+        values = _draw(formula, 1, stream)
+        facts = [_fact(item, values[item.name], 1, False, stream) for item in formula.arguments]
+        question = f"{_company(stream)} has {_listed(facts)}. "
+        question += stream.choice(_SCENERY["asks"]).format(name=formula.jargon[chosen])
     else:
         chosen = _phrasing(seed, "route", (name, 0), index, len(formula.questions))
         slots = _route_slots(derive(seed, "formula-mini", "route", name, index))
@@ -83,20 +84,35 @@ def _route_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
 
 
 def _compute_row(seed: int, cell: Cell, index: int) -> dict[str, Any]:
+    """Ask for a number. The phrasing counts the openings and requests round; the stream decides the rest."""
     name, level = cell
     formula = BY_NAME[name]
     stream = derive(seed, "formula-mini", "compute", name, level, index)
     values = _draw(formula, level, stream)
     result = formula.function(values)
-    question, factor = _render(formula, values, result, level, _phrasing(seed, "compute", cell, index, 30), stream)
+    leads, asks = _SCENERY["leads"][formula.setting], _SCENERY["asks"]
+    phrasing = _phrasing(seed, "compute", cell, index, 30)
+    amounts = [item for item in formula.arguments if item.unit in ("money", "unit-price")]
+    indirect = stream.choice(amounts) if level > 1 and amounts else None
+    facts = [_fact(item, values[item.name], level, item is indirect, stream) for item in formula.arguments]
+    lead = leads[phrasing % len(leads)].format(facts=_listed(facts), **_who(stream))
+    ask = asks[phrasing % len(asks)].format(name=formula.phrase)
+    factor, wish = _wish(formula, result, level, stream)
     return {
-        "question": question,
+        "question": " ".join(filter(None, [lead, *_distractors(formula.setting, level, stream), ask, wish])),
         "answer": rounded(result * factor),
         "formula": name,
         "level": level,
-        "values": json.dumps({key: decimal_text(value) for key, value in values.items()}),
-        "factor": decimal_text(factor),
+        "values": json.dumps({key: _decimal(value) for key, value in values.items()}),
+        "factor": _decimal(factor),
     }
+
+
+def rounded(value: Fraction) -> str:
+    """Return an exact value with two decimals, halves away from zero."""
+    cents = (abs(value) * 100 + Fraction(1, 2)) // 1
+    sign = "-" if value < 0 and cents else ""
+    return f"{sign}{cents // 100}.{cents % 100:02d}"
 
 
 def _draw(formula: FinanceFormula, level: int, stream: random.Random) -> Values:
@@ -104,13 +120,15 @@ def _draw(formula: FinanceFormula, level: int, stream: random.Random) -> Values:
 
     At level 1 the result has two decimals exactly, where such values turn up.
     """
+    parts = PARTS.get(formula.name)
     for attempt in range(_ATTEMPTS):
         values = {item.name: _value(item, level, stream) for item in formula.arguments}
-        if not formula.holds_for(values):
+        if parts and not values[parts[0]] < values[parts[1]]:
             continue
         result = formula.function(values)
-        scales = (Fraction(1), Fraction(1, 100), Fraction(1, 1000))
-        if result <= (1 if formula.unit == "percent" else 0) or any(_tie(result * scale) for scale in scales):
+        # As it is, as a fraction of percent, and in thousands: a third decimal of 5 that is the last is a tie.
+        tie = any((result * thousandths) % 10 == 5 for thousandths in (1000, 10, 1))
+        if tie or result <= (1 if formula.unit == "percent" else 0):
             continue
         if level > 1 or attempt >= _CLEAN_ATTEMPTS or (result * 100).denominator == 1:
             return values
@@ -124,39 +142,23 @@ def _value(argument: Argument, level: int, stream: random.Random) -> Fraction:
     return low + step * stream.randint(0, int((high - low) / step))
 
 
-def _tie(value: Fraction) -> bool:
-    thousandths = value * 1000
-    return thousandths.denominator == 1 and thousandths.numerator % 10 == 5
-
-
-def decimal_text(value: Fraction, *, grouped: bool = False) -> str:
+def _decimal(value: Fraction, form: str = "f") -> str:
     """Return a fraction that has a finite decimal expansion as that decimal, without trailing zeros."""
-    number = (Decimal(value.numerator) / Decimal(value.denominator)).normalize()
-    return f"{number:,f}" if grouped else f"{number:f}"
+    return format((Decimal(value.numerator) / Decimal(value.denominator)).normalize(), form)
 
 
-def _render(
-    formula: FinanceFormula, values: Values, result: Fraction, level: int, phrasing: int, stream: random.Random
-) -> tuple[str, Fraction]:
-    """Return a computing question, and what the formula's result is to be multiplied by for the answer.
-
-    ``phrasing`` says which opening and which request to use, counted round; the stream decides the rest.
-    """
-    indirect = _pick_indirect(formula.arguments, level, stream)
-    facts = [_fact(item, values[item.name], level, item.name == indirect, stream) for item in formula.arguments]
-    leads, asks = _SCENERY["leads"][formula.setting], _SCENERY["asks"]
-    who = {"c": _company(stream), "p": stream.choice(_SCENERY["people"]), "when": stream.choice(_SCENERY["periods"])}
-    lead = leads[phrasing % len(leads)].format(facts=_listed(facts), **who)
-    ask = asks[phrasing % len(asks)].format(name=formula.phrase)
-    factor, wish = _wish(formula, result, level, stream)
-    parts = [lead, *_distractors(formula.setting, level, stream), ask, wish]
-    return " ".join(part for part in parts if part), factor
+def _dollars(value: Fraction) -> str:
+    """Return an amount such as ``$1,250`` or ``$2.40``."""
+    return f"${Decimal(value.numerator) / Decimal(value.denominator):,.{0 if value.denominator == 1 else 2}f}"
 
 
-def _ask_in_jargon(formula: FinanceFormula, values: Values, word: str, stream: random.Random) -> str:
-    """Return a question that states every figure the formula takes and asks by a word of the trade."""
-    facts = [_fact(item, values[item.name], 1, False, stream) for item in formula.arguments]
-    return f"{_company(stream)} has {_listed(facts)}. {stream.choice(_SCENERY['asks']).format(name=word)}"
+def _company(stream: random.Random) -> str:
+    return f"{stream.choice(_SCENERY['places'])} {stream.choice(_SCENERY['trades'])}"
+
+
+def _who(stream: random.Random) -> dict[str, str]:
+    company, person = _company(stream), stream.choice(_SCENERY["people"])
+    return {"c": company, "p": person, "when": stream.choice(_SCENERY["periods"])}
 
 
 def _route_slots(stream: random.Random) -> dict[str, str]:
@@ -170,18 +172,13 @@ def _route_slots(stream: random.Random) -> dict[str, str]:
     share = per * stream.randint(6, 24)
     low = stream.randint(4, 12)
     high = low + stream.randint(4, 16)
+    who = _who(stream)
+    sums = {"big": big, "mid": mid, "small": small, "sum": stream.randint(4, 80) * 250}
+    cents = {"price": price, "cost": cost, "share": share, "per": per}
     return {
-        "c": _company(stream),
-        "p": stream.choice(_SCENERY["people"]),
-        "when": stream.choice(_SCENERY["periods"]),
-        "big": _dollars(Fraction(big)),
-        "mid": _dollars(Fraction(mid)),
-        "small": _dollars(Fraction(small)),
-        "sum": _dollars(Fraction(stream.randint(4, 80) * 250)),
-        "price": _dollars(Fraction(price, 100)),
-        "cost": _dollars(Fraction(cost, 100)),
-        "share": _dollars(Fraction(share, 100)),
-        "per": _dollars(Fraction(per, 100)),
+        **who,
+        **{name: _dollars(Fraction(value)) for name, value in sums.items()},
+        **{name: _dollars(Fraction(value, 100)) for name, value in cents.items()},
         "low": f"{low / 2:g}%",
         "high": f"{high / 2:g}%",
         "vol": f"{stream.randint(12, 48) / 2:g}%",
@@ -191,57 +188,31 @@ def _route_slots(stream: random.Random) -> dict[str, str]:
     }
 
 
-def _company(stream: random.Random) -> str:
-    return f"{stream.choice(_SCENERY['places'])} {stream.choice(_SCENERY['trades'])}"
-
-
-def _pick_indirect(arguments: Sequence[Argument], level: int, stream: random.Random) -> str | None:
-    candidates = [item.name for item in arguments if item.unit in ("money", "unit-price")]
-    return stream.choice(candidates) if level > 1 and candidates else None
-
-
 def _fact(argument: Argument, value: Fraction, level: int, indirect: bool, stream: random.Random) -> str:
-    if indirect:
-        return f"{argument.label} {_indirect(value, stream)}"
-    return f"{argument.label} of {_amount(argument, value, level, stream)}"
-
-
-def _indirect(value: Fraction, stream: random.Random) -> str:
-    """Give a value by a change since last year where that comes out in cents, else as a sum of two."""
+    """State a value, or give it by a change since last year where that comes out in cents, else as a sum of two."""
+    if not indirect:
+        return f"{argument.label} of {_amount(argument, value, level, stream)}"
     change = stream.choice(_CHANGES)
     base = value / (1 + Fraction(change, 100))
     if (base * 100).denominator == 1 and stream.random() < 0.6:
         side = "above" if change > 0 else "below"
-        return f"{abs(change)}% {side} last year's {_dollars(base)}"
-    cents = value * 100 * stream.choice(_SHARES) // 1
-    first = Fraction(max(1, cents), 100)
-    return f"of {_dollars(first)} plus another {_dollars(value - first)}"
+        return f"{argument.label} {abs(change)}% {side} last year's {_dollars(base)}"
+    first = Fraction(max(1, value * 100 * stream.choice(_SHARES) // 1), 100)
+    return f"{argument.label} of {_dollars(first)} plus another {_dollars(value - first)}"
 
 
 def _amount(argument: Argument, value: Fraction, level: int, stream: random.Random) -> str:
+    forms: list[str] = []
     if argument.unit == "percent":
-        forms = [f"{decimal_text(value)}%"]
-        if level > 1:
-            forms.append(decimal_text(value / 100))
-        if level > 2:
-            forms = [forms[1], f"{decimal_text(value * 100, grouped=True)} basis points"]
+        forms = [f"{_decimal(value)}%", _decimal(value / 100), f"{_decimal(value * 100, ',f')} basis points"]
+        forms = forms[1:] if level > 2 else forms[:level]
+    elif argument.unit == "money" and level > 2:
+        forms = [f"${_decimal(value / 10**6)} million", f"${_decimal(value / 1000, ',f')} thousand"]
+    if forms:
         return stream.choice(forms)
     if argument.unit == "years":
-        return f"{decimal_text(value * 12)} months" if level > 2 else f"{decimal_text(value)} years"
-    if argument.unit == "money" and level > 2:
-        million = f"${decimal_text(value / 10**6)} million"
-        thousand = f"${decimal_text(value / 1000, grouped=True)} thousand"
-        return stream.choice([million, thousand])
-    if argument.unit in ("money", "unit-price"):
-        return _dollars(value)
-    return decimal_text(value, grouped=True)
-
-
-def _dollars(value: Fraction) -> str:
-    """Return an amount such as ``$1,250`` or ``$2.40``."""
-    if value.denominator == 1:
-        return f"${value.numerator:,}"
-    return f"${Decimal(value.numerator) / Decimal(value.denominator):,.2f}"
+        return f"{_decimal(value * 12)} months" if level > 2 else f"{_decimal(value)} years"
+    return _decimal(value, ",f") if argument.unit in ("count", "factor") else _dollars(value)
 
 
 def _wish(formula: FinanceFormula, result: Fraction, level: int, stream: random.Random) -> tuple[Fraction, str]:

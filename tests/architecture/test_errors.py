@@ -1,0 +1,55 @@
+"""Errors say what they are about, and come out of another process as they went in."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from combee_dspy import exceptions
+from combee_dspy.exceptions import CombeeError
+
+GIVEN = {
+    "ArgumentError": ("trainset", [1] * 500, "is too long", "Cut it."),
+    "ArgumentTypeError": ("trainset", 3, "is no list", "Give a list."),
+    "ArgumentValueError": ("trainset", {}, "is {empty}", "Give rows."),
+    "UnknownStrategyError": ("operator", "spin", ["rewrite", "insert"]),
+    "SplitOverlapError": ("heldout", "trainset", 3),
+    "HeldoutMovedError": ("has changed", {"a": "b"}, "Give it back."),
+    "PluginError": ("operator", "spin", "spinner", "no module"),
+    "MissingDistributionError": ("combee bench", "combee-bench"),
+    "JournalMismatchError": ("runs/a", ["metric was bb and is cc", "seed was 1 and is 2"]),
+    "JournalDamagedError": ("runs/a", "page 7 is torn"),
+    "JournalHeldError": ("runs/a", "process 12"),
+    "LMUnreachableError": ("task", "some/model", "401"),
+    "InfrastructureError": (2, 5, "503"),
+    "HeldoutReadError": ("yesterday",),
+    "CalibrationFailedError": ("judge", "kappa 0.1"),
+    "JudgeVerdictError": (3, "no number"),
+    "TaskCancelledError": ("task-1",),
+    "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
+}
+KINDS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, CombeeError)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_is_the_same_in_another_process(kind: type[CombeeError]) -> None:
+    error = kind(*GIVEN.get(kind.__name__, ("something happened",)))
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_error_says_what_it_was_given(name: str) -> None:
+    given = GIVEN[name]
+    error = getattr(exceptions, name)(*given)
+    for part in given:
+        said = part if isinstance(part, list) and isinstance(part[0], str) else [str(part)[:100]]
+        assert all(one in str(error) for one in said)
+
+
+def test_the_tree_names_every_error() -> None:
+    assert exceptions.__doc__
+    assert [kind.__name__ for kind in KINDS if f" {kind.__name__}" not in exceptions.__doc__] == []
