@@ -62,5 +62,12 @@ def bullets(description: str) -> list[str]:
     return [line.removeprefix(BULLET) for line in last_first][::-1]
 
 
+def with_bullets(description: str, lessons: Sequence[str]) -> str:
+    """Return a field's description with these lessons in place of those at its end."""
+    lines = description.split("\n") if description else []
+    own = lines[: len(lines) - len(bullets(description))]
+    return "\n".join([*own, *(BULLET + lesson for lesson in lessons)])
+
+
 def _is_bullet(line: str) -> bool:
     return line.startswith(BULLET)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, zip_longest
 from typing import Any
 
 import dspy
@@ -12,16 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from combee_dspy.guards import GuardInput, check, own_description, placeholders, read_section
 from combee_dspy.operators._base import OperatorInput
 from combee_dspy.operators._components import field_descriptions
-from combee_dspy.records import Edit, FailedCall, PredictorRun, Reflection, Refusal
-from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
+from combee_dspy.records import Edit, FailedCall, Refusal
 from combee_dspy.strategies import StrategyContext
-
-WORDS_PER_TOKEN = 0.75
-MOST_SHOWN = 24_000
-"""Estimated tokens that one call may be shown: they leave room for the answer in a 32k context."""
-
-_PER_RUN = 8
-_MIN_TOKENS = 64
 
 
 async def ask(
@@ -56,38 +47,6 @@ def _constrained(signature: type[dspy.Signature]) -> type[dspy.Signature]:
 def numbered(lines: Sequence[str]) -> list[str]:
     """Return lines with numbers from 1, as a prompt shows them."""
     return [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
-
-
-def shown_runs(given: OperatorInput, context: StrategyContext, max_tokens: int) -> list[dict[str, Any]]:
-    """Return rollouts for a judge to read, failures and successes in turn, within a token budget.
-
-    However long the trajectories are, the prompt is not: one rollout takes an
-    eighth of the budget at most, the middle of long texts left out, and rollouts are
-    drawn from the context's stream until the budget is spent.
-    """
-    failed = [run for run in given.runs if run.score < given.perfect_score]
-    passed = [run for run in given.runs if not run.score < given.perfect_score]
-    context.stream("shown runs", "failed").shuffle(failed)
-    context.stream("shown runs", "passed").shuffle(passed)
-    chosen: list[dict[str, Any]] = []
-    limit, left = max(_MIN_TOKENS, max_tokens // _PER_RUN), max_tokens
-    for run in filter(None, chain.from_iterable(zip_longest(failed, passed))):
-        # Nothing is said of what is cut: the scan has read these rollouts, and tells.
-        fitted = fit_reflections([Reflection(0, _record(run))], limit, lambda said: None, max_parts=1)
-        record = render_records(fitted)[0]
-        left -= estimate_record_tokens(record)
-        if left < 0:
-            break
-        chosen.append(record)
-    return chosen
-
-
-def _record(run: PredictorRun) -> dict[str, Any]:
-    record: dict[str, Any] = {"Inputs": dict(run.inputs), "Generated Outputs": dict(run.outputs)}
-    if run.labels:
-        record["Expected"] = dict(run.labels)
-    record["Score"] = f"{run.score:g}"
-    return record
 
 
 def described(given: OperatorInput) -> dict[str, str]:

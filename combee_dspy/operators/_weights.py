@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 from combee_dspy.operators._base import Operator
 
-_PRIOR = 1.0
-_HALF_LIFE = 20.0
-_WARMUP = 4
-_FLOOR = 0.05
+_PRIOR, _HALF_LIFE, _WARMUP, _FLOOR = 1.0, 20.0, 4, 0.05
 
 
 @dataclass(frozen=True, slots=True)
