@@ -74,21 +74,17 @@ class Book:
 
     def __post_init__(self) -> None:
         names = self.sections
-        if (
-            not names
-            or len(set(names)) < len(names)
-            or any(not one or one != one.strip() or "\n" in one for one in names)
-        ):
+        lines = all(one and one == one.strip() and "\n" not in one for one in names)
+        if not names or not lines or len(set(names)) < len(names):
             remedy = "Give names of one line without spaces around them, each once."
             raise ArgumentValueError("sections", names, "are no names of sections", remedy)
         ids = [bullet.id for bullet in self.bullets]
         if len(set(ids)) != len(ids):
             raise ArgumentValueError("bullets", ids, "share an id", "Give each bullet an id of its own.")
-        rank = {name: number for number, name in enumerate(self.sections)}
-        missing = sorted({bullet.section for bullet in self.bullets} - set(rank))
+        missing = sorted({bullet.section for bullet in self.bullets} - set(names))
         if missing:
             raise ArgumentValueError("bullets", missing, "stand in sections that are not named", "Name them.")
-        ordered = sorted(self.bullets, key=lambda one: (rank[one.section], one.value < 0))
+        ordered = sorted(self.bullets, key=lambda one: (names.index(one.section), one.value < 0))
         object.__setattr__(self, "bullets", tuple(ordered))
 
     def get(self, bullet_id: str) -> Bullet | None:
@@ -97,10 +93,8 @@ class Book:
 
     def counted(self, helpful: Mapping[str, int], harmful: Mapping[str, int]) -> Book:
         """Return the book with more on its bullets' counters. Ids that it does not hold change nothing."""
-        counted = (
-            replace(one, helpful=one.helpful + helpful.get(one.id, 0), harmful=one.harmful + harmful.get(one.id, 0))
-            for one in self.bullets
-        )
+        more = [(one, helpful.get(one.id, 0), harmful.get(one.id, 0)) for one in self.bullets]
+        counted = [replace(one, helpful=one.helpful + up, harmful=one.harmful + down) for one, up, down in more]
         return Book(tuple(counted), self.sections)
 
 
@@ -136,19 +130,17 @@ def render(book: Book, max_tokens: int) -> tuple[str, tuple[Bullet, ...]]:
     playbook's order. One that does not fit any more is left out, and the next is tried.
     Sections without a bullet are left out too. ``max_tokens`` are estimated tokens of the text.
     """
-    best = sorted(book.bullets, key=lambda one: (-one.value, -one.helpful))
     taken: set[str] = set()
     headings: set[str] = set()
-    spent = 0
-    for bullet in best:
+    left = max_tokens
+    for bullet in sorted(book.bullets, key=lambda one: (-one.value, -one.helpful)):
         # Each line is rounded up on its own, so the sum never falls short of the text.
         heading = 0 if bullet.section in headings else estimate_tokens(f"## {bullet.section}\n\n") + 1
         cost = estimate_tokens(bullet.line + "\n") + heading
-        if spent + cost > max_tokens:
-            continue
-        spent += cost
-        taken.add(bullet.id)
-        headings.add(bullet.section)
+        if cost <= left:
+            left -= cost
+            taken.add(bullet.id)
+            headings.add(bullet.section)
     shown = tuple(bullet for bullet in book.bullets if bullet.id in taken)
     return _text([name for name in book.sections if name in headings], shown), shown
 
@@ -186,11 +178,10 @@ def read_text(text: str) -> ReadText:
         elif found:
             current = current or _UNNAMED
             sections += [current] * (current not in sections)
-            last = "" if found[1] in bullets else found[1]
-            if last:
-                bullets[last] = Bullet(last, current, found[4] or "", int(found[2]), int(found[3]))
-            else:
-                ignored.append(f"line {number}: the id {found[1]!r} stands twice, the first bullet is kept")
+            name, last = found[1], "" if found[1] in bullets else found[1]
+            if not last:
+                ignored.append(f"line {number}: the id {name!r} stands twice, the first bullet is kept")
+            bullets.setdefault(name, Bullet(name, current, found[4] or "", int(found[2]), int(found[3])))
         elif not line.strip():
             last = ""
         else:

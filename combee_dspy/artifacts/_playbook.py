@@ -23,7 +23,7 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 logger = logging.getLogger("combee_dspy")
 
-_COMPONENT = "playbook"
+COMPONENT = "playbook"
 # What a built program notes beside what it shows: the whole playbook, and the ids of the bullets in sight.
 _WHOLE, _SEEN = "combee_playbook", "combee_playbook_shown"
 _COUNT = "COUNT"
@@ -96,11 +96,11 @@ class Playbook(Artifact):
             # Where somebody has edited what stands there, that is meant.
             if {whole.get(one) for one in seen} == set(book.bullets):
                 book = whole
-        return {_COMPONENT: write_text(book)}
+        return {COMPONENT: write_text(book)}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student whose predictors show the playbook, as far as the budget allows."""
-        text = candidate[_COMPONENT]
+        text = candidate[COMPONENT]
         shown, bullets = render(self._book(text), self.max_tokens)
         program: Any = student.deepcopy()
         for _, predictor in program.named_predictors():
@@ -116,16 +116,13 @@ class Playbook(Artifact):
 
     def components(self, student: dspy.Module) -> tuple[str, ...]:
         """Return ``("playbook",)``."""
-        return (_COMPONENT,)
+        return (COMPONENT,)
 
     def task(self, student: dspy.Module) -> str:
         """Return what the student is told without a playbook, for reflectors and curators."""
-        told = {
-            name: self._apart(predictor.signature.instructions)[0] for name, predictor in student.named_predictors()
-        }
-        if len(told) == 1:
-            return next(iter(told.values()))
-        return "\n\n".join(f"{name}: {text}" for name, text in told.items())
+        predictors = student.named_predictors()
+        told = [(name, self._apart(predictor.signature.instructions)[0]) for name, predictor in predictors]
+        return told[0][1] if len(told) == 1 else "\n\n".join(f"{name}: {text}" for name, text in told)
 
     async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
         """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it used."""
@@ -140,14 +137,8 @@ class Playbook(Artifact):
         shards = aggregator.shards(n, context)
         if shards is None:
             shards = (tuple(range(n)),) if n else ()
-        found = await curated(
-            reflections,
-            shards,
-            self._book(context.text),
-            context,
-            max_tokens=self.max_tokens,
-            call_tokens=aggregator.capacity().call_tokens,
-        )
+        book, call_tokens = self._book(context.text), aggregator.capacity().call_tokens
+        found = await curated(reflections, shards, book, context, max_tokens=self.max_tokens, call_tokens=call_tokens)
         counts = counts_of(await gathered(reflections))
         counted = [{"op": _COUNT, **counts}] if any(counts.values()) else []
         return replace(found, deltas=(*counted, *found.deltas))
