@@ -29,8 +29,7 @@ class Bullet:
         id: Names it for good: no space, no bracket, at most 64 characters (else ``ArgumentValueError``).
         section: The section it stands in.
         content: What it says. Any text in any script, over several lines too.
-        helpful: How often it was judged to have helped.
-        harmful: How often it was judged to have harmed.
+        helpful: How often it was judged to have helped; ``harmful`` likewise.
     """
 
     id: str
@@ -65,8 +64,8 @@ class Book:
         sections: At least one name, each once: one line of text without spaces at its ends.
 
     Raises:
-        ArgumentValueError: There is no section, a name has another form, an id stands twice, or a
-            bullet stands in no section.
+        ArgumentValueError: There is no section, a name has another form, an id stands twice, or a bullet stands in no
+            section.
     """
 
     bullets: tuple[Bullet, ...] = ()
@@ -109,8 +108,8 @@ class ReadText:
 def own_id(section: str, content: str) -> str:
     """Return the id of a bullet that is added: it follows from what it says, so adding it again adds nothing.
 
-    The section gives the readable part before the dash, the content, whatever its case and
-    punctuation, the eight hex digits behind it.
+    The section gives the readable part before the dash, the content, whatever its case and punctuation, the eight hex
+    digits behind it.
     """
     words = [word for word in _SLUG.split(section.casefold()) if word]
     said = normalised(content) or content
@@ -126,9 +125,9 @@ def write_text(book: Book) -> str:
 def render(book: Book, max_tokens: int) -> tuple[str, tuple[Bullet, ...]]:
     """Return what a model reads of a playbook within a budget, and the bullets in it, in the playbook's order.
 
-    Bullets are taken best first: by helpful minus harmful, then by helpful, then in the
-    playbook's order. One that does not fit any more is left out, and the next is tried.
-    Sections without a bullet are left out too. ``max_tokens`` are estimated tokens of the text.
+    Bullets are taken best first: by helpful minus harmful, then by helpful, then in the playbook's order. One that does
+    not fit any more is left out, and the next is tried. Sections without a bullet are left out too. ``max_tokens`` are
+    estimated tokens of the text.
     """
     taken: set[str] = set()
     headings: set[str] = set()
@@ -155,10 +154,9 @@ def _text(sections: Iterable[str], bullets: Iterable[Bullet]) -> str:
 def read_text(text: str) -> ReadText:
     """Read a playbook from any text: ``## section`` lines, ACE's bullet lines, and what continues a bullet.
 
-    A line without a mark right behind a bullet's belongs to the bullet: models break lines
-    without asking. Anything else is ignored, and said to be. An id that stands twice keeps
-    its first bullet; a section that stands twice goes on. Where the first line ends with a carriage
-    return, all line ends are taken for those of such a file.
+    A line without a mark right behind a bullet's belongs to the bullet: models break lines without asking. Anything
+    else is ignored, and said to be. An id that stands twice keeps its first bullet; a section that stands twice goes
+    on. Where the first line ends with a carriage return, all line ends are taken for those of such a file.
     """
     sections: list[str] = []
     bullets: dict[str, Bullet] = {}

@@ -71,12 +71,12 @@ async def curated(
     """Ask about each shard of positions as soon as its own reflections are there.
 
     A shard without insights costs no call; one too long for a call (``call_tokens``) is read by several. A call that
-    fails for good is lost there and nowhere else. Curators see ``max_tokens`` of the book; the context's
-    notes are what the program is told besides it.
+    fails for good is lost there and nowhere else. Curators see ``max_tokens`` of the book; the context's notes are what
+    the program is told besides it.
 
     Returns:
-        The deltas of all calls in the order of shards and calls; the same as lines, each once, with the
-        trajectories that it came from; and what each call returned, and their join.
+        The deltas of all calls in the order of shards and calls; the same as lines, each once, with the trajectories
+        that it came from; and what each call returned, and their join.
     """
     shown, _ = render(book, max_tokens)
 
@@ -143,9 +143,9 @@ def _line(delta: Delta) -> str:
 def read_deltas(answer: object, most: int) -> tuple[list[Delta], list[str]]:
     """Return the deltas in a curator's answer, in its order, and what cannot be used and why, one sentence each.
 
-    An operation names its kind ``op`` or ``type`` and its bullets ``ids``, ``id`` or ``bullet_id``, as ACE's
-    curator does. A whole playbook in place of operations names none: no bullet is deleted for being left out.
-    The answer is hostile: adapters make a list of mappings of it, and what is in those may be anything.
+    An operation names its kind ``op`` or ``type`` and its bullets ``ids``, ``id`` or ``bullet_id``, as ACE's curator
+    does. A whole playbook in place of operations names none: no bullet is deleted for being left out. The answer is
+    hostile: adapters make a list of mappings of it, and what is in those may be anything.
     """
     if not isinstance(answer, (list, tuple)):
         return [], [] if answer is None else [f"the answer is no list of operations: {str(answer)[:NOTED]!r}"]

@@ -21,8 +21,8 @@ class Delta:
     """One change to a playbook.
 
     Attributes:
-        op: ``ADD`` takes a section and a content, ``UPDATE`` one id and a content, ``MERGE``
-            two ids or more and a content, ``DELETE`` one id.
+        op: ``ADD`` takes a section and a content, ``UPDATE`` one id and a content, ``MERGE`` two ids or more and a
+            content, ``DELETE`` one id.
         ids: The bullets it is about, ascending, each once; none for ``ADD``.
         section: Where a bullet is added.
         content: What the bullet says from now on.
@@ -48,7 +48,7 @@ class Delta:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Delta:
         """Read what :meth:`to_json` returned."""
-        return cls(data["op"], tuple(data["ids"]), data["section"], data["content"])
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +62,15 @@ class Applied:
 def apply_deltas(book: Book, deltas: Iterable[Delta]) -> Applied:
     """Apply deltas to a playbook; their order does not matter, and applying them again changes nothing.
 
-    Additions come first and stand behind what is there, by their ids: an id follows from what
-    the bullet says, so the same advice is added once. Then each bullet takes one change. Where
-    several deltas want the same bullet, the one that most of the given deltas agree on wins;
-    among those, ``MERGE`` before ``UPDATE`` before ``DELETE``, which keeps the most; among those,
-    the first by its text. The others are ignored, in full. What lacks a content that it needs takes
-    part in nothing. Which deltas are in conflict is decided on the deltas alone.
+    Additions come first and stand behind what is there, by their ids: an id follows from what the bullet says, so the
+    same advice is added once. Then each bullet takes one change. Where several deltas want the same bullet, the one
+    that most of the given deltas agree on wins; among those, ``MERGE`` before ``UPDATE`` before ``DELETE``, which keeps
+    the most; among those, the first by its text. The others are ignored, in full. What lacks a content that it needs
+    takes part in nothing. Which deltas are in conflict is decided on the deltas alone.
 
-    A merge keeps the bullet that stands first, with the counters of all of them. What names an
-    unknown bullet is ignored; a merge that knows fewer than two of its bullets is too.
-    A section that the playbook lacks stands for its last one. No bullet that no delta names is changed.
+    A merge keeps the bullet that stands first, with the counters of all of them. What names an unknown bullet is
+    ignored; a merge that knows fewer than two of its bullets is too. A section that the playbook lacks stands for its
+    last one. No bullet that no delta names is changed.
     """
     support = Counter(deltas)
     blank = sorted((one for one in support if one.op != "DELETE" and not one.content.strip()), key=_order)
@@ -134,10 +133,9 @@ def _joint(content: str, first: Bullet, *others: Bullet) -> Bullet:
 def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Applied:
     """Join near-duplicates and let harmful bullets go. Refining again changes nothing.
 
-    Of near-duplicates (see :class:`combee_dspy.reflections.NearDuplicates`) the one that stands
-    first keeps its id and place. It takes over the longest wording, which says at least as much,
-    and the sum of the counters. A bullet whose harmful count exceeds its helpful count by
-    ``leave_at`` leaves; below that it stands last in its section.
+    Of near-duplicates (see :class:`combee_dspy.reflections.NearDuplicates`) the one that stands first keeps its id and
+    place. It takes over the longest wording, which says at least as much, and the sum of the counters. A bullet whose
+    harmful count exceeds its helpful count by ``leave_at`` leaves; below that it stands last in its section.
     """
     notes: list[str] = []
     joined = True

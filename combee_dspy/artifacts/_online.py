@@ -37,8 +37,8 @@ class OnlinePlaybook:
             answers = serving.predict(batch)   # with what was learned before
             serving.learn()                    # from these answers and their feedback
 
-    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A stream is no
-    held-out set: its score supports no claim. Used from one thread; who serves decides when to stop.
+    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A stream is no held-out
+    set: its score supports no claim. Used from one thread; who serves decides when to stop.
 
     Args:
         student: The program. Not changed; one that shows a playbook already goes on with it.
@@ -153,8 +153,8 @@ class OnlinePlaybook:
         try:
             lessons = await self._artifact.learn(reflections, self._aggregator, context)
         finally:
-            for task in reflections:
-                task.cancel()
+            for one in reflections:
+                one.cancel()
         return self._artifact.apply(self.text, lessons)
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:

@@ -36,28 +36,27 @@ _SHOWN = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILIN
 class Playbook(Artifact):
     """A playbook of bullets that deltas edit (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247).
 
-    Every predictor of the program reads the same playbook. It is never written anew by a model:
-    deltas are applied by code, so no bullet is lost to a careless rewrite. Each trajectory is reflected
-    on by a call of its own, each shard of the aggregator's shuffle is curated as soon as its reflections are
-    there. An aggregator without shards of its own gives one curator all of them (naive ACE). A student that
-    shows a playbook already, because an earlier run returned it, goes on with it.
+    Every predictor of the program reads the same playbook. It is never written anew by a model: deltas are applied by
+    code, so no bullet is lost to a careless rewrite. Each trajectory is reflected on by a call of its own, each shard
+    of the aggregator's shuffle is curated as soon as its reflections are there. An aggregator without shards of its own
+    gives one curator all of them (naive ACE). A student that shows a playbook already, because an earlier run returned
+    it, goes on with it.
 
     Args:
-        max_tokens: Estimated tokens that predictors and curators see of it. Bullets beyond that
-            stay in the playbook and out of sight, the least helpful first. 8,000 is a quarter
-            of a 32k context.
-        sections: Its sections, the last one for what fits nowhere else. Those that a program's own
-            playbook has besides stand before them.
+        max_tokens: Estimated tokens that predictors and curators see of it. Bullets beyond that stay in the playbook
+            and out of sight, the least helpful first. 8,000 is a quarter of a 32k context.
+        sections: Its sections, the last one for what fits nowhere else. Those that a program's own playbook has besides
+            stand before them.
         ground_truth: Whether the reflector sees the examples' labels.
-        rounds: How often the reflector looks at a trajectory that teaches something; from the second
-            time on it sees what it said before.
-        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites
-            or, where it cites none, those most like it.
+        rounds: How often the reflector looks at a trajectory that teaches something; from the second time on it sees
+            what it said before.
+        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites or, where it cites none,
+            those most like it.
         similarity: Jaccard similarity of word pairs from which two bullets count as one.
         leave_at: Net harm at which a bullet leaves.
-        field: An input field that takes the playbook in place of the instruction's end. It must be
-            one that the program does not fill itself: the playbook becomes its default value,
-            which ``program.save`` keeps with ``save_program=True`` only.
+        field: An input field that takes the playbook in place of the instruction's end. It must be one that the program
+            does not fill itself: the playbook becomes its default value, which ``program.save`` keeps with
+            ``save_program=True`` only.
     """
 
     name: ClassVar[str] = "playbook"

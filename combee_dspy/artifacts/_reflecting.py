@@ -170,8 +170,8 @@ def _outputs(call: PredictorCall) -> Mapping[str, Any]:
 def bullets_for(trajectory: Trajectory, text: str, max_tokens: int, most: int) -> tuple[Bullet, ...]:
     """Return the bullets that the reflector of a trajectory is to judge, in the playbook's order.
 
-    Of the bullets that the program was shown (``max_tokens`` of the playbook's text) those whose ids the
-    trajectory's outputs cite; where it cites none, those most like its inputs by their runs of characters.
+    Of the bullets that the program was shown (``max_tokens`` of the playbook's text) those whose ids the trajectory's
+    outputs cite; where it cites none, those most like its inputs by their runs of characters.
     """
     bullets, vectors = _shown(text, max_tokens)
     said = _said(trajectory.rollout)

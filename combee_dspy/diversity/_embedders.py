@@ -27,9 +27,8 @@ _REMEDY = "An embedder must return one row of finite numbers for each text."
 class Embedder(Strategy):
     """Turns texts into vectors whose inner product says how alike the texts are.
 
-    What a similarity of 0.92 means differs from embedder to embedder, so a
-    threshold belongs to one of them and is measured beforehand
-    (see :func:`combee_dspy.diversity.calibrate_threshold`).
+    What a similarity of 0.92 means differs from embedder to embedder, so a threshold belongs to one of them and is
+    measured beforehand (see :func:`combee_dspy.diversity.calibrate_threshold`).
     """
 
     kind: ClassVar[str] = "embedder"
@@ -41,8 +40,8 @@ class Embedder(Strategy):
         Called in a worker thread; the same text gives the same vector in any batch.
 
         Returns:
-            A ``float32`` array of shape (n, d), rows in the order of the texts. A
-            row has length 1, or 0 for a text that holds nothing to compare.
+            A ``float32`` array of shape (n, d), rows in the order of the texts. A row has length 1, or 0 for a text
+            that holds nothing to compare.
         """
 
     def threshold(self) -> float | None:
@@ -80,10 +79,9 @@ def unit_rows(values: Any, count: int) -> Vectors:
 class CharNgrams(Embedder):
     """Counts character n-grams in hashed buckets; works offline, in any script, and sees spelling only.
 
-    The default. Two texts are alike as far as they share runs of characters, so
-    it finds rewordings that keep most words, moved lines and changed
-    punctuation. It does not know that two words mean the same: a paraphrase in
-    other words passes. Case and runs of white space do not count.
+    The default. Two texts are alike as far as they share runs of characters, so it finds rewordings that keep most
+    words, moved lines and changed punctuation. It does not know that two words mean the same: a paraphrase in other
+    words passes. Case and runs of white space do not count.
 
     Args:
         sizes: Lengths of the n-grams in characters.
@@ -110,16 +108,14 @@ class CharNgrams(Embedder):
 class DSPyEmbedder(Embedder):
     """Embeds with a ``dspy.Embedder``.
 
-    For a hosted model, its calls go by DSPy's own way and DSPy's cache. They are
-    paid, and stand in no book: an embedding has no prompt and no completion.
-    Its threshold is not known beforehand: measure it once
+    For a hosted model, its calls go by DSPy's own way and DSPy's cache. They are paid, and stand in no book: an
+    embedding has no prompt and no completion. Its threshold is not known beforehand: measure it once
     (:func:`combee_dspy.diversity.calibrate_threshold`) and give ``Diversity(threshold=…)``.
 
     Args:
-        model: Name of a hosted model, as DSPy takes it: ``"openai/text-embedding-3-small"``.
-            Or the import path of a function from a list of texts to a matrix:
-            ``"package.module:function"``. Or a ``dspy.Embedder`` or such a function
-            itself; then the run's journal cannot name it and nobody can build it again from there.
+        model: Name of a hosted model, as DSPy takes it: ``"openai/text-embedding-3-small"``. Or the import path of a
+            function from a list of texts to a matrix: ``"package.module:function"``. Or a ``dspy.Embedder`` or such a
+            function itself; then the run's journal cannot name it and nobody can build it again from there.
         batch_size: Texts a request.
     """
 

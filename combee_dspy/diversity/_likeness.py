@@ -39,10 +39,9 @@ _MOST_NEW = 4
 def statements(texts: Mapping[str, str]) -> Statements:
     """Return the statements of a candidate, in the order of components' names and of their first appearance.
 
-    A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a
-    field's description. What differs in punctuation, case, white space or the sign of
-    a bullet is one statement; the same sentence in two components makes two, since
-    content that was moved is a change. Demonstrations in another order say the same.
+    A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a field's description. What
+    differs in punctuation, case, white space or the sign of a bullet is one statement; the same sentence in two
+    components makes two, since content that was moved is a change. Demonstrations in another order say the same.
     """
     found: dict[tuple[str, str], str] = {}
     for component in sorted(texts):
@@ -69,9 +68,9 @@ def _sentences(text: str) -> list[str]:
 def _group(component: str, form: str) -> tuple[str, frozenset[str]]:
     """Return what statements must share to be compared: the component, and what changes a meaning.
 
-    However alike the rest looks, these are numbers, formulas, units, and a negation: embedders place "round to
-    two decimals" beside "round to four decimals", a / b beside b / a, and "use"
-    beside "do not use". Numbers up to ten count in words too; all negations are one.
+    However alike the rest looks, these are numbers, formulas, units, and a negation: embedders place "round to two
+    decimals" beside "round to four decimals", a / b beside b / a, and "use" beside "do not use". Numbers up to ten
+    count in words too; all negations are one.
     """
     words = ["", *form.split(), ""]
     formulas = {
@@ -85,18 +84,15 @@ def _group(component: str, form: str) -> tuple[str, frozenset[str]]:
 def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[str]], Mapping[str, Vectors]]) -> float:
     """Return how alike two candidates are, from 0 to 1, the same either way round.
 
-    Candidates grow: a child is its parent and a few lessons more. Embedded
-    whole, it is nearly its parent whatever the lessons say. So what both say is left out,
-    and for each statement that only one of them makes, the most similar
-    statement of the other is found, by unit vectors of both. The least of these figures is the
-    similarity: a candidate is as new as the newest thing it says, or no longer says.
-    Statements that differ in a number, a formula or a negation, or stand in
-    different components, have similarity 0. Candidates that make the same statements
-    have similarity 1, in whatever order.
+    Candidates grow: a child is its parent and a few lessons more. Embedded whole, it is nearly its parent whatever the
+    lessons say. So what both say is left out, and for each statement that only one of them makes, the most similar
+    statement of the other is found, by unit vectors of both. The least of these figures is the similarity: a candidate
+    is as new as the newest thing it says, or no longer says. Statements that differ in a number, a formula or a
+    negation, or stand in different components, have similarity 0. Candidates that make the same statements have
+    similarity 1, in whatever order.
 
-    Measured on 1,600 pairs of prompts grown from 0 to 40 lessons, as the chance that
-    a reworded candidate is found more similar than a new one: 0.997 with
-    hashed n-grams, against 0.983 for the mean over the statements, 0.986 where
+    Measured on 1,600 pairs of prompts grown from 0 to 40 lessons, as the chance that a reworded candidate is found more
+    similar than a new one: 0.997 with hashed n-grams, against 0.983 for the mean over the statements, 0.986 where
     numbers and negations need not agree, and 0.780 for whole texts.
     """
     comparisons: list[tuple[list[str], list[str]]] = []
@@ -121,9 +117,8 @@ def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[s
 class Archive:
     """The candidates of a run, to tell a new one from them.
 
-    Deterministic: what it says depends on what was added before, in order, and
-    on nothing else. Made once a run; asks the embedder inside :meth:`refuses` and
-    :meth:`similarity`, so call these in a worker thread, one at a time.
+    Deterministic: what it says depends on what was added before, in order, and on nothing else. Made once a run; asks
+    the embedder inside :meth:`refuses` and :meth:`similarity`, so call these in a worker thread, one at a time.
 
     Raises:
         ArgumentError: The embedder cannot be used, or its threshold is not known.
@@ -139,8 +134,8 @@ class Archive:
     def refuses(self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False) -> Refusal | None:
         """Return why a child is refused as too similar to its parent or to a candidate added before, or ``None``.
 
-        Both are given as text per component, encoded demonstrations and field descriptions among them. Where
-        the operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only a repeated text is refused.
+        Both are given as text per component, encoded demonstrations and field descriptions among them. Where the
+        operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only a repeated text is refused.
         """
         if self._compared is None:
             return None
@@ -188,12 +183,11 @@ class Archive:
 def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int = 0, pairs: int = 400) -> float:
     """Measure the threshold at which an embedder refuses 1 % of truly new candidates.
 
-    A similarity of 0.92 is near identity to one embedder and everyday likeness
-    to another. What can be held equal is how often a candidate that does say something new is
-    refused all the same. So pairs of candidates are built that share up to 40 lessons and differ in
-    one to four; in every second pair these are the ones that this very embedder finds most alike, as
-    a proposer writes them that has one task to learn. The threshold is the 99 % quantile of their similarities.
-    Each lesson is embedded once.
+    A similarity of 0.92 is near identity to one embedder and everyday likeness to another. What can be held equal is
+    how often a candidate that does say something new is refused all the same. So pairs of candidates are built that
+    share up to 40 lessons and differ in one to four; in every second pair these are the ones that this very embedder
+    finds most alike, as a proposer writes them that has one task to learn. The threshold is the 99 % quantile of their
+    similarities. Each lesson is embedded once.
 
     Args:
         embedder: What is calibrated.
@@ -202,8 +196,8 @@ def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int
         pairs: How many pairs, at least 100.
 
     Returns:
-        A similarity in (0, 1), rounded up to three decimals, for ``Diversity(threshold=…)`` or
-        for :meth:`~combee_dspy.diversity.Embedder.threshold` of an embedder that is published.
+        A similarity in (0, 1), rounded up to three decimals, for ``Diversity(threshold=…)`` or for
+        :meth:`~combee_dspy.diversity.Embedder.threshold` of an embedder that is published.
 
     Raises:
         ArgumentValueError: There are too few lessons or pairs, or the embedder cannot tell them apart.

@@ -22,12 +22,11 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Temperature:
     """The proposer's sampling temperature by update, raised while the search stands still.
 
-    In ``updates`` updates it goes from ``start`` to ``end`` along half a cosine (Loshchilov and Hutter
-    2017, "SGDR", equation 5), and stays there. Each update without progress
-    beyond ``patience`` adds ``raise_by``, up to ``highest``.
+    In ``updates`` updates it goes from ``start`` to ``end`` along half a cosine (Loshchilov and Hutter 2017, "SGDR",
+    equation 5), and stays there. Each update without progress beyond ``patience`` adds ``raise_by``, up to ``highest``.
 
-    Not used unless asked for: some models take no temperature, and a cached
-    answer is asked for again only at another temperature.
+    Not used unless asked for: some models take no temperature, and a cached answer is asked for again only at another
+    temperature.
     """
 
     start: Degrees = 1.0
@@ -72,11 +71,10 @@ class UpdateView:
 class Restart:
     """Starts the next children from the seed's text when the search has run dry.
 
-    It does when for ``patience`` updates in a row the best mean validation score
-    has risen by less than ``min_progress`` in all, or the front's diversity
-    (1 − mean pairwise similarity) has been below ``min_diversity`` in each; one of the two may be ``None``. The
-    best candidates stay in the pool, so nothing that was learned is lost. After
-    a restart the count begins anew: never twice within ``patience`` updates.
+    It does when for ``patience`` updates in a row the best mean validation score has risen by less than
+    ``min_progress`` in all, or the front's diversity (1 − mean pairwise similarity) has been below ``min_diversity`` in
+    each; one of the two may be ``None``. The best candidates stay in the pool, so nothing that was learned is lost.
+    After a restart the count begins anew: never twice within ``patience`` updates.
     """
 
     patience: Annotated[int, Field(ge=1)] = 5
@@ -114,13 +112,12 @@ class Diversity:
     """What a run does against collapse, in one place.
 
     Attributes:
-        embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`;
-            ``None`` compares nothing.
+        embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`; ``None`` compares nothing.
         threshold: Similarity above which a candidate is refused. ``None`` takes the embedder's own.
-        recent: How many of the latest candidates a new one is compared with, besides its parent. A
-            repeated text is refused whatever its age.
-        max_draws: Draws for one child, the first included. Each draw after a
-            refusal takes another operator; after the last one no child is made.
+        recent: How many of the latest candidates a new one is compared with, besides its parent. A repeated text is
+            refused whatever its age.
+        max_draws: Draws for one child, the first included. Each draw after a refusal takes another operator; after the
+            last one no child is made.
         temperature: The proposer's temperature schedule; ``None`` leaves the LM's own.
         restart: When to start again from the seed's text; ``None`` never does.
     """

@@ -34,19 +34,19 @@ _COMMON_LEAST = 3
 class CopyIndex:
     """The runs of words that training examples consist of, as 64-bit hashes. Immutable, safe to share.
 
-    A text copies an example when it shares more than ``max_words`` consecutive
-    words with one of its values, inputs or labels, or contains a value of at least
-    eight words as a whole. Case, punctuation, markup and white space do not count.
+    A text copies an example when it shares more than ``max_words`` consecutive words with one of its values, inputs or
+    labels, or contains a value of at least eight words as a whole. Case, punctuation, markup and white space do not
+    count.
 
-    Text that many examples share is the task's own, not a copy of one of them: lists of
-    labels, boilerplate of a template, a passage that every question is about. A run
-    counts as such when at least a tenth of the examples have it, and at least three.
+    Text that many examples share is the task's own, not a copy of one of them: lists of labels, boilerplate of a
+    template, a passage that every question is about. A run counts as such when at least a tenth of the examples have
+    it, and at least three.
 
     Built in one pass, in time linear in the words; 8 bytes a run are kept, each once.
 
     Args:
-        examples: ``dspy.Example`` objects or mappings. Texts inside lists and mappings
-            count; images and other objects do not.
+        examples: ``dspy.Example`` objects or mappings. Texts inside lists and mappings count; images and other objects
+            do not.
         max_words: The longest run that is no copy, at least 1.
     """
 

@@ -24,17 +24,13 @@ class Guards:
     """What no edit may break.
 
     Attributes:
-        max_tokens: Estimated tokens that a component's instruction and field
-            descriptions may take together, the seed's own text included; ``None``
-            for no budget.
-        keep: Protected rules. Each stays verbatim in every text whose seed, or
-            whose parent, has it. A mapping from component to rules says where each
-            belongs.
-        max_copied_words: The longest run of words that an instruction or a field
-            description may share with a training example; a longer one is a copy.
-            12 makes a run of 13 words a copy, the length by which GPT-3's authors
-            told test examples seen in training from chance (arXiv 2005.14165,
-            appendix C). ``None`` allows copies.
+        max_tokens: Estimated tokens that a component's instruction and field descriptions may take together, the seed's
+            own text included; ``None`` for no budget.
+        keep: Protected rules. Each stays verbatim in every text whose seed, or whose parent, has it. A mapping from
+            component to rules says where each belongs.
+        max_copied_words: The longest run of words that an instruction or a field description may share with a training
+            example; a longer one is a copy. 12 makes a run of 13 words a copy, the length by which GPT-3's authors told
+            test examples seen in training from chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
         anchors: Examples that every minibatch holds and that no child may lose.
     """
 
@@ -70,8 +66,8 @@ def check_program(
     """Check guards against a program's instructions and field descriptions by component, before anything is spent.
 
     Raises:
-        ArgumentValueError: A protected rule is in none of the program's texts, or not in the component
-            that it names; or a component's own text already passes the budget.
+        ArgumentValueError: A protected rule is in none of the program's texts, or not in the component that it names;
+            or a component's own text already passes the budget.
     """
     described = descriptions or {}
     texts = {name: [text, *described.get(name, {}).values()] for name, text in instructions.items()}
@@ -100,8 +96,8 @@ def guard_notes(
 ) -> str:
     """Return what a proposer must know of the guards before it edits a component; empty where nothing binds it.
 
-    ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the seed's
-    instruction, whose placeholders must stay; the current one where it is not known.
+    ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the seed's instruction,
+    whose placeholders must stay; the current one where it is not known.
     """
     notes = []
     if guards.max_tokens is not None:
@@ -127,8 +123,8 @@ def guard_notes(
 class GuardInput:
     """What an edit of one component is judged by: the parent's texts, and the seed's.
 
-    Where the seed's instruction is not known (``None``), the parent's counts instead; without a
-    ``dspy.Signature``, what needs it is skipped.
+    Where the seed's instruction is not known (``None``), the parent's counts instead; without a ``dspy.Signature``,
+    what needs it is skipped.
     """
 
     component: str
@@ -148,10 +144,9 @@ class GuardInput:
 def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None = None) -> Refusal | None:
     """Return why an edit may not become a child, or ``None``. Pure.
 
-    Judged in this order, the first reason counts: that anything changes, the
-    signature, placeholders, protected rules, the token budget, copied text.
-    Demonstrations are examples, so only the signature binds them. Lessons that copy an example can be
-    taken out before (:func:`without_copies`); without ``copies`` none are looked for.
+    Judged in this order, the first reason counts: that anything changes, the signature, placeholders, protected rules,
+    the token budget, copied text. Demonstrations are examples, so only the signature binds them. Lessons that copy an
+    example can be taken out before (:func:`without_copies`); without ``copies`` none are looked for.
     """
     return next((Refusal(fault) for fault in _faults(edit, guards, given, copies)), None)
 
@@ -172,8 +167,8 @@ def _faults(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | N
         tokens = _text_tokens(instruction, {**given.field_descriptions, **(edit.field_descriptions or {})})
         if tokens > guards.max_tokens:
             yield f"the text of {given.component} takes {tokens:,} tokens of {guards.max_tokens:,}"
-    for what, new, _, _ in texts if copies is not None else ():
-        if found := copies.copied(new, given.own_texts):
+    for what, new, _, _ in texts:
+        if copies is not None and (found := copies.copied(new, given.own_texts)):
             yield f"the {what} copies {len(found.split())} words from a training example: {_short(found)!r}"
 
 
@@ -229,9 +224,8 @@ def _short(text: str) -> str:
 def without_copies(edit: Edit, given: GuardInput, copies: CopyIndex) -> tuple[Edit, tuple[str, ...]]:
     """Return an edit without the lessons that copy a training example, and those lessons.
 
-    A lesson is one bullet, of the instruction's section or at the end of a
-    field's description. Those that the parent has stay. Text that is no list is
-    left as it is: a copy in there is a reason for :func:`check` to refuse the edit.
+    A lesson is one bullet, of the instruction's section or at the end of a field's description. Those that the parent
+    has stay. Text that is no list is left as it is: a copy in there is a reason for :func:`check` to refuse the edit.
     """
     dropped: list[str] = []
 

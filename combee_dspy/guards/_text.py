@@ -15,8 +15,8 @@ _PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
 def placeholders(text: str) -> tuple[str, ...]:
     """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``, ``</tag>``.
 
-    A program may fill them in or parse them, so an edit must not lose one that
-    the seed's text has. Those that only learned text has are nobody's contract.
+    A program may fill them in or parse them, so an edit must not lose one that the seed's text has. Those that only
+    learned text has are nobody's contract.
     """
     return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
 
@@ -37,8 +37,8 @@ def write_section(own: str, lessons: Sequence[str]) -> str:
 def read_section(text: str) -> tuple[str, list[str]]:
     """Split an instruction into its own text and the lessons in its section.
 
-    The section is the last header line that bullets follow directly. Text that
-    stands after it belongs to the instruction and is kept.
+    The section is the last header line that bullets follow directly. Text that stands after it belongs to the
+    instruction and is kept.
 
     Returns:
         The own text and the lessons; all of the text and no lessons where there is no section.

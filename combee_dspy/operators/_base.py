@@ -14,18 +14,15 @@ from combee_dspy.strategies import Strategy, StrategyContext
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """What an operator works on: one component of one parent.
+    """What an operator works on: one component of one parent, as the parent has it.
 
     Attributes:
-        instruction: The parent's instruction.
-        demonstrations: The parent's demonstrations.
-        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts alone, and
-            then no operator is asked that edits more.
+        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts alone, and then no
+            operator is asked that edits more.
         lessons: What the aggregator returned; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
-        perfect_score: The score of a success.
-        field_descriptions: The parent's description of every field by name, ``""`` where
-            there is none; empty where the signature's own are the parent's.
+        field_descriptions: The parent's description of every field by name, ``""`` where there is none; empty where the
+            signature's own are the parent's.
         guards: What the edit must not break. Whoever asks checks it again, copied text included.
         seed_instruction: The program's first instruction, whose placeholders must stay; ``None`` where not known.
         seed_field_descriptions: The program's first field descriptions; empty where they are not known.
@@ -47,15 +44,14 @@ class Operator(Strategy):
     """Applies what was learned as one edit of one component.
 
     Attributes:
-        needs_lessons: Whether an aggregator must run first. Where no operator of
-            an update needs lessons, the scan is skipped and costs nothing.
-        edits_demonstrations: Whether its edits may change demonstrations, which
-            makes them a part of every candidate.
+        needs_lessons: Whether an aggregator must run first. Where no operator of an update needs lessons, the scan is
+            skipped and costs nothing.
+        edits_demonstrations: Whether its edits may change demonstrations, which makes them a part of every candidate.
         edits_fields: Whether its edits may change field descriptions, likewise.
-        near_parent: Whether its edits say what the parent says, in other words or in another
-            order. Such a child is not compared with its own parent, and order counts as a difference.
-        joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan
-            can be left to it.
+        near_parent: Whether its edits say what the parent says, in other words or in another order. Such a child is not
+            compared with its own parent, and order counts as a difference.
+        joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan can be
+            left to it.
     """
 
     kind: ClassVar[str] = "operator"

@@ -1,7 +1,7 @@
 """From a program to the components of a candidate, and back.
 
-Beside its instruction, a predictor's demonstrations and field descriptions may be components: texts in
-canonical JSON, under keys that selection does not see.
+Beside its instruction, a predictor's demonstrations and field descriptions may be components: texts in canonical JSON,
+under keys that selection does not see.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def encode_demonstrations(demonstrations: Iterable[Demonstration]) -> str:
     """Return canonical JSON with a version: equal demonstrations give equal text.
 
     Raises:
-        ArgumentTypeError: A value is not JSON: not null, a boolean, a finite number,
-            a string, a list of such, or a mapping from strings to such.
+        ArgumentTypeError: A value is not JSON: not null, a boolean, a finite number, a string, a list of such, or a
+            mapping from strings to such.
     """
     rows: list[dict[str, Any]] = []
     for one in demonstrations:
@@ -175,9 +175,9 @@ def canonical(value: Any) -> str:
 def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) -> dict[str, str]:
     """Return the candidate that is the student itself: instructions by predictor, then what is hidden.
 
-    Where one of the operators edits demonstrations, each predictor's demonstrations
-    become a component too, unless they hold values that JSON cannot carry or lack a
-    field of the signature. Where one edits field descriptions, so do these.
+    Where one of the operators edits demonstrations, each predictor's demonstrations become a component too, unless they
+    hold values that JSON cannot carry or lack a field of the signature. Where one edits field descriptions, so do
+    these.
     """
     predictors = dict(student.named_predictors())
     seed: dict[str, str] = {name: predictor.signature.instructions for name, predictor in predictors.items()}
@@ -199,8 +199,8 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
     """Return a copy of a program that shows a candidate's texts and demonstrations.
 
     Raises:
-        ArgumentValueError: The candidate names a predictor or a field that the program does not have,
-            or holds what is no encoded component.
+        ArgumentValueError: The candidate names a predictor or a field that the program does not have, or holds what is
+            no encoded component.
     """
     program = student.deepcopy()
     predictors = dict(program.named_predictors())
@@ -246,8 +246,8 @@ def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
 def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str]:
     """Return the components that an edit changes, encoded; empty where there are none.
 
-    An edit of demonstrations or descriptions that are no component of the candidate changes
-    nothing at all: what it moved there would be lost.
+    An edit of demonstrations or descriptions that are no component of the candidate changes nothing at all: what it
+    moved there would be lost.
 
     Raises:
         ArgumentTypeError: The edit holds values that are not JSON.

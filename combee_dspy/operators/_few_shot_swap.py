@@ -22,23 +22,19 @@ _Label = Callable[[Demonstration], str]
 class FewShotSwap(Operator):
     """Shows the model its own successes: fills up demonstrations, then swaps some. Costs no LM call.
 
-    A rollout that reached the score gives one demonstration: the predictor's
-    first call in it. Demonstrations that are there stay while there is room;
-    once the list is full, up to a quarter of it is swapped each time. Chance
-    comes from the context's stream alone.
+    A rollout that reached the score gives one demonstration: the predictor's first call in it. Demonstrations that are
+    there stay while there is room; once the list is full, up to a quarter of it is swapped each time. Chance comes from
+    the context's stream alone.
 
     Args:
         max_demonstrations: The most demonstrations of one predictor.
-        min_score: The score from which a rollout counts as a success, or
-            ``None`` for the run's perfect score.
+        min_score: The score from which a rollout counts as a success, or ``None`` for the run's perfect score.
         max_tokens: Estimated tokens that all demonstrations may take together.
-        balance: Cover as many distinct outputs (values of the last output field)
-            as there is room for, as evenly as possible, so that a task with
-            labels gets a demonstration of each.
-        labelled: Where successes are too few to show every output equally often, let
-            training examples show it with their own labels, if these name all of the
-            predictor's outputs. Off by default: a demonstration is then always
-            something the program did.
+        balance: Cover as many distinct outputs (values of the last output field) as there is room for, as evenly as
+            possible, so that a task with labels gets a demonstration of each.
+        labelled: Where successes are too few to show every output equally often, let training examples show it with
+            their own labels, if these name all of the predictor's outputs. Off by default: a demonstration is then
+            always something the program did.
     """
 
     name: ClassVar[str] = "few-shot-swap"

@@ -46,10 +46,9 @@ class PlaceLessons(dspy.Signature):
 class InstructionChannel(Operator):
     """Moves content between the instruction, the field descriptions and the demonstrations.
 
-    Worked examples that stand in the instruction become demonstrations, by code. Where there is
-    none, one call says for each lesson whether it belongs to the instruction's section or
-    to the description of the field that it is about; code moves the text, word for word.
-    Lessons with a protected rule or a placeholder stay where they are.
+    Worked examples that stand in the instruction become demonstrations, by code. Where there is none, one call says for
+    each lesson whether it belongs to the instruction's section or to the description of the field that it is about;
+    code moves the text, word for word. Lessons with a protected rule or a placeholder stay where they are.
 
     Args:
         max_demonstrations: The most demonstrations of one predictor.
@@ -128,9 +127,9 @@ class InstructionChannel(Operator):
 def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], list[Demonstration]]:
     """Return lines without the worked examples among them, and these as demonstrations.
 
-    A worked example is a run of lines that name one field each, such as
-    ``Question: How much came back?``, together every field of the signature
-    once, with values of the fields' types. A title such as ``Example 2:`` before it goes with it.
+    A worked example is a run of lines that name one field each, such as ``Question: How much came back?``, together
+    every field of the signature once, with values of the fields' types. A title such as ``Example 2:`` before it goes
+    with it.
     """
     left: list[str] = []
     made: list[Demonstration] = []

@@ -57,22 +57,20 @@ class RewriteWithLessons(dspy.Signature):
 class Insert(Operator):
     """Adds lessons to the end of the instruction as a section of bullets.
 
-    The instruction's own text stays as it is, first. Lessons that are there
-    already keep their place; new ones follow in the aggregator's order; near
-    duplicates are dropped (see :class:`combee_dspy.reflections.NearDuplicates`).
-    When the section passes its budget, one call condenses it. Where that call fails, or its
-    answer does not fit either, whole lessons are left out until the rest fits, and a warning
-    says how many: of the new ones those that the fewest reflections stand behind go first,
-    and lessons that are there already keep their share of the budget. Where the guards
-    leave less room than the budget, that room counts. Lessons with a protected rule
-    are not condensed. Where the aggregator wrote a whole instruction, that is the edit.
+    The instruction's own text stays as it is, first. Lessons that are there already keep their place; new ones follow
+    in the aggregator's order; near duplicates are dropped (see :class:`combee_dspy.reflections.NearDuplicates`). When
+    the section passes its budget, one call condenses it. Where that call fails, or its answer does not fit either,
+    whole lessons are left out until the rest fits, and a warning says how many: of the new ones those that the fewest
+    reflections stand behind go first, and lessons that are there already keep their share of the budget. Where the
+    guards leave less room than the budget, that room counts. Lessons with a protected rule are not condensed. Where the
+    aggregator wrote a whole instruction, that is the edit.
 
     Args:
-        max_tokens: Estimated tokens that the section may take. The instruction's
-            own text does not count: it is the user's. The default holds what ``union`` returns by its
-            own; in the sweep over batch sizes 2,000 made the one condensing call lose nine lessons in ten.
-        similarity: Jaccard similarity of word pairs from which two lessons count
-            as one. 0.8 lets one word in about seventeen differ.
+        max_tokens: Estimated tokens that the section may take. The instruction's own text does not count: it is the
+            user's. The default holds what ``union`` returns by its own; in the sweep over batch sizes 2,000 made the
+            one condensing call lose nine lessons in ten.
+        similarity: Jaccard similarity of word pairs from which two lessons count as one. 0.8 lets one word in about
+            seventeen differ.
     """
 
     name: ClassVar[str] = "insert"
@@ -150,17 +148,16 @@ class Insert(Operator):
 class Rewrite(Operator):
     """Has one call write the whole instruction anew from the current one and the lessons, as GEPA's proposer does.
 
-    GEPA shows its call the rollouts; here the lessons of a scan stand in for them. Where nothing else
-    reads them, ``parallel-scan`` leaves its last merge to this call, which would write all of it once more.
-    ``insert`` adds lessons by code and costs no call. A rewrite can settle contradictions and
-    joins what belongs together, for an answer as long as the instruction, which one call of limited
-    attention may leave lessons out of. The answer is refused where it is empty, says what the
-    current instruction says, passes the budget, or breaks a guard: nothing is mended. Where the aggregator
-    wrote a whole instruction, that is the edit.
+    GEPA shows its call the rollouts; here the lessons of a scan stand in for them. Where nothing else reads them,
+    ``parallel-scan`` leaves its last merge to this call, which would write all of it once more. ``insert`` adds lessons
+    by code and costs no call. A rewrite can settle contradictions and joins what belongs together, for an answer as
+    long as the instruction, which one call of limited attention may leave lessons out of. The answer is refused where
+    it is empty, says what the current instruction says, passes the budget, or breaks a guard: nothing is mended. Where
+    the aggregator wrote a whole instruction, that is the edit.
 
     Args:
-        max_tokens: Estimated tokens that the new instruction may take, the user's own text included, where the
-            guards leave as much. The default is what ``insert`` gives its section.
+        max_tokens: Estimated tokens that the new instruction may take, the user's own text included, where the guards
+            leave as much. The default is what ``insert`` gives its section.
     """
 
     name: ClassVar[str] = "rewrite"

@@ -61,9 +61,8 @@ class OrderLessons(dspy.Signature):
 class Delete(Operator):
     """Drops lines that no success used, or that harmed.
 
-    Works on the section of lessons or, where there is none, on the instruction's
-    own lines. One call names line numbers, and nothing else of its answer is
-    used. Lines with a protected rule or a placeholder are not offered.
+    Works on the section of lessons or, where there is none, on the instruction's own lines. One call names line
+    numbers, and nothing else of its answer is used. Lines with a protected rule or a placeholder are not offered.
 
     Args:
         max_share: The share of the lines that one edit may drop; always at least one line.
@@ -145,9 +144,8 @@ class Reorder(Operator):
 def _shown_runs(given: OperatorInput, context: StrategyContext, max_tokens: int) -> list[dict[str, Any]]:
     """Return rollouts for a judge to read, failures and successes in turn, within a token budget.
 
-    However long the trajectories are, the prompt is not: one rollout takes an
-    eighth of the budget at most, the middle of long texts left out, and rollouts are
-    drawn from the context's stream until the budget is spent.
+    However long the trajectories are, the prompt is not: one rollout takes an eighth of the budget at most, the middle
+    of long texts left out, and rollouts are drawn from the context's stream until the budget is spent.
     """
     failed = [run for run in given.runs if run.score < given.perfect_score]
     passed = [run for run in given.runs if not run.score < given.perfect_score]
