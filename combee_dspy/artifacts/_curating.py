@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
 import dspy
 
 from combee_dspy.aggregators import arrived, even_runs, together
-from combee_dspy.artifacts._book import Book, render
-from combee_dspy.artifacts._deltas import Delta, Op
+from combee_dspy.artifacts._book import Book, Delta, Op, render
 from combee_dspy.artifacts._reflecting import MOST_CHARACTERS, NOTED, insight_of
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_tokens
@@ -79,14 +79,7 @@ async def curated(
         that it came from; and what each call returned, and their join.
     """
     shown, _ = render(book, max_tokens)
-
-    def calls(insights: Sequence[tuple[int, str]]) -> list[Sequence[tuple[int, str]]]:
-        if call_tokens is None or not insights:
-            return [insights] if insights else []
-        fixed = _PROMPT_TOKENS + estimate_tokens(context.notes) + estimate_tokens(shown)
-        # Where the playbook itself fills a call, some insights must still stand beside it.
-        runs = even_runs([estimate_tokens(text) for _, text in insights], max(call_tokens - fixed, call_tokens // 2))
-        return [insights[first:last] for first, last in runs]
+    fixed = _PROMPT_TOKENS + estimate_tokens(context.notes) + estimate_tokens(shown)
 
     async def ask(insights: Sequence[tuple[int, str]], shard: int, part: int) -> _Call:
         most = len(insights) + _SPARE
@@ -103,7 +96,12 @@ async def curated(
     async def read(shard: int, positions: Sequence[int]) -> list[_Call]:
         found = await arrived(reflections[position] for position in positions)
         taught = [(one.index, insight) for one in found if one is not None and (insight := insight_of(one))]
-        return await together(ask(insights, shard, part) for part, insights in enumerate(calls(taught)))
+        runs = [(0, len(taught))] if taught else []
+        if call_tokens is not None:
+            # Where the playbook itself fills a call, some insights must still stand beside it.
+            most = max(call_tokens - fixed, call_tokens // 2)
+            runs = even_runs([estimate_tokens(text) for _, text in taught], most)
+        return await together(ask(taught[first:last], shard, part) for part, (first, last) in enumerate(runs))
 
     asked = await together(read(shard, positions) for shard, positions in enumerate(shards))
     return _joined([call for shard in asked for call in shard], context)
@@ -111,7 +109,7 @@ async def curated(
 
 def _joined(calls: Sequence[_Call], context: StrategyContext) -> Lessons:
     deltas: list[Delta] = []
-    sources: dict[str, set[int]] = {}
+    sources: defaultdict[str, set[int]] = defaultdict(set)
     level: list[NodeOutput] = []
     for node, call in enumerate(calls):
         if isinstance(call.answer, FailedCall):
@@ -124,7 +122,7 @@ def _joined(calls: Sequence[_Call], context: StrategyContext) -> Lessons:
         deltas += asked
         lines = tuple(map(_line, asked))
         for line in lines:
-            sources.setdefault(line, set()).update(call.sources)
+            sources[line].update(call.sources)
         level.append(NodeOutput(1, node, call.sources, lines))
     if not level:
         return Lessons(context.component)

@@ -13,9 +13,8 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.artifacts._book import SECTIONS, Book, read_text, render, write_text
+from combee_dspy.artifacts._book import SECTIONS, Book, Delta, apply_deltas, read_text, refine, render, write_text
 from combee_dspy.artifacts._curating import curated
-from combee_dspy.artifacts._deltas import Delta, apply_deltas, refine
 from combee_dspy.artifacts._reflecting import bullets_for, counts_of, reflected
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection

@@ -12,7 +12,7 @@ import dspy
 from combee_dspy.artifacts._base import Trajectory
 from combee_dspy.artifacts._book import Bullet, read_text, render
 from combee_dspy.diversity import CharNgrams, Vectors
-from combee_dspy.records import FailedCall, PredictorCall, Reflection, Rollout
+from combee_dspy.records import FailedCall, PredictorCall, Reflection
 from combee_dspy.reflections import fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
@@ -63,12 +63,7 @@ class ReflectOnTrajectoryWithTruth(ReflectOnTrajectory):
 
 
 async def reflected(
-    trajectory: Trajectory,
-    bullets: tuple[Bullet, ...],
-    context: StrategyContext,
-    *,
-    ground_truth: bool,
-    rounds: int,
+    trajectory: Trajectory, bullets: tuple[Bullet, ...], context: StrategyContext, *, ground_truth: bool, rounds: int
 ) -> Reflection | None:
     """Ask about one trajectory and some bullets, and again where it taught something and several rounds are asked for.
 
@@ -174,20 +169,16 @@ def bullets_for(trajectory: Trajectory, text: str, max_tokens: int, most: int) -
     outputs cite; where it cites none, those most like its inputs by their runs of characters.
     """
     bullets, vectors = _shown(text, max_tokens)
-    said = _said(trajectory.rollout)
+    calls, prediction = trajectory.rollout.calls, trajectory.rollout.prediction
+    said = "\n".join(map(str, [_outputs(call) for call in calls] or [dict(prediction or {})]))
     # A short id without brackets, such as "1", stands in any text.
-    cited = [f"[{one.id}]" in said or (len(one.id) >= 8 and one.id in said) for one in bullets]
-    places = [place for place, cites in enumerate(cited) if cites]
-    if not places and bullets:
+    chosen = [one for one in bullets if f"[{one.id}]" in said or (len(one.id) >= 8 and one.id in said)]
+    if not chosen and bullets:
         given = " ".join(str(value) for value in trajectory.example.inputs().values())
-        alike = (vectors @ _ALIKE.embed([given[:_TOLD]]).T)[:, 0]
-        best = sorted(range(len(bullets)), key=lambda place: -float(alike[place]))
-        places = [place for place in best[:most] if alike[place] > 0]
-    return tuple(bullets[place] for place in sorted(places[:most]))
-
-
-def _said(rollout: Rollout) -> str:
-    return "\n".join(map(str, [_outputs(call) for call in rollout.calls] or [dict(rollout.prediction or {})]))
+        alike = vectors @ _ALIKE.embed([given[:_TOLD]])[0]
+        best = sorted(range(len(bullets)), key=lambda place: -float(alike[place]))[:most]
+        chosen = [bullets[place] for place in sorted(best) if alike[place] > 0]
+    return tuple(chosen[:most])
 
 
 @lru_cache(maxsize=8)

@@ -78,13 +78,7 @@ class CopyIndex:
             text: What to look through.
             exempt: Texts whose own runs are no copies, such as the seed's.
         """
-        words = _words(text)
-        marked = self._marked(words, [_words(own) for own in exempt])
-        stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
-        return " ".join(words[place] for place in max(stretches, key=len, default=[]))
-
-    def _marked(self, words: Sequence[str], exempt: Sequence[Sequence[str]]) -> list[bool]:
-        """Return which words lie in a run that counts as a copy."""
+        words, exempted = _words(text), [_words(own) for own in exempt]
         marked = [False] * len(words)
         for size, hashes in self._runs.items():
             mine = _run_hashes(words, size)
@@ -93,11 +87,12 @@ class CopyIndex:
             # By bisection: np.isin would sort the whole index for every text.
             nearest = np.minimum(np.searchsorted(hashes, mine), len(hashes) - 1)
             hit = hashes[nearest] == mine
-            for own in exempt:
+            for own in exempted:
                 hit &= ~np.isin(mine, _run_hashes(own, size))
             for start in np.flatnonzero(hit).tolist():
                 marked[start : start + size] = [True] * size
-        return marked
+        stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
+        return " ".join(words[place] for place in max(stretches, key=len, default=[]))
 
 
 def _words(text: str) -> list[str]:
