@@ -1,9 +1,15 @@
-"""What no edit may break: the user's guards, what a proposer is told of them, and judging one edit by itself."""
+"""What stands in a component's text, and what no edit of it may break.
+
+The section of learned lessons, written and read by code; the user's guards, what a proposer is told of
+them, and judging one edit by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Annotated, Any
 
 import dspy
@@ -11,12 +17,74 @@ from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards._copies import CopyIndex
-from combee_dspy.guards._text import bullets, own_description, placeholders, read_section, with_bullets, write_section
 from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
 
+_HEADER, _BULLET = "Lessons learned:", "- "
+_PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
 _SHOWN = 120
+
+
+def placeholders(text: str) -> tuple[str, ...]:
+    """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``, ``</tag>``.
+
+    A program may fill them in or parse them, so an edit must not lose one that the seed's text has. Those that only
+    learned text has are nobody's contract.
+    """
+    return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
+
+
+def own_description(name: str, text: str) -> str:
+    """Return a field's description without DSPy's stand-in ``${name}``, which no LM is shown."""
+    return "" if text == f"${{{name}}}" else text
+
+
+def write_section(own: str, lessons: Sequence[str]) -> str:
+    """Return an instruction: its own text, then the header and one bullet a lesson, its white space made single."""
+    if not lessons:
+        return own
+    lines = [_BULLET + " ".join(lesson.split()) for lesson in lessons]
+    return "\n".join([*([own, ""] if own else []), _HEADER, *lines])
+
+
+def read_section(text: str) -> tuple[str, list[str]]:
+    """Split an instruction into its own text and the lessons in its section.
+
+    The section is the last header line that bullets follow directly. Text that stands after it belongs to the
+    instruction and is kept.
+
+    Returns:
+        The own text and the lessons; all of the text and no lessons where there is no section.
+    """
+    lines = text.split("\n")
+    for start in range(len(lines) - 2, -1, -1):
+        if lines[start].strip() == _HEADER and lines[start + 1].startswith(_BULLET):
+            learned = list(takewhile(_is_bullet, lines[start + 1 :]))
+            # write_section puts one empty line between the own text and the header.
+            own = "\n".join(lines[:start]).removesuffix("\n")
+            after = "\n".join(lines[start + 1 + len(learned) :]).strip("\n")
+            if after.strip():
+                own = f"{own}\n\n{after}" if own else after
+            return own, [line.removeprefix(_BULLET) for line in learned]
+    return text, []
+
+
+def bullets(description: str) -> list[str]:
+    """Return the lessons at the end of a field's description, one bullet each."""
+    last_first = takewhile(_is_bullet, reversed(description.split("\n")))
+    return [line.removeprefix(_BULLET) for line in last_first][::-1]
+
+
+def with_bullets(description: str, lessons: Sequence[str]) -> str:
+    """Return a field's description with these lessons in place of those at its end."""
+    lines = description.split("\n") if description else []
+    own = lines[: len(lines) - len(bullets(description))]
+    return "\n".join([*own, *(_BULLET + lesson for lesson in lessons)])
+
+
+def _is_bullet(line: str) -> bool:
+    return line.startswith(_BULLET)
 
 
 @parameters

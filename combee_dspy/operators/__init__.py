@@ -1,6 +1,6 @@
 """From lessons and rollouts to an edit of the program."""
 
-from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._base import Operator, OperatorInput, guard_input
 from combee_dspy.operators._components import (
     apply_components,
     decode_demonstrations,
@@ -21,7 +21,6 @@ from combee_dspy.operators._instruction_channel import InstructionChannel
 from combee_dspy.operators._lessons import Insert, Rewrite
 from combee_dspy.operators._lines import Delete, Reorder
 from combee_dspy.operators._rephrase import Rephrase
-from combee_dspy.operators._shared import guard_input
 from combee_dspy.operators._weights import OperatorOutcome, draw_operators, operator_labels, operator_weights
 
 __all__ = [

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import Guards, own_description
-from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._base import Operator, OperatorInput, field_descriptions
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Rollout
 from combee_dspy.reflections import estimate_record_tokens
 
@@ -217,14 +217,6 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
         described = decode_fields(candidate.get(fields_key(name), ""))
         predictor.signature = describe_fields(predictor.signature, described)
     return program
-
-
-def field_descriptions(signature: Any) -> dict[str, str]:
-    """Return the description of every field of a signature, inputs first; the empty text for a field without one."""
-    return {
-        name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
-        for name, field in signature.fields.items()
-    }
 
 
 def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:

@@ -10,8 +10,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._shared import ask, checked, described, is_protected
+from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, described, is_protected
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import NearDuplicates, estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters

@@ -9,8 +9,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._shared import ask, checked, is_protected, numbered
+from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, is_protected, numbered
 from combee_dspy.records import Edit, PredictorRun, Reflection, Refusal
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext, parameters
