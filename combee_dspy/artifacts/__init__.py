@@ -1,9 +1,20 @@
 """What a run learns: an instruction, or a playbook of bullets that deltas edit."""
 
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.artifacts._book import SECTIONS, Book, Bullet, ReadText, read_text, render, write_text
+from combee_dspy.artifacts._book import (
+    SECTIONS,
+    Applied,
+    Book,
+    Bullet,
+    Delta,
+    ReadText,
+    apply_deltas,
+    read_text,
+    refine,
+    render,
+    write_text,
+)
 from combee_dspy.artifacts._curating import read_deltas
-from combee_dspy.artifacts._deltas import Applied, Delta, apply_deltas, refine
 from combee_dspy.artifacts._instruction import Instruction
 from combee_dspy.artifacts._online import OnlinePlaybook
 from combee_dspy.artifacts._playbook import Playbook

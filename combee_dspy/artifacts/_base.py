@@ -30,8 +30,8 @@ class Trajectory:
 class Artifact(Strategy):
     """What a run edits: a candidate is a text for each component, and code makes programs of candidates.
 
-    All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed
-    run that reads its calls from the journal builds the same programs.
+    All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed run that reads its calls
+    from the journal builds the same programs.
     """
 
     kind: ClassVar[str] = "artifact"

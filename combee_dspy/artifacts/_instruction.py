@@ -31,10 +31,8 @@ class Instruction(Artifact):
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return instructions by predictor, code by path, then what is hidden."""
-        code = flex_sources(student)
         found = seed_components(student, self.operators)
-        shown = {name: found[name] for name in visible(found)}
-        return {**shown, **code, **found}
+        return {**{name: found[name] for name in visible(found)}, **flex_sources(student), **found}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student with a candidate's texts; one that only raises where its code does not bind."""
@@ -42,7 +40,7 @@ class Instruction(Artifact):
         if not code:
             return apply_components(student, candidate)
         try:
-            built = make_adapter(student, _unscored).build_program(dict(candidate))
+            built = make_adapter(student, lambda *_: 0.0).build_program(dict(candidate))
         except (SyntaxError, CodeInterpreterError) as error:
             return _Unbuildable(f"{type(error).__name__}: {error}")
         return apply_components(built, {name: text for name, text in candidate.items() if name not in code})
@@ -82,7 +80,3 @@ class _Unbuildable(dspy.Module):
 
     def forward(self, **_: Any) -> Any:
         raise RuntimeError(f"the code did not bind: {self.reason}")
-
-
-def _unscored(*_: object) -> float:
-    return 0.0

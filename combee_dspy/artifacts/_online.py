@@ -15,7 +15,7 @@ import dspy
 from combee_dspy.aggregators import Aggregator, Union
 from combee_dspy.artifacts._base import Trajectory
 from combee_dspy.artifacts._book import Book, read_text
-from combee_dspy.artifacts._playbook import Playbook
+from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import FailedCall, Role, Rollout
@@ -26,7 +26,6 @@ logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
-_COMPONENT = "playbook"
 _NOW = (0,)
 
 
@@ -38,8 +37,8 @@ class OnlinePlaybook:
             answers = serving.predict(batch)   # with what was learned before
             serving.learn()                    # from these answers and their feedback
 
-    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A stream is no
-    held-out set: its score supports no claim. Used from one thread; who serves decides when to stop.
+    The metric scores an answer as soon as it is there, so the examples must hold what it needs. A stream is no held-out
+    set: its score supports no claim. Used from one thread; who serves decides when to stop.
 
     Args:
         student: The program. Not changed; one that shows a playbook already goes on with it.
@@ -69,16 +68,11 @@ class OnlinePlaybook:
         failure_score: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self._student = student
-        self._metric = metric
-        self._lm = reflection_lm
-        self._artifact = artifact or Playbook()
-        self._aggregator = aggregator or Union()
-        self._num_threads = num_threads
+        self._student, self._metric, self._lm = student, metric, reflection_lm
+        self._artifact, self._aggregator = artifact or Playbook(), aggregator or Union()
+        self._num_threads, self._failure_score, self._seed = num_threads, failure_score, seed
         self._path = None if path is None else Path(path)
-        self._failure_score = failure_score
-        self._seed = seed
-        self.text = self._artifact.seed(student)[_COMPONENT]
+        self.text = self._artifact.seed(student)[COMPONENT]
         if self._path is not None and self._path.exists():
             self.text = self._path.read_text(encoding="utf-8")
         self._served: tuple[Trajectory, ...] = ()
@@ -102,7 +96,7 @@ class OnlinePlaybook:
 
     def program(self) -> dspy.Module:
         """Return the program with what has been learned so far."""
-        return self._artifact.build(self._student, {_COMPONENT: self.text})
+        return self._artifact.build(self._student, {COMPONENT: self.text})
 
     def predict(self, batch: Sequence[dspy.Example]) -> tuple[dspy.Prediction | None, ...]:
         """Return a prediction per example, ``None`` where the program raised, with what was learned from earlier ones.
@@ -139,7 +133,10 @@ class OnlinePlaybook:
             self.text = self._run(self._learned)
             self._served = ()
             self._batch += 1
-            self._keep()
+            if self._path is not None:
+                partial = self._path.with_name(f"{self._path.name}.tmp")
+                partial.write_text(self.text, encoding="utf-8")
+                partial.replace(self._path)
         return self.text
 
     async def _learned(self, slots: Slots) -> str:
@@ -150,22 +147,15 @@ class OnlinePlaybook:
         ) -> dspy.Prediction | FailedCall:
             return (await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)).outcome
 
-        context = StrategyContext(
-            _COMPONENT, self.text, call, _told, self._batch, self._seed, notes=self._artifact.task(self._student)
-        )
-        reflections = [asyncio.ensure_future(self._artifact.reflect(one, _COMPONENT, context)) for one in self._served]
+        task = self._artifact.task(self._student)
+        context = StrategyContext(COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task)
+        reflections = [asyncio.ensure_future(self._artifact.reflect(one, COMPONENT, context)) for one in self._served]
         try:
             lessons = await self._artifact.learn(reflections, self._aggregator, context)
         finally:
-            for task in reflections:
-                task.cancel()
+            for one in reflections:
+                one.cancel()
         return self._artifact.apply(self.text, lessons)
-
-    def _keep(self) -> None:
-        if self._path is not None:
-            partial = self._path.with_name(f"{self._path.name}.tmp")
-            partial.write_text(self.text, encoding="utf-8")
-            partial.replace(self._path)
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:
         async def slotted() -> T:

@@ -13,9 +13,8 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.artifacts._book import SECTIONS, Book, read_text, render, write_text
+from combee_dspy.artifacts._book import SECTIONS, Book, Delta, apply_deltas, read_text, refine, render, write_text
 from combee_dspy.artifacts._curating import curated
-from combee_dspy.artifacts._deltas import Delta, apply_deltas, refine
 from combee_dspy.artifacts._reflecting import bullets_for, counts_of, reflected
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
@@ -23,7 +22,7 @@ from combee_dspy.strategies import StrategyContext, parameters
 
 logger = logging.getLogger("combee_dspy")
 
-_COMPONENT = "playbook"
+COMPONENT = "playbook"
 # What a built program notes beside what it shows: the whole playbook, and the ids of the bullets in sight.
 _WHOLE, _SEEN = "combee_playbook", "combee_playbook_shown"
 _COUNT = "COUNT"
@@ -36,28 +35,27 @@ _SHOWN = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILIN
 class Playbook(Artifact):
     """A playbook of bullets that deltas edit (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247).
 
-    Every predictor of the program reads the same playbook. It is never written anew by a model:
-    deltas are applied by code, so no bullet is lost to a careless rewrite. Each trajectory is reflected
-    on by a call of its own, each shard of the aggregator's shuffle is curated as soon as its reflections are
-    there. An aggregator without shards of its own gives one curator all of them (naive ACE). A student that
-    shows a playbook already, because an earlier run returned it, goes on with it.
+    Every predictor of the program reads the same playbook. It is never written anew by a model: deltas are applied by
+    code, so no bullet is lost to a careless rewrite. Each trajectory is reflected on by a call of its own, each shard
+    of the aggregator's shuffle is curated as soon as its reflections are there. An aggregator without shards of its own
+    gives one curator all of them (naive ACE). A student that shows a playbook already, because an earlier run returned
+    it, goes on with it.
 
     Args:
-        max_tokens: Estimated tokens that predictors and curators see of it. Bullets beyond that
-            stay in the playbook and out of sight, the least helpful first. 8,000 is a quarter
-            of a 32k context.
-        sections: Its sections, the last one for what fits nowhere else. Those that a program's own
-            playbook has besides stand before them.
+        max_tokens: Estimated tokens that predictors and curators see of it. Bullets beyond that stay in the playbook
+            and out of sight, the least helpful first. 8,000 is a quarter of a 32k context.
+        sections: Its sections, the last one for what fits nowhere else. Those that a program's own playbook has besides
+            stand before them.
         ground_truth: Whether the reflector sees the examples' labels.
-        rounds: How often the reflector looks at a trajectory that teaches something; from the second
-            time on it sees what it said before.
-        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites
-            or, where it cites none, those most like it.
+        rounds: How often the reflector looks at a trajectory that teaches something; from the second time on it sees
+            what it said before.
+        most_bullets: Bullets that a reflector judges at most: those that the trajectory cites or, where it cites none,
+            those most like it.
         similarity: Jaccard similarity of word pairs from which two bullets count as one.
         leave_at: Net harm at which a bullet leaves.
-        field: An input field that takes the playbook in place of the instruction's end. It must be
-            one that the program does not fill itself: the playbook becomes its default value,
-            which ``program.save`` keeps with ``save_program=True`` only.
+        field: An input field that takes the playbook in place of the instruction's end. It must be one that the program
+            does not fill itself: the playbook becomes its default value, which ``program.save`` keeps with
+            ``save_program=True`` only.
     """
 
     name: ClassVar[str] = "playbook"
@@ -96,11 +94,11 @@ class Playbook(Artifact):
             # Where somebody has edited what stands there, that is meant.
             if {whole.get(one) for one in seen} == set(book.bullets):
                 book = whole
-        return {_COMPONENT: write_text(book)}
+        return {COMPONENT: write_text(book)}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student whose predictors show the playbook, as far as the budget allows."""
-        text = candidate[_COMPONENT]
+        text = candidate[COMPONENT]
         shown, bullets = render(self._book(text), self.max_tokens)
         program: Any = student.deepcopy()
         for _, predictor in program.named_predictors():
@@ -116,16 +114,13 @@ class Playbook(Artifact):
 
     def components(self, student: dspy.Module) -> tuple[str, ...]:
         """Return ``("playbook",)``."""
-        return (_COMPONENT,)
+        return (COMPONENT,)
 
     def task(self, student: dspy.Module) -> str:
         """Return what the student is told without a playbook, for reflectors and curators."""
-        told = {
-            name: self._apart(predictor.signature.instructions)[0] for name, predictor in student.named_predictors()
-        }
-        if len(told) == 1:
-            return next(iter(told.values()))
-        return "\n\n".join(f"{name}: {text}" for name, text in told.items())
+        predictors = student.named_predictors()
+        told = [(name, self._apart(predictor.signature.instructions)[0]) for name, predictor in predictors]
+        return told[0][1] if len(told) == 1 else "\n\n".join(f"{name}: {text}" for name, text in told)
 
     async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
         """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it used."""
@@ -140,14 +135,8 @@ class Playbook(Artifact):
         shards = aggregator.shards(n, context)
         if shards is None:
             shards = (tuple(range(n)),) if n else ()
-        found = await curated(
-            reflections,
-            shards,
-            self._book(context.text),
-            context,
-            max_tokens=self.max_tokens,
-            call_tokens=getattr(aggregator, "max_call_tokens", None),
-        )
+        book, call_tokens = self._book(context.text), getattr(aggregator, "max_call_tokens", None)
+        found = await curated(reflections, shards, book, context, max_tokens=self.max_tokens, call_tokens=call_tokens)
         counts = counts_of(await gathered(reflections))
         counted = [{"op": _COUNT, **counts}] if any(counts.values()) else []
         return replace(found, deltas=(*counted, *found.deltas))

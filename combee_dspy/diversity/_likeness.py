@@ -1,47 +1,52 @@
-"""How alike two candidates are: by what one says that the other does not."""
+"""How alike two candidates are, an archive that refuses one nearly there already, and its threshold, measured."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from itertools import pairwise
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import combinations, pairwise
 
 import numpy as np
 
-from combee_dspy.diversity._base import Vectors
+from combee_dspy.diversity._embedders import Embedder, Vectors, unit_rows
+from combee_dspy.diversity._options import Diversity
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import decode_demonstrations, decode_fields
+from combee_dspy.records import Refusal
 from combee_dspy.reflections import normalised
+from combee_dspy.streams import derive
 
 Statements = Mapping[tuple[str, str], str]
 """What a candidate says, in order: its words as written, by component and normal form."""
 
 _BULLET = re.compile(r"^\s*(?:[-*•+>#]+|\(?\d{1,3}[.):])\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?;])(?<!e\.g\.)(?<!i\.e\.)(?<!\bvs\.)(?<!\bcf\.)\s+|(?<=[。！？])")
-_NEGATIONS = frozenset(
-    ["no", "not", "never", "none", "nor", "cannot", "dont", "doesnt", "isnt", "arent", "wont", "shouldnt", "mustnt"]
-) | {"avoid"}
-_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_NUMBERS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS)}
+_NEGATION_WORDS = "no not never none nor cannot dont doesnt isnt arent wont shouldnt mustnt avoid"
+_NEGATIONS = frozenset(_NEGATION_WORDS.split())
+_NUMBER_WORDS = "zero one two three four five six seven eight nine ten"
+_NUMBERS = {word: str(number) for number, word in enumerate(_NUMBER_WORDS.split())}
 _OPERATORS = frozenset("=+*/^<>≤≥×÷−") | {"!="}
 _UNITS = frozenset("%$€£")
+_REMEMBERED = 8_192
+_FEWEST = 16
+_FALSE_REFUSALS = 0.01
+_MOST_SHARED = 40
+_MOST_NEW = 4
 
 
 def statements(texts: Mapping[str, str]) -> Statements:
     """Return the statements of a candidate, in the order of components' names and of their first appearance.
 
-    A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a
-    field's description. What differs in punctuation, case, white space or the sign of
-    a bullet is one statement; the same sentence in two components makes two, since
-    content that was moved is a change. Demonstrations in another order say the same.
+    A statement is a sentence, a bullet's sentence, a demonstration, or a sentence of a field's description. What
+    differs in punctuation, case, white space or the sign of a bullet is one statement; the same sentence in two
+    components makes two, since content that was moved is a change. Demonstrations in another order say the same.
     """
     found: dict[tuple[str, str], str] = {}
     for component in sorted(texts):
         for sentence in _sentences(texts[component]):
-            form = normalised(sentence)
-            if form:
+            if form := normalised(sentence):
                 found.setdefault((component, form), sentence)
     return found
 
@@ -60,57 +65,166 @@ def _sentences(text: str) -> list[str]:
     return [part for line in lines for part in _SENTENCE_END.split(_BULLET.sub("", line).strip())]
 
 
-def _telling_words(form: str) -> frozenset[str]:
-    """Return what of a normal form changes its meaning however alike the rest looks.
+def _group(component: str, form: str) -> tuple[str, frozenset[str]]:
+    """Return what statements must share to be compared: the component, and what changes a meaning.
 
-    Its numbers, formulas and units, and a negation: embedders place "round to
-    two decimals" beside "round to four decimals", a / b beside b / a, and "use"
-    beside "do not use". Numbers up to ten count in words too; all negations are one.
+    However alike the rest looks, these are numbers, formulas, units, and a negation: embedders place "round to two
+    decimals" beside "round to four decimals", a / b beside b / a, and "use" beside "do not use". Numbers up to ten
+    count in words too; all negations are one.
     """
     words = ["", *form.split(), ""]
     formulas = {
         f"{before} {word} {after}" for (before, word), (_, after) in pairwise(pairwise(words)) if word in _OPERATORS
     }
     numbers = {_NUMBERS.get(word, word) for word in words if word in _NUMBERS or any(map(str.isdigit, word))}
-    return frozenset(formulas | numbers | _UNITS.intersection(words) | ({"not"} if _NEGATIONS & set(words) else set()))
+    negation = {"not"} if _NEGATIONS.intersection(words) else set()
+    return component, frozenset(formulas | numbers | _UNITS.intersection(words) | negation)
 
 
 def likeness(one: Statements, other: Statements, vectors: Callable[[Collection[str]], Mapping[str, Vectors]]) -> float:
     """Return how alike two candidates are, from 0 to 1, the same either way round.
 
-    Candidates grow: a child is its parent and a few lessons more. Embedded
-    whole, it is nearly its parent whatever the lessons say. So what both say is left out,
-    and for each statement that only one of them makes, the most similar
-    statement of the other is found, by unit vectors of both. The least of these figures is the
-    similarity: a candidate is as new as the newest thing it says, or no longer says.
-    Statements that differ in a number, a formula or a negation, or stand in
-    different components, have similarity 0. Candidates that make the same statements
-    have similarity 1, in whatever order.
+    Candidates grow: a child is its parent and a few lessons more. Embedded whole, it is nearly its parent whatever the
+    lessons say. So what both say is left out, and for each statement that only one of them makes, the most similar
+    statement of the other is found, by unit vectors of both. The least of these figures is the similarity: a candidate
+    is as new as the newest thing it says, or no longer says. Statements that differ in a number, a formula or a
+    negation, or stand in different components, have similarity 0. Candidates that make the same statements have
+    similarity 1, in whatever order.
 
-    Measured on 1,600 pairs of prompts grown from 0 to 40 lessons, as the chance that
-    a reworded candidate is found more similar than a new one: 0.997 with
-    hashed n-grams, against 0.983 for the mean over the statements, 0.986 where
+    Measured on 1,600 pairs of prompts grown from 0 to 40 lessons, as the chance that a reworded candidate is found more
+    similar than a new one: 0.997 with hashed n-grams, against 0.983 for the mean over the statements, 0.986 where
     numbers and negations need not agree, and 0.780 for whole texts.
     """
     comparisons: list[tuple[list[str], list[str]]] = []
     for mine, theirs in ((one, other), (other, one)):
-        near = defaultdict(list)
-        for (component, form), text in theirs.items():
-            near[component, _telling_words(form)].append(text)
-        alone = defaultdict(list)
-        for (component, form), text in mine.items():
-            if (component, form) not in theirs:
-                alone[component, _telling_words(form)].append(text)
+        near, alone = defaultdict(list), defaultdict(list)
+        for key, text in theirs.items():
+            near[_group(*key)].append(text)
+        for key, text in mine.items():
+            if key not in theirs:
+                alone[_group(*key)].append(text)
         if any(group not in near for group in alone):
             return 0.0
         comparisons.extend((texts, near[group]) for group, texts in alone.items())
     known = vectors({text for pair in comparisons for texts in pair for text in texts}) if comparisons else {}
     least = 1.0
     for texts, others in comparisons:
-        products = _rows(known, texts) @ _rows(known, others).T
-        least = min(least, float(products.max(axis=1).min()))
+        rows, columns = (np.stack([known[text] for text in found]) for found in (texts, others))
+        least = min(least, float((rows @ columns.T).max(axis=1).min()))
     return max(least, 0.0)
 
 
-def _rows(known: Mapping[str, Vectors], texts: list[str]) -> Vectors:
-    return np.stack([known[text] for text in texts])
+class Archive:
+    """The candidates of a run, to tell a new one from them.
+
+    Deterministic: what it says depends on what was added before, in order, and on nothing else. Made once a run; asks
+    the embedder inside :meth:`refuses` and :meth:`similarity`, so call these in a worker thread, one at a time.
+
+    Raises:
+        ArgumentError: The embedder cannot be used, or its threshold is not known.
+        PluginError: The embedder cannot be loaded.
+    """
+
+    def __init__(self, options: Diversity) -> None:
+        self._compared = options.build_embedder()
+        self._seen: set[tuple[tuple[str, str], ...]] = set()
+        self._recent: deque[Statements] = deque(maxlen=options.recent)
+        self._known: dict[str, Vectors] = {}
+
+    def refuses(self, texts: Mapping[str, str], parent: Mapping[str, str], near_parent: bool = False) -> Refusal | None:
+        """Return why a child is refused as too similar to its parent or to a candidate added before, or ``None``.
+
+        Both are given as text per component, encoded demonstrations and field descriptions among them. Where the
+        operator says so (:attr:`combee_dspy.operators.Operator.near_parent`), only a repeated text is refused.
+        """
+        if self._compared is None:
+            return None
+        embedder, threshold = self._compared
+        child = statements(texts)
+        if tuple(child) in self._seen:
+            return Refusal("it repeats a candidate that is there already")
+        if near_parent:
+            return None
+        others = [statements(parent), *reversed(self._recent)]
+        found = [likeness(child, other, self._vectors) for other in others]
+        similarity, place = max(found), found.index(max(found))
+        if similarity <= threshold:
+            return None
+        whom = f"the candidate {place} before it" if place else "its parent"
+        return Refusal(f"similarity {similarity:.3f} to {whom} exceeds {threshold:.3f} ({embedder.name})")
+
+    def add(self, texts: Mapping[str, str]) -> None:
+        """Take a candidate in: the seed and every one that was proposed, in the order of updates and children."""
+        said = statements(texts) if self._compared is not None else {}
+        if said and tuple(said) not in self._seen:
+            self._seen.add(tuple(said))
+            self._recent.append(said)
+
+    def similarity(self, candidates: Sequence[Mapping[str, str]]) -> float | None:
+        """Return the mean similarity of each two candidates, 0 to 1; ``None`` below two, or without an embedder."""
+        if self._compared is None:
+            return None
+        pairs = combinations([statements(one) for one in candidates], 2)
+        found = [likeness(one, other, self._vectors) for one, other in pairs]
+        return sum(found) / len(found) if found else None
+
+    def _vectors(self, texts: Collection[str]) -> Mapping[str, Vectors]:
+        """Return the vector of each text, embedding those that are new in one go."""
+        new = sorted(text for text in texts if text not in self._known)
+        if new and self._compared is not None:
+            if len(self._known) + len(new) > _REMEMBERED:
+                self._known = {text: self._known[text] for text in texts if text in self._known}
+            # Lone surrogates are no Unicode text, and no tokenizer takes them.
+            clean = [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in new]
+            self._known.update(zip(new, unit_rows(self._compared[0].embed(clean), len(new)), strict=True))
+        return self._known
+
+
+def calibrate_threshold(embedder: Embedder, lessons: Sequence[str], *, seed: int = 0, pairs: int = 400) -> float:
+    """Measure the threshold at which an embedder refuses 1 % of truly new candidates.
+
+    A similarity of 0.92 is near identity to one embedder and everyday likeness to another. What can be held equal is
+    how often a candidate that does say something new is refused all the same. So pairs of candidates are built that
+    share up to 40 lessons and differ in one to four; in every second pair these are the ones that this very embedder
+    finds most alike, as a proposer writes them that has one task to learn. The threshold is the 99 % quantile of their
+    similarities. Each lesson is embedded once.
+
+    Args:
+        embedder: What is calibrated.
+        lessons: At least 16 different ones of the kind that the proposer writes, best your task's own.
+        seed: Seed of every draw.
+        pairs: How many pairs, at least 100.
+
+    Returns:
+        A similarity in (0, 1), rounded up to three decimals, for ``Diversity(threshold=…)`` or for
+        :meth:`~combee_dspy.diversity.Embedder.threshold` of an embedder that is published.
+
+    Raises:
+        ArgumentValueError: There are too few lessons or pairs, or the embedder cannot tell them apart.
+    """
+    different = list(dict.fromkeys(lesson for lesson in lessons if lesson.strip()))
+    if len(different) < _FEWEST:
+        remedy = f"Give at least {_FEWEST}."
+        raise ArgumentValueError("lessons", lessons, f"holds {len(different)} different texts", remedy)
+    if pairs < 1 / _FALSE_REFUSALS:
+        raise ArgumentValueError("pairs", pairs, "is below 100", "A 1 % quantile needs more.")
+    vectors = unit_rows(embedder.embed(different), len(different))
+    known = dict(zip(different, vectors, strict=True))
+    alike = vectors @ vectors.T
+    found = []
+    for number in range(pairs):
+        stream = derive(seed, "similarity pairs", number)
+        count = stream.choice([1, 1, 2, 3, _MOST_NEW])
+        order = stream.sample(range(len(different)), len(different))
+        shared = stream.randint(1, min(_MOST_SHARED, len(order) - _MOST_NEW))
+        old, new = order[:shared], order[shared:]
+        if number % 2:
+            new.sort(key=lambda one: -float(alike[one, old].max()))
+        said = {("", different[one]): different[one] for one in old}
+        more = {("", different[one]): different[one] for one in new[:count]}
+        found.append(likeness(said, {**said, **more}, lambda texts: known))
+    threshold = float(np.ceil(np.quantile(found, 1 - _FALSE_REFUSALS) * 1000) / 1000)
+    if not 0 < threshold < 1:
+        remedy = "It gives different lessons the same vector, or unlike ones nothing in common: use another embedder."
+        raise ArgumentValueError("embedder", embedder, f"gives no usable threshold ({threshold:g})", remedy)
+    return threshold

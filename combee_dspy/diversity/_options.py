@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from combee_dspy import registry
-from combee_dspy.diversity._base import Embedder
+from combee_dspy.diversity._embedders import Embedder
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 
@@ -22,20 +22,11 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Temperature:
     """The proposer's sampling temperature by update, raised while the search stands still.
 
-    Between ``start`` and ``end`` it follows half a cosine (Loshchilov and Hutter
-    2017, "SGDR", equation 5), and stays at ``end`` afterwards. Each stale update
-    beyond ``patience`` adds ``raise_by``, up to ``highest``.
+    In ``updates`` updates it goes from ``start`` to ``end`` along half a cosine (Loshchilov and Hutter 2017, "SGDR",
+    equation 5), and stays there. Each update without progress beyond ``patience`` adds ``raise_by``, up to ``highest``.
 
-    Not used unless asked for: some models take no temperature, and a cached
-    answer is asked for again only at another temperature.
-
-    Attributes:
-        start: Temperature of the first update.
-        end: Temperature after ``updates`` updates; ``start`` for a constant one.
-        updates: Updates from ``start`` to ``end``.
-        raise_by: Added for each stale update beyond ``patience``.
-        patience: Updates without progress that raise nothing.
-        highest: No temperature is above it.
+    Not used unless asked for: some models take no temperature, and a cached answer is asked for again only at another
+    temperature.
     """
 
     start: Degrees = 1.0
@@ -51,11 +42,9 @@ class Temperature:
             raise ArgumentValueError("Temperature.highest", self.highest, "is below start or end", remedy)
 
     def at(self, update: int, stale: int = 0) -> float:
-        """Return the temperature of an update. Pure.
+        """Return the temperature of an update, from 0. Pure.
 
-        Args:
-            update: From 0.
-            stale: Updates since the best validation score last rose. A draw after a refusal counts as one more.
+        ``stale``: updates since the best validation score last rose. A draw after a refusal counts as one more.
         """
         part = min(update / (self.updates - 1), 1.0) if self.updates > 1 else 1.0
         planned = self.start + (self.end - self.start) * (1 - math.cos(math.pi * part)) / 2
@@ -82,17 +71,10 @@ class UpdateView:
 class Restart:
     """Starts the next children from the seed's text when the search has run dry.
 
-    It does when for ``patience`` updates in a row the best validation score
-    has risen by less than ``min_progress`` in all, or the front's diversity
-    (1 − mean pairwise similarity) has been below ``min_diversity`` in each. The
-    best candidates stay in the pool, so nothing that was learned is lost. After
-    a restart the count begins anew: never twice within ``patience`` updates.
-
-    Attributes:
-        patience: Updates.
-        min_progress: Rise of the best mean validation score over ``patience``
-            updates; ``None`` to look at diversity alone.
-        min_diversity: Least diversity; ``None`` to look at progress alone.
+    It does when for ``patience`` updates in a row the best mean validation score has risen by less than
+    ``min_progress`` in all, or the front's diversity (1 − mean pairwise similarity) has been below ``min_diversity`` in
+    each; one of the two may be ``None``. The best candidates stay in the pool, so nothing that was learned is lost.
+    After a restart the count begins anew: never twice within ``patience`` updates.
     """
 
     patience: Annotated[int, Field(ge=1)] = 5
@@ -130,13 +112,12 @@ class Diversity:
     """What a run does against collapse, in one place.
 
     Attributes:
-        embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`;
-            ``None`` compares nothing.
+        embedder: A name, a mapping ``{"name": …, "params": {…}}``, or an :class:`Embedder`; ``None`` compares nothing.
         threshold: Similarity above which a candidate is refused. ``None`` takes the embedder's own.
-        recent: How many of the latest candidates a new one is compared with, besides its parent. A
-            repeated text is refused whatever its age.
-        max_draws: Draws for one child, the first included. Each draw after a
-            refusal takes another operator; after the last one no child is made.
+        recent: How many of the latest candidates a new one is compared with, besides its parent. A repeated text is
+            refused whatever its age.
+        max_draws: Draws for one child, the first included. Each draw after a refusal takes another operator; after the
+            last one no child is made.
         temperature: The proposer's temperature schedule; ``None`` leaves the LM's own.
         restart: When to start again from the seed's text; ``None`` never does.
     """

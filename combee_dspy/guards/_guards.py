@@ -1,17 +1,90 @@
-"""The guards a user sets, checked against the program, and what a proposer is told of them."""
+"""What stands in a component's text, and what no edit of it may break.
+
+The section of learned lessons, written and read by code; the user's guards, what a proposer is told of
+them, and judging one edit by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Annotated, Any
 
 import dspy
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.guards._text import own_description, placeholders
+from combee_dspy.guards._copies import CopyIndex
+from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
+
+_HEADER, _BULLET = "Lessons learned:", "- "
+_PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
+_SHOWN = 120
+
+
+def placeholders(text: str) -> tuple[str, ...]:
+    """Return the placeholders of a text in order, each once: ``{identifier}`` and ``<tag>``, ``</tag>``.
+
+    A program may fill them in or parse them, so an edit must not lose one that the seed's text has. Those that only
+    learned text has are nobody's contract.
+    """
+    return tuple(dict.fromkeys(_PLACEHOLDER.findall(text)))
+
+
+def own_description(name: str, text: str) -> str:
+    """Return a field's description without DSPy's stand-in ``${name}``, which no LM is shown."""
+    return "" if text == f"${{{name}}}" else text
+
+
+def write_section(own: str, lessons: Sequence[str]) -> str:
+    """Return an instruction: its own text, then the header and one bullet a lesson, its white space made single."""
+    if not lessons:
+        return own
+    lines = [_BULLET + " ".join(lesson.split()) for lesson in lessons]
+    return "\n".join([*([own, ""] if own else []), _HEADER, *lines])
+
+
+def read_section(text: str) -> tuple[str, list[str]]:
+    """Split an instruction into its own text and the lessons in its section.
+
+    The section is the last header line that bullets follow directly. Text that stands after it belongs to the
+    instruction and is kept.
+
+    Returns:
+        The own text and the lessons; all of the text and no lessons where there is no section.
+    """
+    lines = text.split("\n")
+    for start in range(len(lines) - 2, -1, -1):
+        if lines[start].strip() == _HEADER and lines[start + 1].startswith(_BULLET):
+            learned = list(takewhile(_is_bullet, lines[start + 1 :]))
+            # write_section puts one empty line between the own text and the header.
+            own = "\n".join(lines[:start]).removesuffix("\n")
+            after = "\n".join(lines[start + 1 + len(learned) :]).strip("\n")
+            if after.strip():
+                own = f"{own}\n\n{after}" if own else after
+            return own, [line.removeprefix(_BULLET) for line in learned]
+    return text, []
+
+
+def bullets(description: str) -> list[str]:
+    """Return the lessons at the end of a field's description, one bullet each."""
+    last_first = takewhile(_is_bullet, reversed(description.split("\n")))
+    return [line.removeprefix(_BULLET) for line in last_first][::-1]
+
+
+def with_bullets(description: str, lessons: Sequence[str]) -> str:
+    """Return a field's description with these lessons in place of those at its end."""
+    lines = description.split("\n") if description else []
+    own = lines[: len(lines) - len(bullets(description))]
+    return "\n".join([*own, *(_BULLET + lesson for lesson in lessons)])
+
+
+def _is_bullet(line: str) -> bool:
+    return line.startswith(_BULLET)
 
 
 @parameters
@@ -19,17 +92,13 @@ class Guards:
     """What no edit may break.
 
     Attributes:
-        max_tokens: Estimated tokens that a component's instruction and field
-            descriptions may take together, the seed's own text included; ``None``
-            for no budget.
-        keep: Protected rules. Each stays verbatim in every text whose seed, or
-            whose parent, has it. A mapping from component to rules says where each
-            belongs.
-        max_copied_words: The longest run of words that an instruction or a field
-            description may share with a training example; a longer one is a copy.
-            12 makes a run of 13 words a copy, the length by which GPT-3's authors
-            told test examples seen in training from chance (arXiv 2005.14165,
-            appendix C). ``None`` allows copies.
+        max_tokens: Estimated tokens that a component's instruction and field descriptions may take together, the seed's
+            own text included; ``None`` for no budget.
+        keep: Protected rules. Each stays verbatim in every text whose seed, or whose parent, has it. A mapping from
+            component to rules says where each belongs.
+        max_copied_words: The longest run of words that an instruction or a field description may share with a training
+            example; a longer one is a copy. 12 makes a run of 13 words a copy, the length by which GPT-3's authors told
+            test examples seen in training from chance (arXiv 2005.14165, appendix C). ``None`` allows copies.
         anchors: Examples that every minibatch holds and that no child may lose.
     """
 
@@ -53,7 +122,7 @@ class Guards:
         return tuple(rule for rule in self.rules(component) if any(rule in text for text in texts))
 
 
-def text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
+def _text_tokens(instruction: str, descriptions: Mapping[str, str]) -> int:
     """Return the estimated tokens that count against a component's budget."""
     shown = (own_description(name, text) for name, text in descriptions.items())
     return estimate_tokens(instruction) + sum(map(estimate_tokens, shown))
@@ -65,49 +134,42 @@ def check_program(
     """Check guards against a program's instructions and field descriptions by component, before anything is spent.
 
     Raises:
-        ArgumentValueError: A protected rule is in none of the program's texts, or not in the component
-            that it names; or a component's own text already passes the budget.
+        ArgumentValueError: A protected rule is in none of the program's texts, or not in the component that it names;
+            or a component's own text already passes the budget.
     """
     described = descriptions or {}
     texts = {name: [text, *described.get(name, {}).values()] for name, text in instructions.items()}
+    sought = [(guards.keep, "any text of the program", [text for found in texts.values() for text in found])]
     if isinstance(guards.keep, dict):
-        for component, rules in guards.keep.items():
-            if component not in texts:
-                remedy = f"Components: {', '.join(texts) or 'none'}."
-                raise ArgumentValueError("Guards.keep", component, "names no component of the program", remedy)
-            _check_present(rules, texts[component], f"the text of {component!r}")
-    else:
-        _check_present(guards.keep, [text for found in texts.values() for text in found], "any text of the program")
+        unknown = [name for name in guards.keep if name not in texts]
+        if unknown:
+            remedy = f"Components: {', '.join(texts) or 'none'}."
+            raise ArgumentValueError("Guards.keep", unknown[0], "names no component of the program", remedy)
+        sought = [(rules, f"the text of {name!r}", texts[name]) for name, rules in guards.keep.items()]
+    for rules, where, found in sought:
+        for rule in rules:
+            if not any(rule in text for text in found):
+                remedy = "Write it into the program's instruction word for word, or leave it out of keep."
+                raise ArgumentValueError("Guards.keep", rule, f"is a rule that is not in {where}", remedy)
     for component, text in instructions.items():
-        tokens = text_tokens(text, described.get(component, {}))
+        tokens = _text_tokens(text, described.get(component, {}))
         if guards.max_tokens is not None and tokens > guards.max_tokens:
             problem = f"is less than the {tokens:,} estimated tokens that {component!r} starts with"
             remedy = "Raise it, or shorten the program."
             raise ArgumentValueError("Guards.max_tokens", guards.max_tokens, problem, remedy)
 
 
-def _check_present(rules: Sequence[str], texts: Sequence[str], where: str) -> None:
-    for rule in rules:
-        if not any(rule in text for text in texts):
-            remedy = "Write it into the program's instruction word for word, or leave it out of keep."
-            raise ArgumentValueError("Guards.keep", rule, f"is a rule that is not in {where}", remedy)
-
-
 def guard_notes(
     guards: Guards, component: str, text: str, descriptions: Mapping[str, str] | None = None, seed: str | None = None
 ) -> str:
-    """Return what a proposer must know of the guards before it writes; empty where nothing binds it.
+    """Return what a proposer must know of the guards before it edits a component; empty where nothing binds it.
 
-    Args:
-        guards: The guards.
-        component: Which component is about to be edited.
-        text: Its current instruction.
-        descriptions: Its current field descriptions, which share the budget.
-        seed: The seed's instruction, whose placeholders must stay; the current one where it is not known.
+    ``text`` and ``descriptions`` are the current ones, which share the budget. ``seed`` is the seed's instruction,
+    whose placeholders must stay; the current one where it is not known.
     """
-    notes: list[str] = []
+    notes = []
     if guards.max_tokens is not None:
-        now = text_tokens(text, descriptions or {})
+        now = _text_tokens(text, descriptions or {})
         notes.append(
             f"- The whole text may take at most {guards.max_tokens:,} tokens (about "
             f"{max(1, guards.max_tokens * 3 // 4):,} words); it takes {now:,} now. A longer text is thrown away."
@@ -123,3 +185,131 @@ def guard_notes(
         # Alone it is not worth a longer prompt: the default guards leave every prompt as it is.
         notes.append(f"- No more than {guards.max_copied_words} words in a row may be copied from an example.")
     return "\n".join(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardInput:
+    """What an edit of one component is judged by: the parent's texts, and the seed's.
+
+    Where the seed's instruction is not known (``None``), the parent's counts instead; without a ``dspy.Signature``,
+    what needs it is skipped.
+    """
+
+    component: str
+    instruction: str
+    field_descriptions: Mapping[str, str] = field(default_factory=dict)
+    demonstrations: tuple[Demonstration, ...] = ()
+    seed_instruction: str | None = None
+    seed_field_descriptions: Mapping[str, str] = field(default_factory=dict)
+    signature: Any = None
+
+    @property
+    def own_texts(self) -> tuple[str, ...]:
+        """The seed's texts: nothing that they say is a copy."""
+        return tuple(text for text in (self.seed_instruction, *self.seed_field_descriptions.values()) if text)
+
+
+def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None = None) -> Refusal | None:
+    """Return why an edit may not become a child, or ``None``. Pure.
+
+    Judged in this order, the first reason counts: that anything changes, the signature, placeholders, protected rules,
+    the token budget, copied text. Demonstrations are examples, so only the signature binds them. Lessons that copy an
+    example can be taken out before (:func:`without_copies`); without ``copies`` none are looked for.
+    """
+    return next((Refusal(fault) for fault in _faults(edit, guards, given, copies)), None)
+
+
+def _faults(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | None) -> Iterator[str]:
+    yield from _no_change(edit, given)
+    yield from _broken_signature(edit, given)
+    texts = list(_texts(edit, given))
+    for what, new, parent, seed in texts:
+        for name in placeholders(seed):
+            if name not in new:
+                yield f"the {what} loses the placeholder {name}"
+        for rule in guards.rules_in(given.component, parent, seed):
+            if rule not in new:
+                yield f"the {what} loses the protected rule {_short(rule)!r}"
+    if guards.max_tokens is not None and texts:
+        instruction = given.instruction if edit.instruction is None else edit.instruction
+        tokens = _text_tokens(instruction, {**given.field_descriptions, **(edit.field_descriptions or {})})
+        if tokens > guards.max_tokens:
+            yield f"the text of {given.component} takes {tokens:,} tokens of {guards.max_tokens:,}"
+    for what, new, _, _ in texts:
+        if copies is not None and (found := copies.copied(new, given.own_texts)):
+            yield f"the {what} copies {len(found.split())} words from a training example: {_short(found)!r}"
+
+
+def _no_change(edit: Edit, given: GuardInput) -> Iterator[str]:
+    if edit.instruction is not None and not edit.instruction.strip():
+        yield "the new instruction is empty"
+    described = {name: own_description(name, text) for name, text in given.field_descriptions.items()}
+    if (
+        edit.instruction in (None, given.instruction)
+        and edit.demonstrations in (None, given.demonstrations)
+        and {**described, **(edit.field_descriptions or {})} == described
+    ):
+        yield "the edit changes nothing"
+
+
+def _broken_signature(edit: Edit, given: GuardInput) -> Iterator[str]:
+    if given.signature is None:
+        return
+    broken = "the edit breaks the signature: "
+    inputs, outputs = given.signature.input_fields, given.signature.output_fields
+    for name in edit.field_descriptions or {}:
+        if name not in inputs and name not in outputs:
+            yield f"{broken}it describes {name!r}, which is no field"
+    for demonstration in edit.demonstrations or ():
+        for part, names, what in ((demonstration.inputs, inputs, "input"), (demonstration.outputs, outputs, "output")):
+            yield from (
+                f"{broken}a demonstration shows {name!r}, which is no {what} field"
+                for name in part
+                if name not in names
+            )
+            # DSPy shows a demonstration that lacks fields, but drops one without any input or any output.
+            if names and not part:
+                yield f"{broken}a demonstration has no {what} field"
+
+
+def _texts(edit: Edit, given: GuardInput) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each text that an edit changes: its name, and how it reads now, in the parent and in the seed."""
+    if edit.instruction is not None:
+        seed = given.instruction if given.seed_instruction is None else given.seed_instruction
+        yield "instruction", edit.instruction, given.instruction, seed
+    # A field that the edit leaves out is left as it is: an edit cannot take a description away by silence.
+    for name, new in (edit.field_descriptions or {}).items():
+        parent = own_description(name, given.field_descriptions.get(name, ""))
+        seed = own_description(name, given.seed_field_descriptions.get(name, parent))
+        yield f"description of {name!r}", own_description(name, new), parent, seed
+
+
+def _short(text: str) -> str:
+    shown = " ".join(text.split())
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
+
+
+def without_copies(edit: Edit, given: GuardInput, copies: CopyIndex) -> tuple[Edit, tuple[str, ...]]:
+    """Return an edit without the lessons that copy a training example, and those lessons.
+
+    A lesson is one bullet, of the instruction's section or at the end of a field's description. Those that the parent
+    has stay. Text that is no list is left as it is: a copy in there is a reason for :func:`check` to refuse the edit.
+    """
+    dropped: list[str] = []
+
+    def allowed(lessons: list[str], known: list[str]) -> list[str]:
+        kept = [one for one in lessons if one in known or not copies.copied(one, given.own_texts)]
+        dropped.extend(one for one in lessons if one not in kept)
+        return kept
+
+    instruction, descriptions = edit.instruction, edit.field_descriptions
+    if instruction is not None:
+        own, lessons = read_section(instruction)
+        kept = allowed(lessons, read_section(given.instruction)[1])
+        instruction = instruction if len(kept) == len(lessons) else write_section(own, kept)
+    if descriptions is not None:
+        descriptions = {
+            name: with_bullets(text, allowed(bullets(text), bullets(given.field_descriptions.get(name, ""))))
+            for name, text in descriptions.items()
+        }
+    return replace(edit, instruction=instruction, field_descriptions=descriptions), tuple(dropped)

@@ -1,31 +1,26 @@
 """From lessons and rollouts to an edit of the program."""
 
-from combee_dspy.operators._base import Operator, OperatorInput
+from combee_dspy.operators._base import Operator, OperatorInput, guard_input
 from combee_dspy.operators._components import (
     apply_components,
-    edit_components,
-    operator_input,
-    predictor_runs,
-    seed_components,
-)
-from combee_dspy.operators._delete import Delete
-from combee_dspy.operators._encoding import (
     decode_demonstrations,
     decode_fields,
     demonstrations_key,
+    edit_components,
     encode_demonstrations,
     encode_fields,
     fields_key,
     is_hidden,
+    operator_input,
+    predictor_runs,
+    seed_components,
     visible,
 )
 from combee_dspy.operators._few_shot_swap import FewShotSwap
-from combee_dspy.operators._insert import Insert
 from combee_dspy.operators._instruction_channel import InstructionChannel
-from combee_dspy.operators._reorder import Reorder
+from combee_dspy.operators._lessons import Insert, Rewrite
+from combee_dspy.operators._lines import Delete, Reorder
 from combee_dspy.operators._rephrase import Rephrase
-from combee_dspy.operators._rewrite import Rewrite
-from combee_dspy.operators._shared import guard_input
 from combee_dspy.operators._weights import OperatorOutcome, draw_operators, operator_labels, operator_weights
 
 __all__ = [

@@ -1,31 +1,31 @@
-"""The operator contract: lessons and rollouts in, an edit out."""
+"""The operator contract: lessons and rollouts in, an edit out; and how operators ask for one and check it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from combee_dspy.guards import Guards
-from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Refusal
+import dspy
+from pydantic import TypeAdapter, ValidationError
+
+from combee_dspy.guards import GuardInput, Guards, check, own_description, placeholders, read_section
+from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorInput:
-    """What an operator works on: one component of one parent.
+    """What an operator works on: one component of one parent, as the parent has it.
 
     Attributes:
-        instruction: The parent's instruction.
-        demonstrations: The parent's demonstrations.
-        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts alone, and
-            then no operator is asked that edits more.
+        signature: The predictor's ``dspy.Signature`` class; ``None`` where the host knows texts alone, and then no
+            operator is asked that edits more.
         lessons: What the aggregator returned; empty where the operator needs none.
         runs: The predictor's part of every rollout of the minibatch, in minibatch order.
-        perfect_score: The score of a success.
-        field_descriptions: The parent's description of every field by name, ``""`` where
-            there is none; empty where the signature's own are the parent's.
+        field_descriptions: The parent's description of every field by name, ``""`` where there is none; empty where the
+            signature's own are the parent's.
         guards: What the edit must not break. Whoever asks checks it again, copied text included.
         seed_instruction: The program's first instruction, whose placeholders must stay; ``None`` where not known.
         seed_field_descriptions: The program's first field descriptions; empty where they are not known.
@@ -47,15 +47,14 @@ class Operator(Strategy):
     """Applies what was learned as one edit of one component.
 
     Attributes:
-        needs_lessons: Whether an aggregator must run first. Where no operator of
-            an update needs lessons, the scan is skipped and costs nothing.
-        edits_demonstrations: Whether its edits may change demonstrations, which
-            makes them a part of every candidate.
+        needs_lessons: Whether an aggregator must run first. Where no operator of an update needs lessons, the scan is
+            skipped and costs nothing.
+        edits_demonstrations: Whether its edits may change demonstrations, which makes them a part of every candidate.
         edits_fields: Whether its edits may change field descriptions, likewise.
-        near_parent: Whether its edits say what the parent says, in other words or in another
-            order. Such a child is not compared with its own parent, and order counts as a difference.
-        joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan
-            can be left to it.
+        near_parent: Whether its edits say what the parent says, in other words or in another order. Such a child is not
+            compared with its own parent, and order counts as a difference.
+        joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan can be
+            left to it.
     """
 
     kind: ClassVar[str] = "operator"
@@ -68,3 +67,84 @@ class Operator(Strategy):
     @abstractmethod
     async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the edit, or why there is none."""
+
+
+async def ask(
+    context: StrategyContext, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: str
+) -> Any | Refusal:
+    """Return the proposer's answer, the value of the signature's output field, or why there is none.
+
+    The context's notes, where it has any, are one more input field, ``constraints``.
+    """
+    given = dict(inputs)
+    if context.notes:
+        signature, given["constraints"] = _constrained(signature), context.notes
+    answer = await context.ask(signature, given, place, role="proposer")
+    if isinstance(answer, FailedCall):
+        return Refusal(f"the call failed: {answer.error}")
+    ((name, field),) = signature.output_fields.items()
+    try:
+        # An answer out of a journal holds plain JSON where a live one may hold pydantic models.
+        return TypeAdapter(field.annotation).validate_python(getattr(answer, name, None))
+    except ValidationError as error:
+        return Refusal(f"the answer's {name} cannot be read: {error.errors()[0]['msg']}")
+
+
+def _constrained(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    """Return a signature with one more input, for what the context has to say."""
+    constraints = dspy.InputField(desc="What the new text must respect, whatever else is asked.")
+    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in signature.fields.items()}
+    fields["constraints"] = (str, constraints)
+    return dspy.make_signature(fields, signature.instructions, signature.__name__)
+
+
+def numbered(lines: Sequence[str]) -> list[str]:
+    """Return lines with numbers from 1, as a prompt shows them."""
+    return [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
+
+
+def field_descriptions(signature: Any) -> dict[str, str]:
+    """Return the description of every field of a signature, inputs first; the empty text for a field without one."""
+    return {
+        name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
+        for name, field in signature.fields.items()
+    }
+
+
+def described(given: OperatorInput) -> dict[str, str]:
+    """Return the parent's field descriptions: its own, or its signature's where it has none."""
+    own = {name: own_description(name, text) for name, text in given.field_descriptions.items()}
+    # A host other than Combee may know texts alone.
+    return {**(field_descriptions(given.signature) if given.signature is not None else {}), **own}
+
+
+def guard_input(given: OperatorInput, component: str) -> GuardInput:
+    """Return what the guards judge an edit of this component by."""
+    return GuardInput(
+        component=component,
+        instruction=given.instruction,
+        field_descriptions=described(given),
+        demonstrations=given.demonstrations,
+        seed_instruction=_required_text(given),
+        seed_field_descriptions=given.seed_field_descriptions,
+        signature=given.signature,
+    )
+
+
+def checked(edit: Edit, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+    """Return an edit that changes something and breaks nothing, or why it is none."""
+    return check(edit, given.guards, guard_input(given, context.component)) or edit
+
+
+def is_protected(line: str, given: OperatorInput, context: StrategyContext) -> bool:
+    """Whether a line carries a protected rule, a part of one, or a placeholder that must stay."""
+    rules = given.guards.rules(context.component)
+    text = line.strip()
+    if any(rule in line or (text and text in rule and rule in given.instruction) for rule in rules):
+        return True
+    return any(name in line for name in placeholders(_required_text(given)))
+
+
+def _required_text(given: OperatorInput) -> str:
+    """Return the text whose placeholders must stay: the seed's, or the parent's without learned lessons."""
+    return read_section(given.instruction)[0] if given.seed_instruction is None else given.seed_instruction

@@ -1,64 +1,206 @@
-"""From a program to the components of a candidate, and back."""
+"""From a program to the components of a candidate, and back.
+
+Beside its instruction, a predictor's demonstrations and field descriptions may be components: texts in canonical JSON,
+under keys that selection does not see.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dspy
+from dspy.adapters.types.base_type import CUSTOM_TYPE_START_IDENTIFIER
+from dspy.adapters.types.history import History
+from pydantic_core import to_jsonable_python
 
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import Guards, own_description
-from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._encoding import (
-    NotJSON,
-    decode_demonstrations,
-    decode_fields,
-    demonstration_of,
-    demonstrations_key,
-    encode_demonstrations,
-    encode_fields,
-    fields_key,
-    visible,
-)
+from combee_dspy.operators._base import Operator, OperatorInput, field_descriptions
 from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Rollout
+from combee_dspy.reflections import estimate_record_tokens
+
+_VERSION = 1
+# A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
+_DEMONSTRATIONS, _FIELDS = "::demonstrations", "::fields"
+
+
+def demonstrations_key(component: str) -> str:
+    """Return the key under which a component's demonstrations stand in a candidate."""
+    return component + _DEMONSTRATIONS
+
+
+def fields_key(component: str) -> str:
+    """Return the key under which the descriptions of a component's fields stand in a candidate."""
+    return component + _FIELDS
+
+
+def is_hidden(key: str) -> bool:
+    """Whether a key names demonstrations or field descriptions rather than a text that a proposer edits."""
+    return key.endswith((_DEMONSTRATIONS, _FIELDS))
+
+
+def visible(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the keys that component selection may see, in order."""
+    return tuple(key for key in keys if not is_hidden(key))
+
+
+def encode_demonstrations(demonstrations: Iterable[Demonstration]) -> str:
+    """Return canonical JSON with a version: equal demonstrations give equal text.
+
+    Raises:
+        ArgumentTypeError: A value is not JSON: not null, a boolean, a finite number, a string, a list of such, or a
+            mapping from strings to such.
+    """
+    rows: list[dict[str, Any]] = []
+    for one in demonstrations:
+        source = {} if one.example_id is None else {"example_id": one.example_id}
+        rows.append({"inputs": dict(one.inputs), "outputs": dict(one.outputs), **source})
+    return _encoded("demonstrations", rows)
+
+
+def encode_fields(descriptions: Mapping[str, str]) -> str:
+    """Return canonical JSON with a version: equal descriptions give equal text, whatever their order.
+
+    Raises:
+        ArgumentTypeError: A name or a description is no text.
+    """
+    return _encoded("fields", dict(descriptions))
+
+
+def decode_demonstrations(text: str) -> tuple[Demonstration, ...]:
+    """Read what :func:`encode_demonstrations` wrote. The empty text means no demonstrations.
+
+    Raises:
+        ArgumentValueError: The text is something else.
+    """
+    return tuple(Demonstration(**row) for row in _decoded("demonstrations", text)) if text else ()
+
+
+def decode_fields(text: str) -> dict[str, str]:
+    """Read what :func:`encode_fields` wrote. The empty text means no descriptions.
+
+    Raises:
+        ArgumentValueError: The text is something else.
+    """
+    return _decoded("fields", text) if text else {}
+
+
+def _holds(what: str, value: Any) -> bool:
+    if what == "fields":
+        return isinstance(value, dict) and all(isinstance(text, str) for pair in value.items() for text in pair)
+    return isinstance(value, list) and all(
+        isinstance(row, dict)
+        and {"inputs", "outputs"} <= set(row) <= {"inputs", "outputs", "example_id"}
+        and isinstance(row["inputs"], dict)
+        and isinstance(row["outputs"], dict)
+        for row in value
+    )
+
+
+def _encoded(what: str, value: Any) -> str:
+    try:
+        # ASCII keeps lone surrogates and line separators harmless in whatever file this ends up in.
+        text = json.dumps({what: value, "version": _VERSION}, sort_keys=True, allow_nan=False, separators=(",", ":"))
+        # json.dumps accepts tuples and keys that are no strings, and returns them as something else.
+        if json.loads(text)[what] == value and _holds(what, value):
+            return text
+        problem = "do not come back from JSON as they were"
+    except (TypeError, ValueError, RecursionError) as error:
+        problem = f"cannot be written as JSON: {error}"
+    remedy = "Use plain JSON values: lists rather than tuples, string keys, finite numbers."
+    raise ArgumentTypeError(what, value, problem, remedy)
+
+
+def _decoded(what: str, text: str) -> Any:
+    remedy = f"Give what encode_{what} wrote."
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentValueError(what, text, f"is no JSON: {error}", remedy) from error
+    known = isinstance(data, dict) and set(data) == {what, "version"} and data["version"] == _VERSION
+    if not known or not _holds(what, data[what]):
+        raise ArgumentValueError(what, text, f"holds no {what} of version {_VERSION}", remedy)
+    return data[what]
+
+
+class NotJSON(ValueError):  # noqa: N818 - says what was found, and never leaves this package
+    """A value that no demonstration can hold, such as an image."""
+
+
+def demonstration_of(
+    inputs: Mapping[str, Any], outputs: Mapping[str, Any], signature: Any, example_id: str | None = None
+) -> Demonstration:
+    """Return the fields of a ``dspy.Signature`` as JSON values: models as mappings, enum members as their values.
+
+    Raises:
+        NotJSON: An input or output field is missing, or its value cannot be written as JSON.
+    """
+    return Demonstration(
+        _json_values(inputs, signature.input_fields), _json_values(outputs, signature.output_fields), example_id
+    )
+
+
+def _json_values(values: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    missing = [name for name in names if values.get(name) is None]
+    if missing:
+        raise NotJSON(f"field {missing[0]!r} has no value")
+    return {name: _json_value(values[name], name) for name in names}
+
+
+def _json_value(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return value
+    try:
+        text = json.dumps(to_jsonable_python(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotJSON(f"field {name!r} holds a {type(value).__name__}: {error}") from error
+    # An image would come back as text, a history as a mapping: no prompt would show what they are.
+    if isinstance(value, History) or CUSTOM_TYPE_START_IDENTIFIER in text:
+        raise NotJSON(f"field {name!r} holds a {type(value).__name__} of DSPy's")
+    return json.loads(text)
+
+
+def demonstration_tokens(demonstrations: Iterable[Demonstration]) -> int:
+    """Estimate the tokens that demonstrations take in a prompt."""
+    return sum(estimate_record_tokens(one.inputs) + estimate_record_tokens(one.outputs) for one in demonstrations)
+
+
+def canonical(value: Any) -> str:
+    """Return canonical JSON of a JSON value. Two demonstrations with equal inputs are one too many."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def seed_components(student: dspy.Module, operators: Sequence[Operator] = ()) -> dict[str, str]:
     """Return the candidate that is the student itself: instructions by predictor, then what is hidden.
 
-    Where one of the operators edits demonstrations, each predictor's demonstrations
-    become a component too, unless they hold values that JSON cannot carry or lack a
-    field of the signature. Where one edits field descriptions, so do these.
+    Where one of the operators edits demonstrations, each predictor's demonstrations become a component too, unless they
+    hold values that JSON cannot carry or lack a field of the signature. Where one edits field descriptions, so do
+    these.
     """
-    predictors = list(student.named_predictors())
-    seed: dict[str, str] = {name: predictor.signature.instructions for name, predictor in predictors}
+    predictors = dict(student.named_predictors())
+    seed: dict[str, str] = {name: predictor.signature.instructions for name, predictor in predictors.items()}
     if any(operator.edits_demonstrations for operator in operators):
-        for name, predictor in predictors:
-            present = _demonstrations(predictor)
-            if present is not None:
-                seed[demonstrations_key(name)] = encode_demonstrations(present)
+        for name, predictor in predictors.items():
+            try:
+                # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
+                shown = [demonstration_of(demo, demo, predictor.signature) for demo in predictor.demos]
+            except NotJSON:
+                continue
+            seed[demonstrations_key(name)] = encode_demonstrations(shown)
     if any(operator.edits_fields for operator in operators):
-        for name, predictor in predictors:
+        for name, predictor in predictors.items():
             seed[fields_key(name)] = encode_fields(field_descriptions(predictor.signature))
     return seed
-
-
-def _demonstrations(predictor: Any) -> tuple[Demonstration, ...] | None:
-    """Return a predictor's demonstrations; ``None`` where one is incomplete or JSON cannot carry it."""
-    # DSPy's teleprompters leave marks on demonstrations ("augmented"), which no prompt shows.
-    try:
-        return tuple(demonstration_of(demo, demo, predictor.signature) for demo in predictor.demos)
-    except NotJSON:
-        return None
 
 
 def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
     """Return a copy of a program that shows a candidate's texts and demonstrations.
 
     Raises:
-        ArgumentValueError: The candidate names a predictor or a field that the program does not have,
-            or holds what is no encoded component.
+        ArgumentValueError: The candidate names a predictor or a field that the program does not have, or holds what is
+            no encoded component.
     """
     program = student.deepcopy()
     predictors = dict(program.named_predictors())
@@ -69,23 +211,12 @@ def apply_components(student: dspy.Module, candidate: Mapping[str, str]) -> dspy
     for name, predictor in predictors.items():
         if name in candidate:
             predictor.signature = predictor.signature.with_instructions(candidate[name])
-        encoded = candidate.get(demonstrations_key(name))
-        if encoded:
-            predictor.demos = [
-                dspy.Example(**one.inputs, **one.outputs).with_inputs(*one.inputs)
-                for one in decode_demonstrations(encoded)
-            ]
+        if encoded := candidate.get(demonstrations_key(name)):
+            shown = decode_demonstrations(encoded)
+            predictor.demos = [dspy.Example(**one.inputs, **one.outputs).with_inputs(*one.inputs) for one in shown]
         described = decode_fields(candidate.get(fields_key(name), ""))
         predictor.signature = describe_fields(predictor.signature, described)
     return program
-
-
-def field_descriptions(signature: Any) -> dict[str, str]:
-    """Return the description of every field of a signature, inputs first; the empty text for a field without one."""
-    return {
-        name: own_description(name, str((field.json_schema_extra or {}).get("desc") or ""))
-        for name, field in signature.fields.items()
-    }
 
 
 def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
@@ -97,8 +228,7 @@ def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
     current = field_descriptions(signature)
     for name, text in descriptions.items():
         if name not in current:
-            problem = f"describes {name!r}, which the signature does not have"
-            remedy = f"Its fields are {', '.join(current)}."
+            problem, remedy = f"describes {name!r}, which the signature does not have", f"Fields: {', '.join(current)}."
             raise ArgumentValueError("fields", dict(descriptions), problem, remedy)
         if own_description(name, text) != current[name]:
             signature = signature.with_updated_fields(name, desc=text)
@@ -108,8 +238,8 @@ def describe_fields(signature: Any, descriptions: Mapping[str, str]) -> Any:
 def edit_components(edit: Edit, component: str, parent: Mapping[str, str]) -> dict[str, str]:
     """Return the components that an edit changes, encoded; empty where there are none.
 
-    An edit of demonstrations or descriptions that are no component of the candidate changes
-    nothing at all: what it moved there would be lost.
+    An edit of demonstrations or descriptions that are no component of the candidate changes nothing at all: what it
+    moved there would be lost.
 
     Raises:
         ArgumentTypeError: The edit holds values that are not JSON.

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._encoding import NotJSON, canonical, demonstration_of, demonstration_tokens, key_of
+from combee_dspy.operators._components import NotJSON, canonical, demonstration_of, demonstration_tokens
 from combee_dspy.records import Demonstration, Edit, PredictorRun, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
+
+_Label = Callable[[Demonstration], str]
 
 
 @parameters
 class FewShotSwap(Operator):
     """Shows the model its own successes: fills up demonstrations, then swaps some. Costs no LM call.
 
-    A rollout that reached the score gives one demonstration: the predictor's
-    first call in it. Demonstrations that are there stay while there is room;
-    once the list is full, up to a quarter of it is swapped each time. Chance
-    comes from the context's stream alone.
+    A rollout that reached the score gives one demonstration: the predictor's first call in it. Demonstrations that are
+    there stay while there is room; once the list is full, up to a quarter of it is swapped each time. Chance comes from
+    the context's stream alone.
 
     Args:
         max_demonstrations: The most demonstrations of one predictor.
-        min_score: The score from which a rollout counts as a success, or
-            ``None`` for the run's perfect score.
+        min_score: The score from which a rollout counts as a success, or ``None`` for the run's perfect score.
         max_tokens: Estimated tokens that all demonstrations may take together.
-        balance: Cover as many distinct outputs (values of the last output field)
-            as there is room for, as evenly as possible, so that a task with
-            labels gets a demonstration of each.
-        labelled: Where successes are too few to show every output equally often, let
-            training examples show it with their own labels, if these name all of the
-            predictor's outputs. Off by default: a demonstration is then always
-            something the program did.
+        balance: Cover as many distinct outputs (values of the last output field) as there is room for, as evenly as
+            possible, so that a task with labels gets a demonstration of each.
+        labelled: Where successes are too few to show every output equally often, let training examples show it with
+            their own labels, if these name all of the predictor's outputs. Off by default: a demonstration is then
+            always something the program did.
     """
 
     name: ClassVar[str] = "few-shot-swap"
@@ -68,7 +66,10 @@ class FewShotSwap(Operator):
             fresh += labelled
         if not fresh:
             return Refusal(skipped or "every success of the minibatch is a demonstration already")
-        chosen = self._chosen(present, fresh, given.signature, stream)
+        last = list(given.signature.output_fields)[-1]
+        chosen = self._chosen(
+            present, fresh, lambda one: canonical(one.outputs.get(last)) if self.balance else "", stream
+        )
         if chosen == list(present):
             return Refusal("no further demonstration fits into the token budget")
         return Edit(demonstrations=tuple(chosen))
@@ -77,7 +78,7 @@ class FewShotSwap(Operator):
         self, runs: Sequence[PredictorRun], present: Sequence[Demonstration], signature: Any
     ) -> tuple[list[Demonstration], str]:
         """Return runs as demonstrations, each question once, and what kept others out."""
-        questions = {key_of(demonstration) for demonstration in present}
+        questions = {canonical(demonstration.inputs) for demonstration in present}
         found: list[Demonstration] = []
         unusable: list[str] = []
         for run in runs:
@@ -86,39 +87,32 @@ class FewShotSwap(Operator):
             except NotJSON as reason:
                 unusable.append(str(reason))
                 continue
-            tokens = demonstration_tokens(demonstration)
+            tokens, question = demonstration_tokens([demonstration]), canonical(demonstration.inputs)
             if tokens > self.max_tokens:
                 unusable.append(f"it takes {tokens:,} tokens of {self.max_tokens:,}")
-            elif key_of(demonstration) not in questions:
-                questions.add(key_of(demonstration))
+            elif question not in questions:
+                questions.add(question)
                 found.append(demonstration)
         return found, f"no success can be a demonstration ({len(unusable)}): {unusable[0]}" if unusable else ""
 
     def _chosen(
-        self, present: Sequence[Demonstration], fresh: Sequence[Demonstration], signature: Any, stream: random.Random
+        self, present: Sequence[Demonstration], fresh: Sequence[Demonstration], label: _Label, stream: random.Random
     ) -> list[Demonstration]:
-        last = list(signature.output_fields)[-1]
-        labels = {key_of(one): canonical(one.outputs.get(last)) if self.balance else "" for one in [*present, *fresh]}
-        kept = list(present)[: self.max_demonstrations]
+        """Return the present demonstrations filled up or, where none fits beside them, up to a quarter replaced."""
+        filled = list(present)[: self.max_demonstrations]
+        swapped = list(filled)
         waiting = list(fresh)
-        filled = False
-        while waiting and len(kept) < self.max_demonstrations:
-            best = _next(kept, waiting, labels)
-            if self._fits([*kept, best]):
-                kept.append(best)
-                filled = True
-        return kept if filled else self._swapped(kept, list(fresh), labels, stream)
-
-    def _swapped(
-        self, kept: Sequence[Demonstration], waiting: list[Demonstration], labels: dict[str, str], stream: random.Random
-    ) -> list[Demonstration]:
-        """Return the list with up to a quarter replaced, each in its place."""
-        swapped = list(kept)
-        old = list(range(len(swapped)))
-        left = max(1, len(swapped) // 4)
+        while waiting and len(filled) < self.max_demonstrations:
+            best = _next(filled, waiting, label)
+            if self._fits([*filled, best]):
+                filled.append(best)
+        if len(filled) > len(swapped):
+            return filled
+        waiting = list(fresh)
+        old, left = list(range(len(swapped))), max(1, len(swapped) // 4)
         while waiting and old and left:
-            best = _next(swapped, waiting, labels)
-            place = stream.choice(_giving_way(old, [labels[key_of(one)] for one in swapped], labels[key_of(best)]))
+            best = _next(swapped, waiting, label)
+            place = stream.choice(_giving_way(old, [label(one) for one in swapped], label(best)))
             trial = [*swapped[:place], best, *swapped[place + 1 :]]
             if self._fits(trial):
                 swapped = trial
@@ -127,13 +121,13 @@ class FewShotSwap(Operator):
         return swapped
 
     def _fits(self, demonstrations: Sequence[Demonstration]) -> bool:
-        return sum(map(demonstration_tokens, demonstrations)) <= self.max_tokens
+        return demonstration_tokens(demonstrations) <= self.max_tokens
 
 
-def _next(kept: Sequence[Demonstration], waiting: list[Demonstration], labels: dict[str, str]) -> Demonstration:
+def _next(kept: Sequence[Demonstration], waiting: list[Demonstration], label: _Label) -> Demonstration:
     """Take the first waiting demonstration among those whose output is covered least."""
-    counts = Counter(labels[key_of(demonstration)] for demonstration in kept)
-    best = min(waiting, key=lambda demonstration: counts[labels[key_of(demonstration)]])
+    counts = Counter(map(label, kept))
+    best = min(waiting, key=lambda demonstration: counts[label(demonstration)])
     waiting.remove(best)
     return best
 

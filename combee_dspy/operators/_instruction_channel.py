@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import dspy
 from dspy.adapters.utils import parse_value
 from pydantic import Field
 
-from combee_dspy.guards import bullets, read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._encoding import demonstration_of, demonstration_tokens, key_of
-from combee_dspy.operators._shared import ask, checked, described, is_protected, numbered
+from combee_dspy.guards import bullets, read_section, with_bullets, write_section
+from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, described, is_protected, numbered
+from combee_dspy.operators._components import canonical, demonstration_of, demonstration_tokens
 from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
 
 INSTRUCTION = "instruction"
-_BULLET = "- "
 _TITLE = re.compile(r"\W*(?:worked |for )?(?:examples?|instance)\W*\d*\W*", re.IGNORECASE)
 # DSPy's own field for a step-by-step answer, which no written example needs to show.
 _OPTIONAL = "reasoning"
@@ -47,10 +45,9 @@ class PlaceLessons(dspy.Signature):
 class InstructionChannel(Operator):
     """Moves content between the instruction, the field descriptions and the demonstrations.
 
-    Worked examples that stand in the instruction become demonstrations, by code. Where there is
-    none, one call says for each lesson whether it belongs to the instruction's section or
-    to the description of the field that it is about; code moves the text, word for word.
-    Lessons with a protected rule or a placeholder stay where they are.
+    Worked examples that stand in the instruction become demonstrations, by code. Where there is none, one call says for
+    each lesson whether it belongs to the instruction's section or to the description of the field that it is about;
+    code moves the text, word for word. Lessons with a protected rule or a placeholder stay where they are.
 
     Args:
         max_demonstrations: The most demonstrations of one predictor.
@@ -77,9 +74,9 @@ class InstructionChannel(Operator):
         left, made = _take_examples(own.split("\n"), given.signature)
         text = "\n".join(left).strip("\n")
         # Two demonstrations of one question are one too many.
-        shown = {key_of(one): one for one in (*made, *given.demonstrations)}
-        demonstrations = (*given.demonstrations, *(one for one in made if shown[key_of(one)] is one))
-        tokens = sum(map(demonstration_tokens, demonstrations))
+        shown = {canonical(one.inputs): one for one in (*made, *given.demonstrations)}
+        demonstrations = (*given.demonstrations, *(one for one in made if shown[canonical(one.inputs)] is one))
+        tokens = demonstration_tokens(demonstrations)
         if not made or not text.strip() or len(demonstrations) > self.max_demonstrations or tokens > self.max_tokens:
             return None
         return Edit(instruction=write_section(text, lessons), demonstrations=demonstrations)
@@ -88,12 +85,23 @@ class InstructionChannel(Operator):
         """Move lessons between the instruction and the fields that they are about."""
         own, lessons = read_section(given.instruction)
         descriptions = described(given)
-        movable = _movable(given, context)
+        # Of a field that is named like the instruction nothing moves: no answer could tell the two apart.
+        standing = {**{name: bullets(text) for name, text in descriptions.items()}, INSTRUCTION: lessons}
+        movable = [
+            (lesson, place)
+            for place in (INSTRUCTION, *(name for name in descriptions if name != INSTRUCTION))
+            for lesson in standing[place]
+            if lesson.strip() and not is_protected(lesson, given, context)
+        ]
         if not movable:
             return Refusal("there is no lesson and no example that could move")
+        kinds = {name: "input" if name in given.signature.input_fields else "output" for name in descriptions}
         inputs = {
             "instruction": own,
-            "known_fields": _shown_fields(given, descriptions),
+            "known_fields": [
+                f"{name} ({kinds[name]}): {text}" if text else f"{name} ({kinds[name]})"
+                for name, text in descriptions.items()
+            ],
             "lessons": numbered([f"(now: {place}) {lesson}" for lesson, place in movable]),
         }
         places = await ask(context, PlaceLessons, inputs, "place")
@@ -101,53 +109,26 @@ class InstructionChannel(Operator):
             return places
         if len(places) != len(movable):
             return Refusal(f"{len(movable)} lessons were to be placed and the answer is {len(places)} places")
-        unknown = [place for place in places if place != INSTRUCTION and place not in descriptions]
+        unknown = [place for place in places if place not in standing]
         if unknown:
             return Refusal(f"the answer names {unknown[0]!r:.60}, which is neither a field nor the instruction")
         for new, (lesson, old) in zip(places, movable, strict=True):
-            if new == old:
-                continue
-            if old == INSTRUCTION:
-                lessons.remove(lesson)
-            else:
-                descriptions[old] = _without(descriptions[old], lesson)
-            if new == INSTRUCTION:
-                lessons.append(lesson)
-            else:
-                descriptions[new] = f"{descriptions[new]}\n{_BULLET}{lesson}".lstrip("\n")
-        instruction = write_section(own, lessons)
+            if new != old:
+                standing[old].remove(lesson)
+                standing[new].append(lesson)
+        instruction = write_section(own, standing[INSTRUCTION])
         changed = None if instruction == given.instruction else instruction
+        for name in descriptions.keys() - {INSTRUCTION}:
+            descriptions[name] = with_bullets(descriptions[name], standing[name])
         return checked(Edit(instruction=changed, field_descriptions=descriptions), given, context)
-
-
-def _movable(given: OperatorInput, context: StrategyContext) -> list[tuple[str, str]]:
-    """Return the lessons that may move, each with its place, those of the instruction first."""
-    found = [(lesson, INSTRUCTION) for lesson in read_section(given.instruction)[1]]
-    found += [(lesson, name) for name, text in described(given).items() for lesson in bullets(text)]
-    return [(text, place) for text, place in found if text.strip() and not is_protected(text, given, context)]
-
-
-def _without(description: str, lesson: str) -> str:
-    lines = description.split("\n")
-    # From the end, where the lessons stand: the user's own text may hold the same line.
-    del lines[len(lines) - 1 - lines[::-1].index(_BULLET + lesson)]
-    return "\n".join(lines)
-
-
-def _shown_fields(given: OperatorInput, descriptions: Mapping[str, str]) -> list[str]:
-    shown = []
-    for name, text in descriptions.items():
-        kind = "input" if name in given.signature.input_fields else "output"
-        shown.append(f"{name} ({kind}): {text}" if text else f"{name} ({kind})")
-    return shown
 
 
 def _take_examples(lines: Sequence[str], signature: Any) -> tuple[list[str], list[Demonstration]]:
     """Return lines without the worked examples among them, and these as demonstrations.
 
-    A worked example is a run of lines that name one field each, such as
-    ``Question: How much came back?``, together every field of the signature
-    once, with values of the fields' types. A title such as ``Example 2:`` before it goes with it.
+    A worked example is a run of lines that name one field each, such as ``Question: How much came back?``, together
+    every field of the signature once, with values of the fields' types. A title such as ``Example 2:`` before it goes
+    with it.
     """
     left: list[str] = []
     made: list[Demonstration] = []

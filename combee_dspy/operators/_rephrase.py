@@ -12,8 +12,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import placeholders, read_section, write_section
-from combee_dspy.operators._base import Operator, OperatorInput
-from combee_dspy.operators._shared import ask, checked, is_protected
+from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, is_protected
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
@@ -53,11 +52,10 @@ class RewordPassages(dspy.Signature):
 class Rephrase(Operator):
     """Has an LM reword the instruction and its lessons, and keeps the result only where no fact is gone.
 
-    The instruction's own text and each lesson are passages of one call. The
-    answer is refused where the passages do not match in number, where one grew past its
-    budget, or where code finds a fact lost or invented (see ``lost_fact``): numbers,
-    placeholders, quoted texts, abbreviations, labels, operators of formulas. Lessons
-    with a protected rule are not sent. The section of lessons stays a section.
+    The instruction's own text and each lesson are passages of one call. The answer is refused where the passages do not
+    match in number, where one grew past its budget, or where code finds a fact lost or invented (see ``lost_fact``):
+    numbers, placeholders, quoted texts, abbreviations, labels, operators of formulas. Lessons with a protected rule are
+    not sent. The section of lessons stays a section.
 
     Args:
         max_growth: How many times its former tokens a passage may take.
@@ -122,9 +120,8 @@ def _labels_of(signature: Any) -> tuple[str, ...]:
 def lost_fact(before: str, after: str, labels: tuple[str, ...] = ()) -> str:
     """Return what a rewording has lost or invented, as the rest of a sentence; empty where nothing shows.
 
-    Compared are numbers, in both directions; placeholders, quoted and marked-up
-    texts, abbreviations, names as code writes them, labels of the task, and how often
-    each operator of a formula occurs.
+    Compared are numbers, in both directions; placeholders, quoted and marked-up texts, abbreviations, names as code
+    writes them, labels of the task, and how often each operator of a formula occurs.
     """
     before, after = (unicodedata.normalize("NFC", text) for text in (before, after))
     numbers, kept = set(_NUMBER.findall(before)), set(_NUMBER.findall(after))

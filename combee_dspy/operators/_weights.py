@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 from combee_dspy.operators._base import Operator
 
-_PRIOR = 1.0
-_HALF_LIFE = 20.0
-_WARMUP = 4
-_FLOOR = 0.05
+_PRIOR, _HALF_LIFE, _WARMUP, _FLOOR = 1.0, 20.0, 4, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +20,8 @@ class OperatorOutcome:
     Attributes:
         operator: The operator's label (see :func:`operator_labels`).
         update: The update, from 0.
-        lift: The child's mean validation score less its parent's, in points of the
-            metric; ``None`` where the child was not validated.
+        lift: The child's mean validation score less its parent's, in points of the metric; ``None`` where the child was
+            not validated.
         accepted: Whether the child joined the pool. A refused edit and a rejected child did not.
     """
 
@@ -37,8 +34,8 @@ class OperatorOutcome:
     def reward(self) -> float | None:
         """What the attempt brought: the lift, at least 0; ``None`` where that is not known yet.
 
-        A bad child brings 0, however bad it is: the search keeps its parent, so it costs what any child costs.
-        A negative reward would turn the search away from bold operators.
+        A bad child brings 0, however bad it is: the search keeps its parent, so it costs what any child costs. A
+        negative reward would turn the search away from bold operators.
         """
         if not self.accepted:
             return 0.0
@@ -49,33 +46,30 @@ def operator_labels(operators: Iterable[Operator]) -> tuple[str, ...]:
     """Return one label per operator: its name, with a number behind it where an earlier one has the same."""
     seen: Counter[str] = Counter()
     labels = []
-    for operator in operators:
-        seen[operator.name] += 1
-        labels.append(operator.name if seen[operator.name] == 1 else f"{operator.name} {seen[operator.name]}")
+    for name in (operator.name for operator in operators):
+        seen[name] += 1
+        labels.append(name if seen[name] == 1 else f"{name} {seen[name]}")
     return tuple(labels)
 
 
 def operator_weights(outcomes: Iterable[OperatorOutcome], labels: Sequence[str], update: int) -> dict[str, float]:
     """Return the probability with which each operator is drawn. Pure; the order of the outcomes does not count.
 
-    Uniform in the first four updates. From then on probability matching with a
-    floor, as adaptive operator selection has it (Thierens, "An adaptive pursuit
-    strategy for allocating operator probabilities", GECCO 2005, §2):
+    Uniform in the first four updates. From then on probability matching with a floor, as adaptive operator selection
+    has it (Thierens, "An adaptive pursuit strategy for allocating operator probabilities", GECCO 2005, §2):
 
         P(a) = P_min + (1 − K·P_min) · Q(a) / Σ Q
 
-    P_min is 0.05, or half of an equal share where there are many operators. Q(a)
-    is the mean reward of a's attempts. Rewards fade by half every twenty
-    updates, because the lift that is left to win shrinks as the search goes on and
-    an operator must not live on what it did at first. One pseudo-attempt at the mean
-    of the operators' means keeps a single lucky or unlucky child from deciding, and gives
-    an operator that was never tried an average chance. Where nothing has brought
-    anything yet, all stay equal. Matching needs no temperature and no confidence width, as softmax
+    P_min is 0.05, or half of an equal share where there are many operators. Q(a) is the mean reward of a's attempts.
+    Rewards fade by half every twenty updates, because the lift that is left to win shrinks as the search goes on and an
+    operator must not live on what it did at first. One pseudo-attempt at the mean of the operators' means keeps a
+    single lucky or unlucky child from deciding, and gives an operator that was never tried an average chance. Where
+    nothing has brought anything yet, all stay equal. Matching needs no temperature and no confidence width, as softmax
     and UCB would: lifts have no scale that is known beforehand.
 
     Args:
-        outcomes: All attempts so far. Those of operators that are not
-            named, and accepted children that are not validated yet, do not count.
+        outcomes: All attempts so far. Those of operators that are not named, and accepted children that are not
+            validated yet, do not count.
         labels: The operators, each once.
         update: The update that is about to be planned, from 0.
     """

@@ -130,3 +130,17 @@ def test_where_nothing_can_move_nobody_is_asked_and_a_failed_call_is_a_refusal(b
     assert isinstance(bench.apply(InstructionChannel()), Refusal)
     assert bench.asked == []
     assert isinstance(bench.apply(InstructionChannel(), FailedCall("TimeoutError"), instruction=PARENT), Refusal)
+
+
+def test_a_field_that_is_named_like_the_instruction_keeps_its_description_and_the_lessons_stay(bench):
+    signature = dspy.Signature("instruction -> formula")
+    fields = {"instruction": "What to do.\n- In one word.", "formula": ""}
+    result = place(bench, ["formula", "instruction"], signature=signature, field_descriptions=fields)
+    assert bench.asked[0][1]["lessons"] == [
+        "1. (now: instruction) Write formula in lower case.",
+        "2. (now: instruction) Look at the unit first.",
+    ]
+    assert result == Edit(
+        instruction="Answer.\n\nLessons learned:\n- Look at the unit first.",
+        field_descriptions={**fields, "formula": "- Write formula in lower case."},
+    )

@@ -15,7 +15,8 @@ from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedQues
 from combee_bench.simulated.curating import PLATITUDE
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
 from combee_dspy.artifacts import Book, Delta, Playbook, apply_deltas, read_deltas, write_text
-from combee_dspy.artifacts._prompts import CurateInsights, ReflectOnTrajectoryWithTruth
+from combee_dspy.artifacts._curating import CurateInsights
+from combee_dspy.artifacts._reflecting import ReflectOnTrajectoryWithTruth
 from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
 from combee_dspy.records import Edit, Lessons, PredictorRun, Reflection, Refusal
 from combee_dspy.reflections import estimate_tokens
