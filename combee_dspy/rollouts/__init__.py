@@ -1,9 +1,15 @@
 """Running programs: one rollout, slots with priorities and a limit that adapts, retries, and executors."""
 
-from combee_dspy.rollouts._adaptive import Adaptive
-from combee_dspy.rollouts._asyncio import Asyncio
-from combee_dspy.rollouts._base import Executor, ExecutorSession
-from combee_dspy.rollouts._batching import Batching, Priority
+from combee_dspy.rollouts._batching import (
+    Batching,
+    FlushRule,
+    FlushView,
+    Priority,
+    at_once,
+    queue_at_least,
+    variance_below,
+    waited,
+)
 from combee_dspy.rollouts._codec import (
     NotStorableError,
     decode_answer,
@@ -13,14 +19,13 @@ from combee_dspy.rollouts._codec import (
     encode_rollout,
     encode_value,
 )
+from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, Threads, ThreadSession
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
-from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, queue_at_least, variance_below, waited
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
-from combee_dspy.rollouts._limits import Fixed, Limit
+from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
 from combee_dspy.rollouts._patient import lms_of, patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Slots
-from combee_dspy.rollouts._threads import Threads, ThreadSession
 
 __all__ = [
     "Adaptive",

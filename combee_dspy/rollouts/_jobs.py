@@ -29,7 +29,6 @@ class RolloutJob:
         failure_score: The score of a rollout that failed.
         tariff: What its LM calls are charged by.
         sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
-        tokens: About how long its prompts are, for executors that batch by length.
     """
 
     program: dspy.Module
@@ -39,7 +38,6 @@ class RolloutJob:
     failure_score: float = 0.0
     tariff: Tariff = field(default_factory=Tariff)
     sees_trace: bool = False
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,6 @@ class CallJob:
         role: Whom it is made for.
         temperature: Where it is not the LM's own.
         tariff: What it is charged by.
-        tokens: As for rollouts.
     """
 
     signature: type[dspy.Signature]
@@ -64,7 +61,6 @@ class CallJob:
     role: Role = "proposer"
     temperature: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import dspy
 import pytest
-from dspy.utils.exceptions import LMServerError
+from dspy.utils.exceptions import LMRateLimitError, LMServerError
 
 from combee_dspy import Diversity, Search
 from combee_dspy.aggregators import Aggregator
@@ -22,6 +22,7 @@ from combee_dspy.controllers import BatchController
 from combee_dspy.diversity import Embedder
 from combee_dspy.exceptions import InfrastructureError, LMUnreachableError
 from combee_dspy.operators import Operator
+from combee_dspy.rollouts import _patient
 from combee_dspy.stopping import StoppingRule
 from tests.worlds import World, events, examples, metric, rows, task_answer
 
@@ -161,9 +162,7 @@ class Outage:
 def test_an_outage_is_never_scored_and_the_run_goes_on_where_it_ended(
     tmp_path: Path, up: int, staleness: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tenacity
-
-    monkeypatch.setattr(tenacity.wait_random_exponential, "__call__", lambda self, state: 0.0)
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.001)
     world = World.made()
     outage = Outage(world.task_lm.script, up)
     lm = dspy.LM("scripted/task", engine=outage, cache=False, num_retries=0, temperature=0.0)
@@ -215,6 +214,53 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_in_flight(tmp_path: Path) 
     assert 1 <= paid["n"] == len(world.task_lm.requests) <= 8
     assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
     assert not [one for one in threading.enumerate() if one.name.startswith("combee-search")]
+
+
+class Full:
+    """An engine that answers so many times and is full from then on."""
+
+    supported_params = frozenset({"temperature"})
+    supports_response_schema = False
+
+    def __init__(self, inner: Any, up: int) -> None:
+        self.inner, self.up, self.asked = inner, up, 0
+        self.rejected = threading.Event()
+        self._lock = threading.Lock()
+
+    def complete(self, request: Any) -> Any:
+        with self._lock:
+            self.asked += 1
+            full = self.asked > self.up
+        if full:
+            self.rejected.set()
+            raise LMRateLimitError("the service is full", retry_after=100.0)
+        return self.inner.complete(request)
+
+
+@pytest.mark.parametrize("patiently", [True, False])
+def test_an_interrupt_waits_for_no_service_that_is_full_and_what_was_turned_away_is_in_the_books(
+    tmp_path: Path, patiently: bool
+) -> None:
+    world = World.made()
+    full = Full(world.task_lm.script, 12)
+    # With an LM of their own kind the rollout itself is tried again after a pause.
+    kind = dspy.LM if patiently else type("Legacy", (dspy.LM,), {})
+    lm = kind("scripted/task", engine=full, cache=False, num_retries=0, temperature=0.0)
+
+    def interrupt() -> None:
+        full.rejected.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        World(lm, world.proposer_lm).compile(log_dir=tmp_path)  # type: ignore[arg-type]  # as above
+    thread.join()
+    assert time.monotonic() - began < 60, "Retry-After asked for 100 seconds"
+    (paid,) = rows(tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'")
+    assert (paid["calls"], paid["errors"]) == (full.asked, full.asked - 12)
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
 
 
 def test_cancelling_who_waits_for_a_compile_in_a_loop_is_heard_when_it_ends(tmp_path: Path) -> None:
