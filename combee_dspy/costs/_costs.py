@@ -28,8 +28,8 @@ class Price:
     """What a model's tokens cost, in dollars per million.
 
     Args:
-        prompt: Prompt tokens.
-        completion: Completion tokens, reasoning included.
+        prompt: Of the prompt.
+        completion: Of the answer, reasoning included.
         cached_prompt: Prompt tokens that the provider read from its own prompt cache; ``None`` for the full price.
     """
 
@@ -130,12 +130,7 @@ class Costs:
 
 
 class Tariff:
-    """What calls are charged by: looked-up prices and the clocks of GPUs. One for all that share GPUs. Thread-safe.
-
-    Args:
-        costs: Prices and GPUs.
-        clock: Monotonic seconds.
-    """
+    """What calls are charged by: looked-up prices and the clocks of GPUs. One for all that share GPUs. Thread-safe."""
 
     def __init__(self, costs: Costs | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.costs = costs if costs is not None else Costs()

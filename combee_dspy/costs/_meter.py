@@ -172,9 +172,9 @@ class Meter(BaseCallback):
         cached = not call.heard and not failed
         dollars: float | None = 0.0
         if call.heard:
-            price = self._tariff.price(call.model)
-            priced = price is not None and (call.known or price.prompt == price.completion == 0)
-            dollars = round(price.dollars(call.prompt, call.completion, call.prompt_cached), 12) if priced else None
+            price, dollars = self._tariff.price(call.model), None
+            if price is not None and (call.known or price.prompt == price.completion == 0):
+                dollars = round(price.dollars(call.prompt, call.completion, call.prompt_cached), 12)
         if cached:
             seconds, gpu_seconds = 0.0, None if gpu_seconds is None else 0.0
         usage = CallUsage(

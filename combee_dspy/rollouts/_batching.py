@@ -53,7 +53,7 @@ class FlushRule:
     Attributes:
         text: How it is written; rules with the same text are equal.
         check: Whether to release. Pure.
-        due: After how many seconds that changes though nothing else does, ``None`` for never.
+        due: After how many seconds its answer changes though nothing else does, ``None`` for never.
         loose: Whether the text must stand in parentheses beside an ``&``.
     """
 
@@ -173,7 +173,6 @@ class Turn(NamedTuple):
     """One effect that waits for a slot; sorts by urgency, then by company, then by arrival.
 
     Attributes:
-        priority: How urgent it is.
         group: What jobs that share a prompt's beginning have in common, and their length class; 0, 0 where that
             does not count.
         number: Its place in the order of submission.
@@ -207,7 +206,6 @@ class Queue:
         self._heap: list[Turn] = []
 
     def __len__(self) -> int:
-        """Return how many wait, perhaps with some that are no longer wanted."""
         return len(self._heap)
 
     def waiting(self) -> tuple[Turn, ...]:

@@ -44,11 +44,7 @@ class ExecutorSession(ABC):
         return await self.run(partial(run_rollout, job))
 
     async def call(self, job: CallJob) -> Answer:
-        """Carry out one attempt at an LM call.
-
-        Raises:
-            InfrastructureFaultError: The service is to blame, or nobody can tell.
-        """
+        """Carry out one attempt at an LM call; may raise the same."""
         return await self.run(partial(run_call, job))
 
     @abstractmethod
@@ -91,9 +87,6 @@ class ThreadSession(ExecutorSession):
     """Worker threads that start when they are needed and wake the loop once for all that has ended meanwhile.
 
     ``concurrent.futures`` would make three objects and wake the loop for each task.
-
-    Args:
-        workers: Threads at most.
     """
 
     def __init__(self, workers: int) -> None:
@@ -212,13 +205,10 @@ class Threads(Executor):
     batching: Batching | None = None
 
     def params(self) -> dict[str, Any]:
-        """Return the constructor's parameters as JSON values."""
-        if self.batching is None:
-            return {"batching": None}
-        return {"batching": {**self.batching.params(), "flush": str(self.batching.flush)}}
+        one = self.batching
+        return {"batching": None if one is None else {**vars(one), "flush": str(one.flush)}}
 
     def start(self, workers: int) -> ExecutorSession:
-        """Return the session; its threads start when they are needed."""
         return ThreadSession(workers)
 
 
@@ -236,11 +226,7 @@ class Asyncio(Threads):
     name: ClassVar[str] = "asyncio"
 
     def check_program(self, program: Any, metric: Any) -> None:
-        """Refuse a program that cannot be awaited.
-
-        Raises:
-            ArgumentTypeError: It, or an LM of its predictors, has no asynchronous form.
-        """
+        """Refuse a program that, or an LM of whose predictors, has no asynchronous form."""
         kind = type(program)
         if not isinstance(program, dspy.Module) or not inspect.iscoroutinefunction(getattr(kind, "aforward", None)):
             remedy = "Write `async def aforward(self, ...)`, which awaits `self.part.acall(...)`, or use 'threads'."
@@ -251,5 +237,4 @@ class Asyncio(Threads):
                 raise ArgumentTypeError("lm", type(lm).__name__, "has no aforward, so executor='asyncio' can't", remedy)
 
     def start(self, workers: int) -> ExecutorSession:
-        """Return the session; it uses the loop on which it is first asked."""
         return _LoopSession(workers)

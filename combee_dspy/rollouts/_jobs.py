@@ -22,10 +22,8 @@ class RolloutJob:
     """One rollout to be carried out.
 
     Attributes:
-        program: The program; shared, not changed.
-        example: Inputs and labels.
+        program: Shared with other jobs, not changed.
         example_id: The example's row hash.
-        metric: GEPA's metric.
         failure_score: The score of a rollout that failed.
         tariff: What its LM calls are charged by.
         sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
@@ -45,11 +43,8 @@ class CallJob:
     """One LM call of a strategy.
 
     Attributes:
-        signature: What is asked.
-        inputs: Values of its input fields.
         lm: Who is asked; ``None`` for DSPy's setting.
         adapter: How the prompt is written and the answer read; ``None`` for DSPy's setting.
-        role: Whom it is made for.
         temperature: Where it is not the LM's own.
         tariff: What it is charged by.
     """

@@ -68,7 +68,7 @@ class Limit:
 
         Args:
             retry_after: Seconds that it asked to wait, ``None`` where it named none.
-            now: The time.
+            now: As everywhere here.
             who: Tells effects apart; ``None`` where that is not known.
         """
 

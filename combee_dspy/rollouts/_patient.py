@@ -99,10 +99,7 @@ SURROUNDINGS: ContextVar[Surroundings] = ContextVar("combee_surroundings", defau
 def tell_rejected(retry_after: float | None) -> None:
     """Say that a service rejected a request (HTTP 429) of the effect that runs here, once for each rejected attempt.
 
-    Never raises for what a service sent; outside of an effect nothing happens.
-
-    Args:
-        retry_after: Seconds that the service asked to wait, ``None`` where it named none.
+    ``retry_after`` is in seconds, ``None`` where the service named none. Outside of an effect nothing happens.
     """
     SURROUNDINGS.get().rejected(retry_after)
 
@@ -211,10 +208,7 @@ def patient(lm: Any) -> Any:
     """Return an LM that outlasts a service that is full; what is no plain ``dspy.LM`` is returned as it is.
 
     The copy shares the LM's client, history and callbacks, and nothing that tells its answers apart is changed.
-    Legacy subclasses and test doubles have their own ``forward`` and are left alone.
-
-    Args:
-        lm: An LM, or ``None``.
+    Legacy subclasses and test doubles have their own ``forward`` and are left alone, and so is ``None``.
     """
     if type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
@@ -225,11 +219,9 @@ def patient(lm: Any) -> Any:
 
 
 def patient_program(program: dspy.Module) -> dspy.Module:
-    """Make every predictor's own LM :func:`patient`, in place, and return the program.
+    """Make every predictor's own LM :func:`patient`, in place, and return the program, a copy of the caller's own.
 
-    Args:
-        program: A copy that belongs to the caller. Predictors that use DSPy's
-            setting are left alone: the setting is the caller's to change.
+    Predictors that use DSPy's setting are left alone: the setting is the caller's to change.
     """
     for predictor in _predictors(program):
         predictor.lm = patient(predictor.lm)

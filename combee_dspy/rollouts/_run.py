@@ -58,12 +58,8 @@ def run_rollout(job: RolloutJob) -> Rollout:
 async def arun_rollout(job: RolloutJob, run: RunFn = asyncio.to_thread) -> Rollout:
     """Do what :func:`run_rollout` does on an event loop, through the program's ``acall``.
 
-    Args:
-        job: What to do. A metric that is a coroutine function is awaited.
-        run: Carries out a metric that is none: it may take its time, or ask an LM.
-
-    Raises:
-        InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
+    A metric that is a coroutine function is awaited; any other is carried out
+    by ``run``, since it may take its time, or ask an LM.
     """
     attempt = _Attempt(job)
     with attempt.context():
@@ -110,7 +106,6 @@ class _Attempt:
         return partial(self.job.metric, self.job.example, prediction, None, None, None, **more)
 
     def scored(self, output: object) -> Rollout:
-        """Return the rollout by what the metric returned."""
         try:
             score, feedback, objectives = read_score(output)
         except (TypeError, ValueError) as error:
@@ -118,11 +113,7 @@ class _Attempt:
         return self._rollout(score, feedback, objectives, prediction=_fields(self.prediction))
 
     def failed(self, error: Exception) -> Rollout:
-        """Return the failed rollout.
-
-        Raises:
-            InfrastructureFaultError: Neither program nor metric is to blame.
-        """
+        """Return the failed rollout, or raise where neither program nor metric is to blame."""
         if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
         reason, failed = _described(error, self.meter), partial(self._rollout, self.job.failure_score)
@@ -149,16 +140,10 @@ class _Attempt:
         **outcome: Any,
     ) -> Rollout:
         return Rollout(
-            self.job.example_id,
-            score,
-            feedback,
-            objectives or {},
-            calls=(*_calls(self.job.program, self.trace), *extra),
-            usage=self.meter.usage(),
-            seconds=time.monotonic() - self.started,
-            prompt_hash=self.meter.prompt_hash,
-            **outcome,
-        )
+            self.job.example_id, score, feedback, objectives or {},
+            calls=(*_calls(self.job.program, self.trace), *extra), usage=self.meter.usage(),
+            seconds=time.monotonic() - self.started, prompt_hash=self.meter.prompt_hash, **outcome,
+        )  # fmt: skip
 
 
 def _fields(prediction: Any) -> dict[str, Any]:
@@ -174,23 +159,20 @@ def _calls(program: dspy.Module, trace: Sequence[tuple[Any, Mapping[str, Any], A
     if not trace:
         return []
     try:
-        paths = _PATHS.get(program)
-        if paths is None:
-            paths = _PATHS[program] = {id(one): name for name, one in program.named_predictors()}
+        paths = _PATHS.setdefault(program, {})
     except TypeError:  # a class that compares programs by what they hold
-        paths = {id(one): name for name, one in program.named_predictors()}
+        paths = {}
+    if not paths:
+        paths.update({id(one): name for name, one in program.named_predictors()})
     return [PredictorCall(paths.get(id(caller), ""), inputs, dict(made.items())) for caller, inputs, made in trace]
 
 
 def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
-    """Read a metric's return value.
+    """Return score, feedback (empty where there is none) and score per objective of what a metric returned.
 
     Args:
         output: A number (numpy's included), or a ``dspy.Prediction`` with ``score``
             and, where given, ``feedback`` and ``objective_scores``.
-
-    Returns:
-        Score, feedback (empty where there is none) and score per objective.
 
     Raises:
         TypeError: It is neither.
@@ -229,11 +211,7 @@ def run_call(job: CallJob) -> Answer:
 
 
 async def arun_call(job: CallJob) -> Answer:
-    """Do what :func:`run_call` does on an event loop.
-
-    Raises:
-        InfrastructureFaultError: The service is to blame, or nobody can tell.
-    """
+    """Do what :func:`run_call` does on an event loop."""
     call = _Call(job)
     with call.context():
         try:

@@ -72,10 +72,9 @@ class Slots:
         return self._flying
 
     async def rollout(self, job: RolloutJob, priority: Priority) -> Rollout:
-        """Carry out a rollout, again where the service failed in passing.
+        """Carry out a rollout, again where the service failed in passing; its usage is that of every attempt.
 
-        Returns:
-            The rollout, with the usage of every attempt; the failed one where nobody can tell whom to blame.
+        Where nobody can tell whom to blame, it is the failed rollout in the end.
 
         Raises:
             InfrastructureError: The service is to blame; carries the usage spent.
@@ -85,14 +84,7 @@ class Slots:
         return rollout
 
     async def call(self, job: CallJob, priority: Priority) -> Answer:
-        """Carry out an LM call, again where the service failed in passing.
-
-        Returns:
-            The answer, with the usage of every attempt.
-
-        Raises:
-            InfrastructureError: The service is to blame; carries the usage spent.
-        """
+        """Carry out an LM call in the same way; may raise the same."""
         return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, job)
 
     async def run(self, work: Callable[[], T], priority: Priority) -> T:
@@ -105,10 +97,8 @@ class Slots:
         """Take back, for as long as this lasts, what waits for one search; what runs goes on.
 
         What waits for a slot for the first time is cancelled. What has cost something already, and waits to be tried
-        again or, in a thread, for a service that is full, ends with an InfrastructureError that says what.
-
-        Args:
-            search: Its number, which stands last in its priorities.
+        again or, in an LM, for a service that is full, ends with an InfrastructureError that says what.
+        ``search`` is the number that stands last in its priorities.
         """
         self._halts[search].set()
         for turn in self._queue.waiting():
