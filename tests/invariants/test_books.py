@@ -134,7 +134,7 @@ def test_a_judges_calls_are_the_evaluators(steady: Services, tmp_path: Path) -> 
     assert books(tmp_path)["evaluator"][0] > 20
 
 
-@pytest.mark.parametrize("config", ["plain", "stale children", "playbook", "asyncio"])
+@pytest.mark.parametrize("config", ["plain", "stale children", "playbook", "asyncio", "a budget in calls"])
 def test_attempts_that_failed_are_in_the_books(
     failing: Services, tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import dspy
 import pytest
 from dspy.utils.exceptions import LMRateLimitError, LMServerError
 
-from combee_dspy import Diversity, Search
+from combee_dspy import Budget, Diversity, Search
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.controllers import BatchController
@@ -217,23 +218,23 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_in_flight(tmp_path: Path) 
 
 
 class Full:
-    """An engine that answers so many times and is full from then on."""
+    """An engine that turns some requests away, by their number."""
 
     supported_params = frozenset({"temperature"})
     supports_response_schema = False
 
-    def __init__(self, inner: Any, up: int) -> None:
-        self.inner, self.up, self.asked = inner, up, 0
+    def __init__(self, inner: Any, full: Callable[[int], bool], retry_after: float) -> None:
+        self.inner, self.full, self.retry_after, self.asked = inner, full, retry_after, 0
         self.rejected = threading.Event()
         self._lock = threading.Lock()
 
     def complete(self, request: Any) -> Any:
         with self._lock:
             self.asked += 1
-            full = self.asked > self.up
+            full = self.full(self.asked)
         if full:
             self.rejected.set()
-            raise LMRateLimitError("the service is full", retry_after=100.0)
+            raise LMRateLimitError("the service is full", retry_after=self.retry_after)
         return self.inner.complete(request)
 
 
@@ -242,7 +243,7 @@ def test_an_interrupt_waits_for_no_service_that_is_full_and_what_was_turned_away
     tmp_path: Path, patiently: bool
 ) -> None:
     world = World.made()
-    full = Full(world.task_lm.script, 12)
+    full = Full(world.task_lm.script, lambda asked: asked > 12, 100.0)
     # With an LM of their own kind the rollout itself is tried again after a pause.
     kind = dspy.LM if patiently else type("Legacy", (dspy.LM,), {})
     lm = kind("scripted/task", engine=full, cache=False, num_retries=0, temperature=0.0)
@@ -261,6 +262,16 @@ def test_an_interrupt_waits_for_no_service_that_is_full_and_what_was_turned_away
     (paid,) = rows(tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'")
     assert (paid["calls"], paid["errors"]) == (full.asked, full.asked - 12)
     assert not rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+
+
+def test_a_budget_in_calls_counts_what_was_turned_away(tmp_path: Path) -> None:
+    world = World.made()
+    full = Full(world.task_lm.script, lambda asked: asked % 3 == 0, 0.0)
+    lm = dspy.LM("scripted/task", engine=full, cache=False, num_retries=0, temperature=0.0)
+    given = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 6}
+    total = World(lm, world.proposer_lm).compile(**given).combee_report.costs.total  # type: ignore[arg-type]  # as above
+    assert (total.calls, total.errors) == (full.asked + len(world.proposer_lm.requests), full.asked // 3)
+    assert 40 < total.calls <= 60 + 8, "what a call in flight costs beside what is usual is known afterwards"
 
 
 def test_cancelling_who_waits_for_a_compile_in_a_loop_is_heard_when_it_ends(tmp_path: Path) -> None:
