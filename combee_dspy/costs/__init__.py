@@ -1,8 +1,7 @@
 """What a run costs: prices, who a call is made for, exact metering of LM calls, and sums over the journal's usage."""
 
-from combee_dspy.costs._costs import Costs, CostTotals, Sums, Tariff, merged, totals
-from combee_dspy.costs._meter import Meter, metered, role_scope
-from combee_dspy.costs._prices import Price, price_of
+from combee_dspy.costs._costs import Costs, CostTotals, Price, Sums, Tariff, merged, price_of, totals
+from combee_dspy.costs._meter import Meter, count_repeated, metered, role_scope
 
 __all__ = [
     "CostTotals",
@@ -11,6 +10,7 @@ __all__ = [
     "Price",
     "Sums",
     "Tariff",
+    "count_repeated",
     "merged",
     "metered",
     "price_of",

@@ -4,39 +4,61 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import dspy
 from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 
-from combee_dspy.costs._costs import Tariff
+from combee_dspy.costs._costs import Tariff, merged
 from combee_dspy.records import CallUsage, Role
 
 # A setting of DSPy's: it goes where those go, into dspy.Parallel, dspy.asyncify and async tasks.
 _ROLE = "combee_role"
 
-_PICO = 10**12
 _PART = 2047
 _NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
 
 
+@dataclass(slots=True)
 class _Call:
     """A call in flight. Touched only by the thread or task that makes it."""
 
-    __slots__ = ("cached", "completion", "gpu", "heard", "known", "model", "prompt", "relay", "role", "started")
+    role: Role
+    model: str
+    started: float = 0.0
+    gpu: float = 0.0
+    prompt: int = 0
+    prompt_cached: int = 0
+    completion: int = 0
+    heard: bool = False
+    known: bool = True
+    repeated: int = 0
+    relay: AbstractContextManager[Any] | None = None
 
-    def __init__(self, role: str, model: str) -> None:
-        self.role = role
-        self.model = model
-        self.started = self.gpu = 0.0
-        self.prompt = self.cached = self.completion = 0
-        self.heard = False
-        self.known = True
-        self.relay: AbstractContextManager[Any] | None = None
+    def hear(self, usage: Mapping[str, Any]) -> None:
+        # Called more than once where an LM that makes several requests fails on a later one.
+        prompt = _tokens(usage, "prompt_tokens", "input_tokens")
+        completion = _tokens(usage, "completion_tokens", "output_tokens")
+        self.heard = True
+        self.known = self.known and prompt is not None and completion is not None
+        self.prompt += prompt or 0
+        self.completion += completion or 0
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        if isinstance(details, Mapping):
+            self.prompt_cached += _tokens(details, "cached_tokens") or 0
+
+
+def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
+    # Counts come from a server: anything that is not one is treated as not reported.
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
 
 
 class Meter(BaseCallback):
@@ -66,9 +88,9 @@ class Meter(BaseCallback):
         self._tariff = tariff
         self._outer: Any = None
         self._open: dict[str | None, _Call] = {}
-        self._lines: dict[tuple[str, str], list[Any]] = {}
-        self._lock = threading.Lock()
-        self._prompts = 0
+        # Only ever appended to, which takes no lock.
+        self._ended: list[CallUsage] = []
+        self._prompts: list[int] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
         # dspy.Parallel copies the tracker for each of its threads and drops the copies afterwards.
@@ -86,21 +108,12 @@ class Meter(BaseCallback):
 
     def usage(self) -> tuple[CallUsage, ...]:
         """Return what has been counted so far, sorted by role and model."""
-        with self._lock:
-            lines = sorted(self._lines.items())
-        found = []
-        for (role, model), (calls, errors, cached, prompt, completion, pico, gpu, seconds) in lines:
-            dollars = None if pico is None else pico / _PICO
-            usage = CallUsage(
-                cast("Role", role), model, calls, errors, cached, prompt, completion, dollars, gpu, seconds
-            )
-            found.append(usage)
-        return tuple(found)
+        return merged(tuple(self._ended))
 
     @property
     def prompt_hash(self) -> str:
         """Hash of all prompts of task calls, in any order: 16 hex digits; empty where there were none."""
-        return f"{self._prompts:016x}" if self._prompts else ""
+        return f"{sum(self._prompts) % (1 << 64):016x}" if self._prompts else ""
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Open a call."""
@@ -115,9 +128,9 @@ class Meter(BaseCallback):
             call.relay.__enter__()
         self._open[call_id] = call
         if call.role == "task":
-            self._saw(inputs)
+            self._prompts.append(_digest(inputs))
         if self._tariff.gpus and call.role in self._tariff.gpus:
-            call.gpu = self._tariff.gpus[call.role].start()
+            call.gpu = self._tariff.gpus[call.role].change(1)
         call.started = self._tariff.clock()
 
     def add_usage(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
@@ -130,15 +143,20 @@ class Meter(BaseCallback):
         """Count the tokens of the call that is active here."""
         call = self._open.get(ACTIVE_CALL_ID.get())
         if call is not None:
-            _hear(call, usage_entry)
+            call.hear(usage_entry)
         else:  # an LM whose calls DSPy's callbacks do not hear
             call = _Call(dspy.settings.get(_ROLE) or self.role, lm)
-            _hear(call, usage_entry)
-            self._count(call, 0.0, failed=False, gpu_seconds=None)
+            call.hear(usage_entry)
+            self._count(call, 0.0, None, failed=False)
+
+    def repeat(self) -> None:
+        """Count one more attempt of the call that is active here."""
+        if (call := self._open.get(ACTIVE_CALL_ID.get())) is not None:
+            call.repeated += 1
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and count it."""
-        seconds = self._tariff.clock()
+        ended = self._tariff.clock()
         call = self._open.pop(call_id, None)
         if call is None:
             return
@@ -147,46 +165,23 @@ class Meter(BaseCallback):
             with suppress(ValueError):
                 call.relay.__exit__(None, None, None)
         clock = self._tariff.gpus.get(call.role) if self._tariff.gpus else None
-        gpu_seconds = None if clock is None else clock.stop(call.gpu)
-        self._count(call, seconds - call.started, failed=exception is not None, gpu_seconds=gpu_seconds)
+        gpu_seconds = None if clock is None else clock.change(-1) - call.gpu
+        self._count(call, ended - call.started, gpu_seconds, failed=exception is not None)
 
-    def _count(self, call: _Call, seconds: float, *, failed: bool, gpu_seconds: float | None) -> None:
+    def _count(self, call: _Call, seconds: float, gpu_seconds: float | None, *, failed: bool) -> None:
         cached = not call.heard and not failed
-        pico: int | None = 0
+        dollars: float | None = 0.0
         if call.heard:
-            price = self._tariff.price(call.model)
-            if price is None or not (call.known or price.prompt == price.completion == 0):
-                pico = None
-            else:
-                pico = round(price.dollars(call.prompt, call.completion, call.cached) * _PICO)
-        with self._lock:
-            line = self._lines.get((call.role, call.model))
-            if line is None:
-                line = self._lines[call.role, call.model] = [0, 0, 0, 0, 0, 0, None, 0.0]
-            line[0] += 1
-            line[1] += failed
-            line[2] += cached
-            line[3] += call.prompt
-            line[4] += call.completion
-            line[5] = None if line[5] is None or pico is None else line[5] + pico
-            if gpu_seconds is not None:
-                line[6] = (line[6] or 0.0) + (0.0 if cached else gpu_seconds)
-            if not cached:
-                line[7] += seconds
-
-    def _saw(self, inputs: Mapping[str, Any]) -> None:
-        said = ""
-        for message in inputs.get("messages") or ({"content": inputs.get("prompt")},):
-            content = message.get("content") if isinstance(message, dict) else message
-            said += f"{content if isinstance(content, str) else repr(content)}\0"
-        encoded = said.encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(encoded[:_PART], digest_size=8)
-        # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
-        for start in range(_PART, len(encoded), _PART):
-            digest.update(encoded[start : start + _PART])
-        with self._lock:
-            # A sum, because calls that run at the same time come in any order.
-            self._prompts = (self._prompts + int.from_bytes(digest.digest(), "big")) % (1 << 64)
+            price, dollars = self._tariff.price(call.model), None
+            if price is not None and (call.known or price.prompt == price.completion == 0):
+                dollars = round(price.dollars(call.prompt, call.completion, call.prompt_cached), 12)
+        if cached:
+            seconds, gpu_seconds = 0.0, None if gpu_seconds is None else 0.0
+        usage = CallUsage(
+            call.role, call.model, 1 + call.repeated, call.repeated + failed, int(cached), call.prompt,
+            call.completion, dollars, gpu_seconds, seconds,
+        )  # fmt: skip
+        self._ended.append(usage)
 
     @property
     def usage_data(self) -> Any:
@@ -194,26 +189,17 @@ class Meter(BaseCallback):
         return self._outer.usage_data if self._outer is not None else defaultdict(list)
 
 
-def _hear(call: _Call, usage: Mapping[str, Any]) -> None:
-    # Called more than once where an LM that makes several requests fails on a later one.
-    prompt = _tokens(usage, "prompt_tokens", "input_tokens")
-    completion = _tokens(usage, "completion_tokens", "output_tokens")
-    call.heard = True
-    call.known = call.known and prompt is not None and completion is not None
-    call.prompt += prompt or 0
-    call.completion += completion or 0
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    if isinstance(details, Mapping):
-        call.cached += _tokens(details, "cached_tokens") or 0
-
-
-def _tokens(usage: Mapping[str, Any], *names: str) -> int | None:
-    # Counts come from a server: anything that is not one is treated as not reported.
-    for name in names:
-        value = usage.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
+def _digest(inputs: Mapping[str, Any]) -> int:
+    said = ""
+    for message in inputs.get("messages") or ({"content": inputs.get("prompt")},):
+        content = message.get("content") if isinstance(message, dict) else message
+        said += f"{content if isinstance(content, str) else repr(content)}\0"
+    encoded = said.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(digest_size=8)
+    # In parts too small for hashlib to let go of the GIL: with many threads it would take long to get it back.
+    for start in range(0, len(encoded), _PART):
+        digest.update(encoded[start : start + _PART])
+    return int.from_bytes(digest.digest(), "big")
 
 
 class _Relay:
@@ -243,15 +229,19 @@ class _ForLMs(list[Any]):
 
     def __init__(self, others: Any, meter: Meter) -> None:
         super().__init__(others)
-        self._meters: list[Meter] = [*getattr(others, "_meters", ()), meter]
+        self.meters: list[Meter] = [*getattr(others, "meters", ()), meter]
 
     def __add__(self, own: Any) -> Any:
         found = [*self, *own]
         # Where DSPy does not call it `instance`, the meter hears all there is, which only takes longer.
         instance = sys._getframe(1).f_locals.get("instance")
-        if isinstance(instance, _NO_LM):
-            return found
-        return [*found, *self._meters]
+        return found if isinstance(instance, _NO_LM) else [*found, *self.meters]
+
+
+def count_repeated() -> None:
+    """Say that the LM call that is active here is tried again: what failed is a call, and an error, of its own."""
+    for meter in getattr(dspy.settings.callbacks, "meters", ()):
+        meter.repeat()
 
 
 def role_scope(role: Role) -> AbstractContextManager[None]:

@@ -1,9 +1,15 @@
 """Running programs: one rollout, slots with priorities and a limit that adapts, retries, and executors."""
 
-from combee_dspy.rollouts._adaptive import Adaptive
-from combee_dspy.rollouts._asyncio import Asyncio
-from combee_dspy.rollouts._base import Executor, ExecutorSession
-from combee_dspy.rollouts._batching import Batching, Priority
+from combee_dspy.rollouts._batching import (
+    Batching,
+    FlushRule,
+    FlushView,
+    Priority,
+    at_once,
+    queue_at_least,
+    variance_below,
+    waited,
+)
 from combee_dspy.rollouts._codec import (
     NotStorableError,
     decode_answer,
@@ -13,53 +19,19 @@ from combee_dspy.rollouts._codec import (
     encode_rollout,
     encode_value,
 )
+from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, Threads, ThreadSession
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
-from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, queue_at_least, variance_below, waited
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
-from combee_dspy.rollouts._limits import Fixed, Limit
+from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
 from combee_dspy.rollouts._patient import lms_of, patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Slots
-from combee_dspy.rollouts._threads import Threads, ThreadSession
 
 __all__ = [
-    "Adaptive",
-    "Answer",
-    "Asyncio",
-    "Batching",
-    "CallJob",
-    "Executor",
-    "ExecutorSession",
-    "Fixed",
-    "FlushRule",
-    "FlushView",
-    "InfrastructureFaultError",
-    "Limit",
-    "Metric",
-    "NotStorableError",
-    "Priority",
-    "RolloutJob",
-    "Slots",
-    "ThreadSession",
-    "Threads",
-    "arun_rollout",
-    "at_once",
-    "decode_answer",
-    "decode_rollout",
-    "decode_value",
-    "encode_answer",
-    "encode_rollout",
-    "encode_value",
-    "fingerprint",
-    "fingerprints",
-    "lms_of",
-    "patient",
-    "patient_program",
-    "queue_at_least",
-    "read_score",
-    "run_rollout",
-    "takes_trace",
-    "tell_rejected",
-    "variance_below",
-    "waited",
-]
+    "Adaptive", "Answer", "Asyncio", "Batching", "CallJob", "Executor", "ExecutorSession", "Fixed", "FlushRule",
+    "FlushView", "InfrastructureFaultError", "Limit", "Metric", "NotStorableError", "Priority", "RolloutJob", "Slots",
+    "ThreadSession", "Threads", "arun_rollout", "at_once", "decode_answer", "decode_rollout", "decode_value",
+    "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "lms_of", "patient",
+    "patient_program", "queue_at_least", "read_score", "run_rollout", "takes_trace", "tell_rejected",
+    "variance_below", "waited",
+]  # fmt: skip

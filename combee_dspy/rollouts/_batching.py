@@ -1,27 +1,146 @@
-"""Where effects wait for a slot: by urgency alone, or in batches."""
+"""Where effects wait for a slot: by urgency alone, or in batches, released by rules that ``|`` and ``&`` compose."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import heapq
 import logging
 import math
 from collections import deque
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import pvariance
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from combee_dspy.rollouts._flush import FlushRule, FlushView, at_once, flush_rule
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.rollouts._jobs import CallJob, RolloutJob
 from combee_dspy.strategies import parameters
 
 logger = logging.getLogger("combee_dspy")
 
 Priority = tuple[int, ...]
-"""Smaller goes first."""
+"""Smaller goes first; the last number is that of the search."""
 
 _SCORES_NEEDED, _SCORES = 8, 32
 
-_Rule = Annotated[FlushRule, BeforeValidator(flush_rule), WithJsonSchema({"type": "string"})]
+
+@dataclass(frozen=True, slots=True)
+class FlushView:
+    """What a rule may know.
+
+    Attributes:
+        queued: Jobs that wait, at least one.
+        oldest: Seconds that the oldest of them has waited.
+        free: Idle slots, at least one.
+        target: Jobs that the service takes at once, by the limit.
+        variance: Population variance of the latest scores; ``None`` below eight of them.
+    """
+
+    queued: int
+    oldest: float = 0.0
+    free: int = 1
+    target: int = 1
+    variance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRule:
+    """Says when what waits is released. ``a | b`` releases when one of them would, ``a & b`` when both would.
+
+    Attributes:
+        text: How it is written; rules with the same text are equal.
+        check: Whether to release. Pure.
+        due: After how many seconds its answer changes though nothing else does, ``None`` for never.
+        loose: Whether the text must stand in parentheses beside an ``&``.
+    """
+
+    text: str
+    check: Callable[[FlushView], bool] = field(compare=False, repr=False)
+    due: Callable[[FlushView], float | None] = field(default=lambda view: None, compare=False, repr=False)
+    loose: bool = field(default=False, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __or__(self, other: FlushRule) -> FlushRule:
+        def due(view: FlushView) -> float | None:
+            return min((one for rule in (self, other) if (one := rule.due(view)) is not None), default=None)
+
+        return FlushRule(f"{self} | {other}", lambda view: self.check(view) or other.check(view), due, True)
+
+    def __and__(self, other: FlushRule) -> FlushRule:
+        def due(view: FlushView) -> float | None:
+            # The last of those that wait for the clock: what the others wait for is looked at when it happens.
+            dues = [rule.due(view) for rule in (self, other) if not rule.check(view)]
+            return max((one for one in dues if one is not None), default=None)
+
+        text = " & ".join(f"({rule})" if rule.loose else rule.text for rule in (self, other))
+        return FlushRule(text, lambda view: self.check(view) and other.check(view), due)
+
+
+def at_once() -> FlushRule:
+    """Release whenever a slot is free: the default.
+
+    A service that takes single requests loses time whenever a job waits beside
+    an idle slot, and composes its own batches. Rules that wait are for services
+    that cannot: those that pad a batch to its longest job, or pay a fixed price per batch.
+    """
+    return FlushRule("at_once()", lambda view: True)
+
+
+def queue_at_least(size: int | Literal["target"]) -> FlushRule:
+    """Release when so many jobs wait; ``"target"`` for as many as the service takes at once, by the limit."""
+    if size != "target" and (not isinstance(size, int) or size < 1):
+        raise ArgumentValueError("size", size, "is neither a number from 1 nor 'target'", "Give one of them.")
+    return FlushRule(
+        f"queue_at_least({size!r})", lambda view: view.queued >= (view.target if size == "target" else size)
+    )
+
+
+def waited(seconds: float) -> FlushRule:
+    """Release when the oldest job has waited so long."""
+    if not seconds >= 0:
+        raise ArgumentValueError("seconds", seconds, "is negative", "Give seconds, such as 0.2.")
+    return FlushRule(
+        f"waited({seconds!r})", lambda view: view.oldest >= seconds, lambda view: max(0.0, seconds - view.oldest)
+    )
+
+
+def variance_below(eps: float) -> FlushRule:
+    """Release when the latest scores are so alike that waiting for company tells no more."""
+    if not eps > 0:
+        raise ArgumentValueError("eps", eps, "is not above 0", "Give a population variance, such as 0.01.")
+    return FlushRule(f"variance_below({eps!r})", lambda view: view.variance is not None and view.variance < eps)
+
+
+_BY_NAME: dict[str, Callable[..., FlushRule]] = {
+    rule.__name__: rule for rule in (at_once, queue_at_least, waited, variance_below)
+}
+
+
+def _flush_rule(value: object) -> FlushRule:
+    """Return a rule, or read one as it stands in a file: ``"queue_at_least(64) | waited(0.2)"``."""
+    if isinstance(value, FlushRule):
+        return value
+    remedy = "Give a rule such as queue_at_least(64) | waited(0.2), or that as a text."
+    if not isinstance(value, str):
+        raise ArgumentTypeError("flush", value, "is no flush rule", remedy)
+    try:
+        return _read(ast.parse(value.strip(), mode="eval").body)
+    except (KeyError, TypeError, ValueError, SyntaxError) as error:
+        raise ArgumentValueError("flush", value, "cannot be read", remedy) from error
+
+
+def _read(node: ast.expr) -> FlushRule:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd)):
+        left, right = _read(node.left), _read(node.right)
+        return left | right if isinstance(node.op, ast.BitOr) else left & right
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        return _BY_NAME[node.func.id](*(ast.literal_eval(argument) for argument in node.args))
+    raise ValueError(ast.unparse(node))
 
 
 @parameters
@@ -29,38 +148,36 @@ class Batching:
     """When waiting jobs are released, and in what company.
 
     Within one urgency, jobs of one program (or of one kind of call) and of one length class go one after another,
-    so that a server can share their prefix and need not pad.
+    so that a server can share their prefix and need not pad. Lengths are those of their inputs, about four
+    characters a token: what comes before them is the same for all.
 
     Args:
         flush: When what waits is released: a rule, or its text, such as ``"queue_at_least(64) | waited(0.2)"``.
         preempt: What happens when a more urgent job arrives while a released batch waits for slots: ``"drain"``
             lets the batch go first, ``"rollback"`` puts back what of it has not started.
-        tokens: Tokens of one released batch, all of one length class (a power of two); what does not fit waits for
-            the next. ``None`` for no such bound.
+        tokens: Tokens of the inputs of one released batch, all of one length class (a power of two); what does not
+            fit waits for the next. ``None`` for no such bound.
         patience: Seconds with nothing in flight after which what a rule holds back goes all the same, so that no
             run hangs.
     """
 
-    flush: _Rule = Field(default="at_once()", validate_default=True)
+    flush: Annotated[FlushRule, BeforeValidator(_flush_rule), WithJsonSchema({"type": "string"})] = Field(
+        default="at_once()", validate_default=True
+    )
     preempt: Literal["drain", "rollback"] = "drain"
     tokens: Annotated[int, Field(ge=1)] | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-
-    def plain(self) -> dict[str, Any]:
-        """Return JSON values that the constructor takes."""
-        return {"flush": str(self.flush), "preempt": self.preempt, "tokens": self.tokens, "patience": self.patience}
 
 
 class Turn(NamedTuple):
     """One effect that waits for a slot; sorts by urgency, then by company, then by arrival.
 
     Attributes:
-        priority: How urgent it is.
         group: What jobs that share a prompt's beginning have in common, and their length class; 0, 0 where that
             does not count.
         number: Its place in the order of submission.
         since: When it began to wait.
-        tokens: About how long its prompts are.
+        tokens: About how long its inputs are.
         future: Done once it has a slot, or is no longer wanted.
     """
 
@@ -72,6 +189,16 @@ class Turn(NamedTuple):
     future: asyncio.Future[None]
 
 
+def company_of(job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
+    """Return the group of a job's turn, and its tokens."""
+    if isinstance(job, RolloutJob):
+        shared, inputs = id(job.program), job.example.inputs()
+    else:
+        shared, inputs = id(job.signature), job.inputs
+    tokens = len(str(dict(inputs))) // 4
+    return (shared, tokens.bit_length()), tokens
+
+
 class Queue:
     """Waiting turns: the most urgent goes as soon as there is a slot."""
 
@@ -79,7 +206,6 @@ class Queue:
         self._heap: list[Turn] = []
 
     def __len__(self) -> int:
-        """Return how many wait, perhaps with some that are no longer wanted."""
         return len(self._heap)
 
     def waiting(self) -> tuple[Turn, ...]:
@@ -113,15 +239,12 @@ class Batches(Queue):
         return len(self._held) + len(self._released)
 
     def waiting(self) -> tuple[Turn, ...]:
-        """Return those that wait."""
         return (*self._held, *self._released)
 
     def heard(self, score: float) -> None:
-        """Take a score into the variance."""
         self._scores.append(score)
 
     def push(self, turn: Turn) -> None:
-        """Add a turn; it may send back a batch that is less urgent."""
         self._held.append(turn)
         self._touched = turn.since
         if self._options.preempt == "rollback" and self._released and turn.priority < self._released[0].priority:
@@ -129,7 +252,6 @@ class Batches(Queue):
             self._released.clear()
 
     def pop(self, free: int, target: int, now: float) -> Turn | float:
-        """Return the next released turn, releasing a batch where the rule says so."""
         if not self._released:
             self._held = [turn for turn in self._held if not turn.future.done()]
             if not self._held:
@@ -142,7 +264,8 @@ class Batches(Queue):
     def _again(self, free: int, target: int, now: float) -> float:
         """Return when to ask again; ``now`` or before to release."""
         oldest = min(turn.since for turn in self._held)
-        view = FlushView(len(self._held), now - oldest, free, target, self._variance())
+        variance = pvariance(self._scores) if len(self._scores) >= _SCORES_NEEDED else None
+        view = FlushView(len(self._held), now - oldest, free, target, variance)
         try:
             if self._rule.check(view):
                 return now
@@ -166,10 +289,3 @@ class Batches(Queue):
             else:
                 rest.append(turn)
         self._held = rest
-
-    def _variance(self) -> float | None:
-        scores = self._scores
-        if len(scores) < _SCORES_NEEDED:
-            return None
-        mean = sum(scores) / len(scores)
-        return sum((score - mean) ** 2 for score in scores) / len(scores)

@@ -14,6 +14,8 @@ import decimal
 import enum
 import json
 import math
+import operator
+import re
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -27,7 +29,8 @@ from combee_dspy.rollouts._jobs import Answer
 
 _MARK = "$"
 _LARGEST = 2**63
-_USAGE = tuple(item.name for item in dataclasses.fields(CallUsage))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_columns = operator.attrgetter(*(item.name for item in dataclasses.fields(CallUsage)))
 
 
 class NotStorableError(Exception):
@@ -41,8 +44,16 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
         "example_id": rollout.example_id,
         "score": rollout.score,
         "prediction": _fields(rollout.prediction, lost),
-        "calls": [_call(call, lost) for call in rollout.calls],
-        "usage": [[getattr(row, name) for name in _USAGE] for row in rollout.usage],
+        "calls": [
+            {
+                "predictor": call.predictor,
+                "inputs": _fields(call.inputs, lost),
+                "outputs": _fields(call.outputs, lost),
+                **({"completion": _encode(call.completion)} if call.completion else {}),
+            }
+            for call in rollout.calls
+        ],
+        "usage": [list(_columns(row)) for row in rollout.usage],
         "seconds": rollout.seconds,
         "queue_seconds": rollout.queue_seconds,
         "prompt_hash": rollout.prompt_hash,
@@ -51,12 +62,6 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
         if value := getattr(rollout, name):
             data[name] = _encode(value if isinstance(value, str) else dict(value))
     return {**data, "partial": True} if lost else data
-
-
-def _call(call: PredictorCall, lost: list[str]) -> dict[str, Any]:
-    inputs, outputs = _fields(call.inputs, lost), _fields(call.outputs, lost)
-    data = {"predictor": call.predictor, "inputs": inputs, "outputs": outputs}
-    return {**data, "completion": _encode(call.completion)} if call.completion else data
 
 
 def decode_rollout(data: Mapping[str, Any]) -> Rollout | None:
@@ -76,7 +81,7 @@ def encode_answer(answer: Answer) -> dict[str, Any]:
     lost: list[str] = []
     outcome = answer.outcome
     data: dict[str, Any] = {
-        "usage": [[getattr(row, name) for name in _USAGE] for row in answer.usage],
+        "usage": [list(_columns(row)) for row in answer.usage],
         "seconds": answer.seconds,
         "queue_seconds": answer.queue_seconds,
         **({"failed": outcome.error} if isinstance(outcome, FailedCall) else {"fields": _fields(outcome, lost)}),
@@ -106,13 +111,10 @@ def _fields(values: Any, lost: list[str]) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if type(value) is str and value.isascii() and name != _MARK:
-            found[name] = value
-            continue
         try:
             if name == _MARK:
                 raise NotStorableError("a field of this name cannot be told from what it marks")
-            found[name] = encode_value(value)
+            found[name] = value if type(value) is str and value.isascii() else encode_value(value)
         except Exception as error:  # noqa: BLE001 - foreign objects may fail in any way; it is marked
             lost.append(name)
             found[name] = {_MARK: "unencodable", "class": type(value).__qualname__, "reason": str(error)[:200]}
@@ -136,7 +138,7 @@ def encode_value(value: object) -> Any:
 def _encode(value: Any) -> Any:
     kind = type(value)
     if kind is str:
-        return value if value.isascii() or _is_unicode(value) else _text("surrogates", value)
+        return _text("surrogates", value) if not value.isascii() and _SURROGATE.search(value) else value
     if value is None or kind is bool:
         return value
     if kind is int:
@@ -155,13 +157,6 @@ def _encode(value: Any) -> Any:
         ordered = items if kind is tuple else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
         return {_MARK: kind.__name__, "value": ordered}
     return _text(_NAMES[kind], value) if kind in _NAMES else _encode_object(value)
-
-
-def _is_unicode(value: str) -> bool:
-    try:
-        return value.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def _text(name: str, value: Any) -> dict[str, Any]:

@@ -22,14 +22,11 @@ class RolloutJob:
     """One rollout to be carried out.
 
     Attributes:
-        program: The program; shared, not changed.
-        example: Inputs and labels.
+        program: Shared with other jobs, not changed.
         example_id: The example's row hash.
-        metric: GEPA's metric.
         failure_score: The score of a rollout that failed.
         tariff: What its LM calls are charged by.
         sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
-        tokens: About how long its prompts are, for executors that batch by length.
     """
 
     program: dspy.Module
@@ -39,7 +36,6 @@ class RolloutJob:
     failure_score: float = 0.0
     tariff: Tariff = field(default_factory=Tariff)
     sees_trace: bool = False
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +43,10 @@ class CallJob:
     """One LM call of a strategy.
 
     Attributes:
-        signature: What is asked.
-        inputs: Values of its input fields.
         lm: Who is asked; ``None`` for DSPy's setting.
         adapter: How the prompt is written and the answer read; ``None`` for DSPy's setting.
-        role: Whom it is made for.
         temperature: Where it is not the LM's own.
         tariff: What it is charged by.
-        tokens: As for rollouts.
     """
 
     signature: type[dspy.Signature]
@@ -64,7 +56,6 @@ class CallJob:
     role: Role = "proposer"
     temperature: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

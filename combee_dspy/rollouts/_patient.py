@@ -9,19 +9,27 @@ attempt alone: no call that was answered is asked again.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMRateLimitError, is_retryable_lm_error
 
-from combee_dspy.rollouts._retries import PATIENCE, pause_after
+from combee_dspy.costs import count_repeated
 
-REJECTED: ContextVar[Callable[[float | None], None] | None] = ContextVar("combee_rejected", default=None)
-"""Hears, from any thread, that a service rejected a request of the effect that runs here. Set by slots."""
+LONGEST_WAIT = 120.0
+"""Seconds before another attempt at most, whatever a service asks for: who asks for more is down, and not coming back
+within a run. Attempts are bounded as well."""
+
+PATIENCE = 600.0
+"""Seconds that one call, or one rollout, is kept waiting by a service that rejects it."""
 
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
@@ -30,17 +38,100 @@ _ONE_ATTEMPT: ContextVar[bool] = ContextVar("combee_one_attempt", default=False)
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
 
 
+class Halt(threading.Event):
+    """Once set, ends every wait for a service, in any thread and on any loop: nobody wants what was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sleepers: set[Callable[[], Any]] = set()
+
+    async def sleep(self, seconds: float) -> bool:
+        """Do what :meth:`wait` does without blocking the loop."""
+        woken = asyncio.Event()
+        wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
+        self._sleepers.add(wake)
+        try:
+            with suppress(TimeoutError):
+                if not self.is_set():
+                    await asyncio.wait_for(woken.wait(), seconds)
+        finally:
+            self._sleepers.discard(wake)
+        return self.is_set()
+
+    def set(self) -> None:
+        """End all waits."""
+        super().set()
+        for wake in tuple(self._sleepers):
+            with suppress(RuntimeError):  # its loop is closed: nobody sleeps there any more
+                wake()
+
+
+NEVER = Halt()
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What an LM call knows of the attempt at an effect that it is part of. Set by slots, used from any thread.
+
+    Attributes:
+        rejected: Hears of rejections.
+        halt: Ends waits; :data:`NEVER` once the attempt has ended. A thread that a program has abandoned may go on:
+            nobody could hear its error, except who reads it on a terminal.
+    """
+
+    rejected: Callable[[float | None], None] = lambda retry_after: None
+    halt: Halt = NEVER
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, and return whether the attempt is to end instead of going on."""
+        halt = self.halt
+        return halt.wait(seconds) and self.halt is halt
+
+    async def sleep(self, seconds: float) -> bool:
+        """Do what :meth:`wait` does without blocking the loop."""
+        halt = self.halt
+        return await halt.sleep(seconds) and self.halt is halt
+
+
+SURROUNDINGS: ContextVar[Surroundings] = ContextVar("combee_surroundings", default=Surroundings())  # noqa: B039 - never changed
+
+
 def tell_rejected(retry_after: float | None) -> None:
     """Say that a service rejected a request (HTTP 429) of the effect that runs here, once for each rejected attempt.
 
-    Never raises for what a service sent; outside of an effect nothing happens.
+    ``retry_after`` is in seconds, ``None`` where the service named none. Outside of an effect nothing happens.
+    """
+    SURROUNDINGS.get().rejected(retry_after)
+
+
+class Patience:
+    """How long one call, or one effect, goes on after what went wrong. Used by one thread or task.
 
     Args:
-        retry_after: Seconds that the service asked to wait, ``None`` where it named none.
+        faults: Faults that may pass and are followed by another attempt. Rejections are no attempts: all of them
+            together have :data:`PATIENCE` seconds.
     """
-    hears = REJECTED.get()
-    if hears is not None:
-        hears(retry_after)
+
+    def __init__(self, faults: int) -> None:
+        self._allowed = faults
+        self._until = time.monotonic() + PATIENCE
+        self._rejections = self._faults = 0
+
+    def after(self, retry_after: float | None, *, rejected: bool) -> float | None:
+        """Return the seconds until the next attempt, ``None`` where there is to be none."""
+        if rejected:
+            self._rejections += 1
+            seconds = pause_after(retry_after, self._rejections)
+            return seconds if time.monotonic() + seconds <= self._until else None
+        self._faults += 1
+        return pause_after(retry_after, self._faults) if self._faults <= self._allowed else None
+
+
+def pause_after(retry_after: float | None, count: int) -> float:
+    """Return the seconds until the next attempt after so many failed ones: 1, 2, 4 … 60, or what was asked for."""
+    asked = min(2.0 ** min(count - 1, 6), 60.0) if retry_after is None else min(retry_after, LONGEST_WAIT)
+    # A service that asks for no time at all must not be asked without end in no time.
+    return max(asked, min(0.001 * 2.0 ** min(count, 10), 0.1))
 
 
 class PatientLM(dspy.LM):
@@ -48,15 +139,14 @@ class PatientLM(dspy.LM):
 
     A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for ten minutes in
     all. Other transient errors are tried again ``num_retries`` times, as DSPy does; of them, HTTP 503 and 529
-    (overloaded) are told as well. Callbacks, usage and history see one call, whatever the number of attempts;
-    answers come from DSPy's cache and go there as before.
+    (overloaded) are told as well. Callbacks and history see one call, whatever the number of attempts; the books
+    count each. Answers come from DSPy's cache and go there as before.
 
     A call for several completions, and one that streams, is left to DSPy's own
     retries: a part of its answer may be there already.
     """
 
     _allowed: int
-    _tells: bool
 
     @property
     def num_retries(self) -> int:
@@ -70,116 +160,91 @@ class PatientLM(dspy.LM):
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full."""
-        patience = self._patience(kwargs)
+        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), self._waits(kwargs)
         while True:
-            token = _ONE_ATTEMPT.set(patience.one_attempt)
+            token = _ONE_ATTEMPT.set(waits)
             try:
                 return dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
             except LMError as error:
-                seconds = patience.after(error)
+                seconds = _seconds(error, patience)
+                if seconds is None or here.wait(seconds):
+                    raise
             finally:
                 _ONE_ATTEMPT.reset(token)
-            time.sleep(seconds)
+            count_repeated()
 
     @with_callbacks
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full, without blocking the loop."""
-        patience = self._patience(kwargs)
+        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), self._waits(kwargs)
         while True:
-            token = _ONE_ATTEMPT.set(patience.one_attempt)
+            token = _ONE_ATTEMPT.set(waits)
             try:
                 return await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
             except LMError as error:
-                seconds = patience.after(error)
+                seconds = _seconds(error, patience)
+                if seconds is None or await here.sleep(seconds):
+                    raise
             finally:
                 _ONE_ATTEMPT.reset(token)
-            await asyncio.sleep(seconds)
+            count_repeated()
 
-    def _patience(self, kwargs: Mapping[str, Any]) -> _Patience:
+    def _waits(self, kwargs: Mapping[str, Any]) -> bool:
         several = ({**self.kwargs, **kwargs}.get("n") or 1) != 1
-        return _Patience(self._allowed, self._tells, not several and dspy.settings.send_stream is None)
+        return not several and dspy.settings.send_stream is None
 
 
-class _Patience:
-    """Decides, for one call, whether to try again and when. Used by one thread or task."""
-
-    def __init__(self, retries: int, tells: bool, one_attempt: bool) -> None:
-        self.one_attempt = one_attempt
-        self._retries = retries
-        self._tells = tells
-        self._started = time.monotonic()
-        self._rejections = self._faults = 0
-
-    def after(self, error: LMError) -> float:
-        """Return the seconds until the next attempt; raise the error where it is not worth one."""
-        if not self.one_attempt:
-            raise error
-        if isinstance(error, LMRateLimitError):
-            if self._tells:
-                tell_rejected(error.retry_after)
-            self._rejections += 1
-            seconds = pause_after(error.retry_after, self._rejections)
-            if time.monotonic() + seconds > self._started + PATIENCE:
-                raise error
-            return seconds
-        if self._faults >= self._retries or not is_retryable_lm_error(error):
-            raise error
-        if self._tells and error.status in _OVERLOADED:
-            tell_rejected(error.retry_after)
-        self._faults += 1
-        return pause_after(error.retry_after, self._faults)
+def _seconds(error: LMError, patience: Patience) -> float | None:
+    rejected = isinstance(error, LMRateLimitError)
+    if not (_ONE_ATTEMPT.get() and (rejected or is_retryable_lm_error(error))):
+        return None
+    seconds = patience.after(error.retry_after, rejected=rejected)
+    if rejected or (seconds is not None and error.status in _OVERLOADED):
+        tell_rejected(error.retry_after)
+    return seconds
 
 
 def patient(lm: Any) -> Any:
     """Return an LM that outlasts a service that is full; what is no plain ``dspy.LM`` is returned as it is.
 
     The copy shares the LM's client, history and callbacks, and nothing that tells its answers apart is changed.
-    Legacy subclasses and test doubles have their own ``forward`` and are left alone.
-
-    Args:
-        lm: An LM, or ``None``. An engine with a true attribute ``tells_pressure`` tells rejections itself.
+    Legacy subclasses and test doubles have their own ``forward`` and are left alone, and so is ``None``.
     """
     if type(lm) is not dspy.LM or "forward" in vars(lm) or "aforward" in vars(lm):
         return lm
     made = object.__new__(PatientLM)
     # What dspy.LM's own __copy__ does: every attribute is shared, the history too.
-    tells = not getattr(lm.engine, "tells_pressure", False)
-    made.__dict__.update(vars(lm), _allowed=lm.num_retries, _tells=tells)
+    made.__dict__.update(vars(lm), _allowed=lm.num_retries)
     return made
 
 
 def patient_program(program: dspy.Module) -> dspy.Module:
-    """Make every predictor's own LM :func:`patient`, in place, and return the program.
+    """Make every predictor's own LM :func:`patient`, in place, and return the program, a copy of the caller's own.
 
-    Args:
-        program: A copy that belongs to the caller. Predictors that use DSPy's
-            setting are left alone: the setting is the caller's to change.
+    Predictors that use DSPy's setting are left alone: the setting is the caller's to change.
     """
-    for predictor in predictors_of(program):
+    for predictor in _predictors(program):
         predictor.lm = patient(predictor.lm)
     return program
 
 
-def predictors_of(program: dspy.Module) -> list[Any]:
+def lms_of(program: dspy.Module) -> list[Any]:
+    """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each once."""
+    lms = [predictor.lm or dspy.settings.lm for predictor in _predictors(program)] or [dspy.settings.lm]
+    return list({id(lm): lm for lm in lms if lm is not None}.values())
+
+
+def _predictors(program: dspy.Module) -> list[Any]:
     """Return every predictor of a program, those of frozen parts too, each once."""
-    found: list[Any] = []
+    found: dict[int, Any] = {}
     queue: list[Any] = [program]
-    seen: set[int] = set()
     while queue:
         item = queue.pop()
-        if id(item) in seen:
+        if id(item) in found:
             continue
-        seen.add(id(item))
-        if isinstance(item, dspy.Predict):
-            found.append(item)
+        found[id(item)] = item
         if isinstance(item, dspy.Module):
             queue.extend(value for name, value in vars(item).items() if name not in _RECORDS)
         elif isinstance(item, (list, tuple, dict)):
             queue.extend(item.values() if isinstance(item, dict) else item)
-    return found
-
-
-def lms_of(program: dspy.Module) -> list[Any]:
-    """Return the LMs that a program's predictors ask, DSPy's setting where it has none; each once."""
-    lms = [predictor.lm or dspy.settings.lm for predictor in predictors_of(program)] or [dspy.settings.lm]
-    return list({id(lm): lm for lm in lms if lm is not None}.values())
+    return [item for item in found.values() if isinstance(item, dspy.Predict)]

@@ -1,4 +1,4 @@
-"""One rollout, whatever happens: a program on an example, scored."""
+"""One rollout, or one LM call of a strategy, whatever happens: what came of it, or why it is nobody's fault here."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import (
+    AdapterParseError,
+    LMAuthError,
+    LMBillingError,
+    LMConfigurationError,
+    LMError,
+    LMRateLimitError,
+    LMUnexpectedError,
+    is_retryable_lm_error,
+)
 
 from combee_dspy.costs import Meter
-from combee_dspy.records import PredictorCall, Rollout
-from combee_dspy.rollouts._faults import described, raise_fault
-from combee_dspy.rollouts._jobs import Metric, RolloutJob
+from combee_dspy.lms.redact import scrub, secrets_of
+from combee_dspy.records import FailedCall, PredictorCall, Rollout
+from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
 
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Carries out synchronous work in a worker thread."""
+
+_FATAL = (LMAuthError, LMBillingError, LMConfigurationError)
+_DEEPEST_CAUSE = 16
 
 
 def run_rollout(job: RolloutJob) -> Rollout:
@@ -36,38 +48,27 @@ def run_rollout(job: RolloutJob) -> Rollout:
     attempt = _Attempt(job)
     with attempt.context():
         try:
-            prediction = job.program(**job.example.inputs())
-        except Exception as error:  # noqa: BLE001 - a program may fail in any way: it is scored, and said
-            return attempt.failed(error, "program")
-        try:
-            output = attempt.metric(prediction)()
-        except Exception as error:  # noqa: BLE001 - a metric may fail in any way: it is scored, and said
-            return attempt.failed(error, "metric", prediction)
-        return attempt.scored(prediction, output)
+            score = attempt.metric(job.program(**job.example.inputs()))
+            output = score()
+        except Exception as error:  # noqa: BLE001 - program and metric may fail in any way: it is scored, and said
+            return attempt.failed(error)
+        return attempt.scored(output)
 
 
 async def arun_rollout(job: RolloutJob, run: RunFn = asyncio.to_thread) -> Rollout:
     """Do what :func:`run_rollout` does on an event loop, through the program's ``acall``.
 
-    Args:
-        job: What to do. A metric that is a coroutine function is awaited.
-        run: Carries out a metric that is none: it may take its time, or ask an LM.
-
-    Raises:
-        InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
+    A metric that is a coroutine function is awaited; any other is carried out
+    by ``run``, since it may take its time, or ask an LM.
     """
     attempt = _Attempt(job)
     with attempt.context():
         try:
-            prediction = await job.program.acall(**job.example.inputs())
-        except Exception as error:  # noqa: BLE001 - as above
-            return attempt.failed(error, "program")
-        try:
-            score = attempt.metric(prediction)
+            score = attempt.metric(await job.program.acall(**job.example.inputs()))
             output = await (score() if _awaits(job.metric) else run(score))
         except Exception as error:  # noqa: BLE001 - as above
-            return attempt.failed(error, "metric", prediction)
-        return attempt.scored(prediction, output)
+            return attempt.failed(error)
+        return attempt.scored(output)
 
 
 def _awaits(metric: Metric) -> bool:
@@ -85,12 +86,12 @@ def takes_trace(metric: Metric) -> bool:
 class _Attempt:
     """What one attempt at a rollout knows; ends in a rollout or a fault."""
 
-    __slots__ = ("job", "meter", "started", "trace")
-
     def __init__(self, job: RolloutJob) -> None:
         self.job = job
         self.meter = Meter(job.tariff)
         self.trace: list[tuple[Any, Mapping[str, Any], Any]] = []
+        self.failed_in = "program"
+        self.prediction: Any = None
         self.started = time.monotonic()
 
     def context(self) -> AbstractContextManager[Any]:
@@ -100,32 +101,25 @@ class _Attempt:
 
     def metric(self, prediction: Any) -> Callable[[], Any]:
         """Return the scoring of a prediction, ready to be called. From now on calls are the evaluator's."""
-        self.meter.role = "evaluator"
-        job = self.job
-        if job.sees_trace:
-            return partial(job.metric, job.example, prediction, None, None, None, program_trace=list(self.trace))
-        return partial(job.metric, job.example, prediction, None, None, None)
+        self.prediction, self.failed_in, self.meter.role = prediction, "metric", "evaluator"
+        more = {"program_trace": list(self.trace)} if self.job.sees_trace else {}
+        return partial(self.job.metric, self.job.example, prediction, None, None, None, **more)
 
-    def scored(self, prediction: Any, output: object) -> Rollout:
-        """Return the rollout by what the metric returned."""
+    def scored(self, output: object) -> Rollout:
         try:
             score, feedback, objectives = read_score(output)
         except (TypeError, ValueError) as error:
-            return self.failed(error, "metric", prediction)
-        return self._rollout(score, feedback, objectives, prediction=_fields(prediction))
+            return self.failed(error)
+        return self._rollout(score, feedback, objectives, prediction=_fields(self.prediction))
 
-    def failed(self, error: Exception, where: Literal["program", "metric"], prediction: Any = None) -> Rollout:
-        """Return the failed rollout.
-
-        Raises:
-            InfrastructureFaultError: Neither program nor metric is to blame.
-        """
-        if where == "program" and isinstance(error, AdapterParseError):
+    def failed(self, error: Exception) -> Rollout:
+        """Return the failed rollout, or raise where neither program nor metric is to blame."""
+        if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
-        reason = described(error, self.meter)
-        raise_fault(error, self.meter, lambda: self._rollout(self.job.failure_score, error=reason, failed_in="service"))
-        fields = _fields(prediction) if prediction is not None else None
-        return self._rollout(self.job.failure_score, error=reason, failed_in=where, prediction=fields)
+        reason, failed = _described(error, self.meter), partial(self._rollout, self.job.failure_score)
+        _raise_fault(error, self.meter, partial(failed, error=reason, failed_in="service"))
+        prediction = None if self.prediction is None else _fields(self.prediction)
+        return failed(error=reason, failed_in=self.failed_in, prediction=prediction)
 
     def _unparsed(self, error: AdapterParseError) -> Rollout:
         # As in DSPy's own traces, the predictor is known by its signature and its inputs are the program's.
@@ -145,18 +139,11 @@ class _Attempt:
         extra: tuple[PredictorCall, ...] = (),
         **outcome: Any,
     ) -> Rollout:
-        meter, job = self.meter, self.job
         return Rollout(
-            job.example_id,
-            score,
-            feedback,
-            objectives or {},
-            calls=(*_calls(job.program, self.trace), *extra),
-            usage=meter.usage(),
-            seconds=time.monotonic() - self.started,
-            prompt_hash=meter.prompt_hash,
-            **outcome,
-        )
+            self.job.example_id, score, feedback, objectives or {},
+            calls=(*_calls(self.job.program, self.trace), *extra), usage=self.meter.usage(),
+            seconds=time.monotonic() - self.started, prompt_hash=self.meter.prompt_hash, **outcome,
+        )  # fmt: skip
 
 
 def _fields(prediction: Any) -> dict[str, Any]:
@@ -172,31 +159,27 @@ def _calls(program: dspy.Module, trace: Sequence[tuple[Any, Mapping[str, Any], A
     if not trace:
         return []
     try:
-        paths = _PATHS.get(program)
-        if paths is None:
-            paths = _PATHS[program] = {id(one): name for name, one in program.named_predictors()}
+        paths = _PATHS.setdefault(program, {})
     except TypeError:  # a class that compares programs by what they hold
-        paths = {id(one): name for name, one in program.named_predictors()}
+        paths = {}
+    if not paths:
+        paths.update({id(one): name for name, one in program.named_predictors()})
     return [PredictorCall(paths.get(id(caller), ""), inputs, dict(made.items())) for caller, inputs, made in trace]
 
 
 def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
-    """Read a metric's return value.
+    """Return score, feedback (empty where there is none) and score per objective of what a metric returned.
 
     Args:
         output: A number (numpy's included), or a ``dspy.Prediction`` with ``score``
             and, where given, ``feedback`` and ``objective_scores``.
 
-    Returns:
-        Score, feedback (empty where there is none) and score per objective.
-
     Raises:
         TypeError: It is neither.
         ValueError: The score is not finite.
     """
-    feedback = ""
+    feedback, value = "", output
     objectives: Mapping[str, float] = {}
-    value: object = output
     if isinstance(output, dspy.Prediction):
         value = output.get("score")
         feedback = str(output.get("feedback") or "")
@@ -208,3 +191,105 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
     if not math.isfinite(score):
         raise ValueError(f"the metric returned {value!r}, which cannot be compared")
     return score, feedback, objectives
+
+
+def run_call(job: CallJob) -> Answer:
+    """Ask an LM. An answer that does not parse is asked for once more, as another draw.
+
+    Raises:
+        InfrastructureFaultError: The service is to blame, or nobody can tell.
+    """
+    call = _Call(job)
+    with call.context():
+        try:
+            try:
+                return call.ended(call.predictor(**job.inputs))
+            except AdapterParseError:
+                return call.ended(call.predictor(**job.inputs, config=call.another_draw()))
+        except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
+            return call.failed(error)
+
+
+async def arun_call(job: CallJob) -> Answer:
+    """Do what :func:`run_call` does on an event loop."""
+    call = _Call(job)
+    with call.context():
+        try:
+            try:
+                return call.ended(await call.predictor.acall(**job.inputs))
+            except AdapterParseError:
+                return call.ended(await call.predictor.acall(**job.inputs, config=call.another_draw()))
+        except Exception as error:  # noqa: BLE001 - as above
+            return call.failed(error)
+
+
+class _Call:
+    """What one attempt at an LM call knows; ends in an answer or a fault."""
+
+    def __init__(self, job: CallJob) -> None:
+        self.job = job
+        self.meter = Meter(job.tariff, job.role)
+        config = {} if job.temperature is None else {"temperature": job.temperature}
+        self.predictor: Any = dspy.Predict(job.signature, **config)
+        self.started = time.monotonic()
+
+    def context(self) -> AbstractContextManager[Any]:
+        given = {"lm": self.job.lm, "adapter": self.job.adapter}
+        settings = {name: one for name, one in given.items() if one is not None}
+        # No trace: these calls are no part of the program that may surround them.
+        scope: AbstractContextManager[Any] = dspy.context(trace=None, **settings, **self.meter.settings())
+        return scope
+
+    def another_draw(self) -> Mapping[str, Any]:
+        """Return what makes DSPy's cache, and an LM at temperature 0, give another answer."""
+        kwargs = {**(getattr(self.job.lm or dspy.settings.lm, "kwargs", None) or {}), **self.predictor.config}
+        own = kwargs.get("rollout_id")
+        config = {"rollout_id": (own if isinstance(own, int) else 0) + 1}
+        return {**config, "temperature": 1.0} if kwargs.get("temperature") == 0 else config
+
+    def ended(self, outcome: dspy.Prediction | FailedCall) -> Answer:
+        return Answer(outcome, self.meter.usage(), time.monotonic() - self.started)
+
+    def failed(self, error: Exception) -> Answer:
+        _raise_fault(error, self.meter)
+        return self.ended(FailedCall(_described(error, self.meter)))
+
+
+def _described(error: BaseException, meter: Meter) -> str:
+    """Return ``"ClassName: message"`` without the keys of any LM that was asked."""
+    secrets = [key for lm in meter.lms.values() for key in secrets_of(lm)]
+    return scrub(f"{type(error).__name__}: {error}", secrets)
+
+
+def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] | None = None) -> None:
+    """Raise where an LM call or an environment failed for a reason that says nothing about program or metric.
+
+    A failure that nobody can assign carries the failed rollout, made by ``scored``: it is
+    tried again, and one example that keeps failing must not end the run.
+    """
+    if isinstance(error, InfrastructureFaultError):
+        error.usage = meter.usage()
+        raise error
+    found = next((one for one in _chain(error) if isinstance(one, LMError)), None)
+    if found is None:
+        return
+    passing, unknown = is_retryable_lm_error(found), isinstance(found, LMUnexpectedError)
+    if passing or unknown or isinstance(found, _FATAL):
+        raise InfrastructureFaultError(
+            _described(found, meter),
+            retryable=passing or unknown,
+            rejected=passing and isinstance(found, LMRateLimitError),
+            retry_after=found.retry_after,
+            usage=meter.usage(),
+            rollout=scored() if unknown and not passing and scored is not None else None,
+        ) from error
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from: a program may wrap what its LM failed with."""
+    found: BaseException | None = error
+    for _ in range(_DEEPEST_CAUSE):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__

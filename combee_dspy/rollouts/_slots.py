@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import random
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
-from combee_dspy.records import CallUsage, Rollout
-from combee_dspy.rollouts._base import ExecutorSession
-from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn, company_of
+from combee_dspy.rollouts._executors import ExecutorSession
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
 from combee_dspy.rollouts._limits import Limit, Outcome
-from combee_dspy.rollouts._patient import REJECTED
-from combee_dspy.rollouts._retries import again
+from combee_dspy.rollouts._patient import NEVER, SURROUNDINGS, Halt, Patience, Surroundings
 
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
@@ -58,7 +59,7 @@ class Slots:
         self._numbers = itertools.count()
         self._flying = 0
         self._bell: asyncio.TimerHandle | None = None
-        self._pauses: dict[asyncio.Future[None], Priority] = {}
+        self._halts: defaultdict[int, Halt] = defaultdict(Halt)
 
     @property
     def capacity(self) -> int:
@@ -71,125 +72,128 @@ class Slots:
         return self._flying
 
     async def rollout(self, job: RolloutJob, priority: Priority) -> Rollout:
-        """Carry out a rollout, again where the service failed in passing.
+        """Carry out a rollout, again where the service failed in passing; its usage is that of every attempt.
 
-        Returns:
-            The rollout, with the usage of every attempt; the failed one where nobody can tell whom to blame.
+        Where nobody can tell whom to blame, it is the failed rollout in the end.
 
         Raises:
             InfrastructureError: The service is to blame; carries the usage spent.
         """
-        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", id(job.program), job)
+        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", job)
         self._queue.heard(rollout.score)
         return rollout
 
     async def call(self, job: CallJob, priority: Priority) -> Answer:
-        """Carry out an LM call, again where the service failed in passing.
-
-        Returns:
-            The answer, with the usage of every attempt.
-
-        Raises:
-            InfrastructureError: The service is to blame; carries the usage spent.
-        """
-        group = id(job.signature)
-        return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, group, job)
+        """Carry out an LM call in the same way; may raise the same."""
+        return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, job)
 
     async def run(self, work: Callable[[], T], priority: Priority) -> T:
         """Carry out any synchronous work in a worker thread, in a slot, once."""
-        result, _ = await self._once(partial(self.session.run, work), priority, "work", 0, 0)
+        result, _ = await self._once(partial(self.session.run, work), priority, "work", None)
         return result
 
-    def withdraw(self, search: int) -> None:
-        """Take back what waits for one search, whose number stands last in its priorities; what runs goes on."""
+    @contextmanager
+    def refusing(self, search: int) -> Iterator[None]:
+        """Take back, for as long as this lasts, what waits for one search; what runs goes on.
+
+        What waits for a slot for the first time is cancelled. What has cost something already, and waits to be tried
+        again or, in an LM, for a service that is full, ends with an InfrastructureError that says what.
+        ``search`` is the number that stands last in its priorities.
+        """
+        self._halts[search].set()
         for turn in self._queue.waiting():
             if turn.priority[-1] == search:
                 turn.future.cancel()
-        for pause, priority in self._pauses.items():
-            if priority[-1] == search:
-                pause.cancel()
+        try:
+            yield
+        finally:
+            del self._halts[search]
 
     async def close(self) -> None:
         """Cancel what waits, wait for what runs, and close the session."""
         if self._bell is not None:
             self._bell.cancel()
-        while isinstance(turn := self._queue.pop(1, 1, math.inf), Turn):
+        for halt in self._halts.values():
+            halt.set()
+        for turn in self._queue.waiting():
             turn.future.cancel()
-        for pause in self._pauses:
-            pause.cancel()
         await self.session.close()
 
     async def _bought(
-        self,
-        work: Callable[[], Awaitable[R]],
-        priority: Priority,
-        lane: str,
-        group: int,
-        job: RolloutJob | CallJob,
+        self, work: Callable[[], Awaitable[R]], priority: Priority, lane: str, job: RolloutJob | CallJob
     ) -> R:
         started = time.monotonic()
-        spent: list[tuple[CallUsage, ...]] = []
-
-        async def attempt() -> tuple[R, float]:
-            try:
-                return await self._once(work, priority, lane, group, job.tokens or 0)
-            except InfrastructureFaultError as fault:
-                spent.append(fault.usage)
-                raise
-
         try:
-            result, began = await again(attempt, self._attempts, partial(self._pause, priority))
+            result, began = await self._once(work, priority, lane, job)  # nearly always the only attempt
         except InfrastructureFaultError as fault:
-            if fault.rollout is None:
-                raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
-            # Only a rollout's fault carries one.
-            return replace(fault.rollout, usage=merged(*spent), queue_seconds=0.0)  # type: ignore[return-value]
-        usage = merged(*spent, result.usage) if spent else result.usage
-        return replace(result, usage=usage, queue_seconds=began - started)
+            attempt = partial(self._once, work, priority, lane, job)
+            return await self._again(attempt, fault, self._halts[priority[-1]], started)
+        return replace(result, queue_seconds=began - started)
 
-    async def _pause(self, priority: Priority, seconds: float) -> None:
-        pause = asyncio.ensure_future(asyncio.sleep(seconds))
-        self._pauses[pause] = priority
-        try:
-            await pause
-        finally:
-            del self._pauses[pause]
+    async def _again(
+        self,
+        attempt: Callable[[], Awaitable[tuple[R, float]]],
+        fault: InfrastructureFaultError,
+        halt: Halt,
+        started: float,
+    ) -> R:
+        """Carry out an effect whose first attempt failed, until an attempt ends well or no other is worth it."""
+        patience, spent = Patience(self._attempts - 1), [fault.usage]
+        while True:
+            seconds = _seconds(fault, patience)
+            if seconds is None and fault.rollout is not None:
+                # Only a rollout's fault carries one.
+                return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
+            if seconds is None or await halt.sleep(seconds):
+                break
+            try:
+                result, began = await attempt()
+                return replace(result, usage=merged(*spent, result.usage), queue_seconds=began - started)
+            except InfrastructureFaultError as another:
+                fault = another
+                spent.append(fault.usage)
+            except asyncio.CancelledError:
+                if not halt.is_set():
+                    raise
+                break
+        raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
 
     async def _once(
-        self, work: Callable[[], Awaitable[T]], priority: Priority, lane: str, group: int, tokens: int
+        self, work: Callable[[], Awaitable[T]], priority: Priority, lane: str, job: RolloutJob | CallJob | None
     ) -> tuple[T, float]:
         """Carry out one attempt in a slot; return its result and when it began."""
+        limit, number, halt = self._limit, next(self._numbers), self._halts[priority[-1]]
+        if halt.is_set():
+            raise asyncio.CancelledError
         began = time.monotonic()
-        limit, number = self._limit, next(self._numbers)
-        if self._direct and not self._queue and self._flying < limit.current and limit.held_until <= began:
+        if self._direct and self._flying < limit.current and limit.held_until <= began and not self._queue:
             self._flying += 1
         else:
-            company = (0, 0) if self._direct else (group, tokens.bit_length())
-            await self._slot(priority, company, number, began, tokens)
+            await self._slot(priority, job, number, began)
             began = time.monotonic()
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
-        token = REJECTED.set(partial(self._rejected_there, asyncio.get_running_loop(), number))
+        here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt)
+        token = SURROUNDINGS.set(here)
         try:
             result = await work()
             outcome = "ok"
             return result, began
-        except InfrastructureFaultError as fault:
+        except Exception as error:
             outcome = "failed"
-            if fault.rejected:
-                self._rejected(number, fault.retry_after)
-            raise
-        except Exception:
-            outcome = "failed"
+            if isinstance(error, InfrastructureFaultError) and error.rejected:
+                self._rejected(number, error.retry_after)
             raise
         finally:
-            REJECTED.reset(token)
+            SURROUNDINGS.reset(token)
+            here.halt = NEVER
             self._flying -= 1
             limit.ended(dispatch, outcome, time.monotonic())
             self._wake()
 
-    async def _slot(self, priority: Priority, group: tuple[int, int], number: int, since: float, tokens: int) -> None:
+    async def _slot(self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float) -> None:
         future = asyncio.get_running_loop().create_future()
+        group, tokens = ((0, 0), 0) if self._direct or job is None else company_of(job)
         self._queue.push(Turn(priority, group, number, since, tokens, future))
         if self._flying < self._limit.current:
             self._wake()
@@ -231,3 +235,14 @@ class Slots:
 
     def _rejected(self, who: int, retry_after: float | None) -> None:
         self._limit.rejected(retry_after, time.monotonic(), who)
+
+
+def _seconds(fault: InfrastructureFaultError, patience: Patience) -> float | None:
+    """Return the seconds until the next attempt, ``None`` where there is to be none."""
+    if not fault.retryable:
+        return None
+    if fault.rejected:
+        return patience.after(fault.retry_after, rejected=True)
+    seconds = patience.after(None, rejected=False)
+    # Short and random: an outage meets many effects at once.
+    return None if seconds is None else random.uniform(0.0, 0.2 * seconds)  # noqa: S311

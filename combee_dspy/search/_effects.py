@@ -322,6 +322,6 @@ class Effects:
 
     async def drain(self) -> None:
         """Take back what waits for a slot, and commit what is in flight."""
-        while self._flying:
-            self.slots.withdraw(self._number)
-            await asyncio.wait(self._flying.values())
+        with self.slots.refusing(self._number):
+            while self._flying:
+                await asyncio.wait(self._flying.values())

@@ -34,7 +34,7 @@ class Budget(StoppingRule):
 
     Args:
         rollouts: Rollouts bought.
-        calls: LM calls sent to a service; answers of a cache are free.
+        calls: LM calls sent to a service, those that it turned away included; answers of a cache are free.
         tokens: Prompt and completion tokens together, all roles.
         dollars: Dollars by the run's prices.
         seconds: Wall-clock seconds of the run.

@@ -16,7 +16,6 @@ from dspy.utils.exceptions import LMRateLimitError, LMServerError
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.rollouts import (
     _patient,
-    _retries,
     lms_of,
     patient,
     patient_program,
@@ -27,9 +26,9 @@ from combee_dspy.rollouts import (
 @pytest.fixture
 def heard():
     found: list[float | None] = []
-    token = _patient.REJECTED.set(found.append)
+    token = _patient.SURROUNDINGS.set(_patient.Surroundings(found.append))
     yield found
-    _patient.REJECTED.reset(token)
+    _patient.SURROUNDINGS.reset(token)
 
 
 def full(times: int, retry_after: float | None = 0.0) -> Callable[[str, int], Any]:
@@ -51,7 +50,7 @@ def test_rejected_call_is_told_each_time_and_repeated_beyond_num_retries(scripte
 
     assert heard == [0.0] * 6
     assert lm.engine.attempts == 7
-    assert [(row.calls, row.errors, row.prompt_tokens) for row in meter.usage()] == [(1, 0, 5)]
+    assert [(row.calls, row.errors, row.prompt_tokens) for row in meter.usage()] == [(7, 6, 5)]
     assert len(lm.history) == 1
 
 
@@ -66,7 +65,7 @@ def test_acall_is_patient_too(scripted, heard):
 
 def test_other_transient_errors_are_tried_num_retries_times_and_told_to_nobody(scripted, heard, monkeypatch):
     slept: list[float] = []
-    monkeypatch.setattr(_patient.time, "sleep", slept.append)
+    monkeypatch.setattr(_patient.Halt, "wait", lambda self, seconds: slept.append(seconds))
     lm = scripted(lambda *_: ServerError("down"), num_retries=2)
     with pytest.raises(LMServerError):
         ask(patient(lm))
@@ -96,7 +95,7 @@ def test_service_that_is_overloaded_is_told(scripted, heard):
     ],
 )
 def test_pauses_are_retry_after_or_those_of_dspy(asked, count, seconds):
-    assert _retries.pause_after(asked, count) == pytest.approx(seconds)
+    assert _patient.pause_after(asked, count) == pytest.approx(seconds)
 
 
 def test_patience_ends_and_the_rejection_is_raised(scripted, heard, monkeypatch):
@@ -107,14 +106,6 @@ def test_patience_ends_and_the_rejection_is_raised(scripted, heard, monkeypatch)
 
     assert lm.engine.attempts == 1
     assert heard == [5.0]
-
-
-def test_engine_that_tells_by_itself_is_not_told_for(scripted, heard):
-    lm = scripted(lambda prompt, attempt: full(2)(prompt, attempt) if attempt <= 2 else JSON)
-    lm.engine.tells_pressure = True
-    ask(patient(lm))
-
-    assert heard == []
 
 
 def test_call_for_several_completions_is_left_to_dspys_retries(scripted, heard):

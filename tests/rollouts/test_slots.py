@@ -11,13 +11,13 @@ from typing import Any
 
 import dspy
 import pytest
-import tenacity
 from dspy.lm15 import AuthError, RateLimitError, ServerError
 
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts import (
     Adaptive,
+    Asyncio,
     Batching,
     CallJob,
     ExecutorSession,
@@ -27,7 +27,7 @@ from combee_dspy.rollouts import (
     RolloutJob,
     Slots,
     Threads,
-    _retries,
+    _patient,
     patient,
     queue_at_least,
 )
@@ -64,7 +64,8 @@ class Steps(ExecutorSession):
 
 
 def job(name: str = "id", **given: Any) -> RolloutJob:
-    return RolloutJob(dspy.Predict("question -> answer"), dspy.Example(), name, len, **given)
+    example = dspy.Example(question=name).with_inputs("question")
+    return RolloutJob(dspy.Predict("question -> answer"), example, name, len, **given)
 
 
 async def settle() -> None:
@@ -88,8 +89,7 @@ def slotted(
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr(_retries, "pause_after", lambda retry_after, count: 0.0)
-    monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **given: lambda state: 0.0)
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.0)
 
 
 def test_most_urgent_goes_first_and_equals_by_arrival():
@@ -165,8 +165,13 @@ def test_closing_cancels_what_waits():
     asyncio.run(main())
 
 
-def test_one_search_can_take_back_what_waits_or_pauses_for_it(monkeypatch):
-    monkeypatch.setattr(tenacity, "wait_random_exponential", lambda **given: lambda state: 1e6)
+def fault(**given: Any) -> InfrastructureFaultError:
+    usage = (CallUsage("task", "m", calls=1, errors=1),)
+    return InfrastructureFaultError("down", **{"retryable": True, "usage": usage, **given})
+
+
+def test_one_search_can_take_back_what_waits_and_what_pauses_ends_with_what_it_has_cost(monkeypatch):
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 1e6)
 
     async def test(slots: Slots, session: Steps) -> None:
         pausing = asyncio.ensure_future(slots.rollout(job(), (0, 7)))
@@ -176,21 +181,36 @@ def test_one_search_can_take_back_what_waits_or_pauses_for_it(monkeypatch):
             asyncio.ensure_future(slots.run(lambda n=n: n, (1, search))) for n, search in (("a", 7), ("b", 7), ("c", 8))
         )
         await settle()
-        slots.withdraw(7)
-        session.ends["a"].set_result(None)
-        await settle()
-        session.ends["c"].set_result(None)
-        assert await asyncio.gather(running, others) == ["a", "c"]
-        await settle()
-        assert pausing.cancelled()
+        with slots.refusing(7):
+            with pytest.raises(InfrastructureError, match="down") as caught:
+                await pausing
+            assert caught.value.usage == fault().usage
+            with pytest.raises(asyncio.CancelledError):
+                await slots.rollout(job("late"), (0, 7))
+            session.ends["a"].set_result(None)
+            await settle()
+            session.ends["c"].set_result(None)
+            assert await asyncio.gather(running, others) == ["a", "c"]
         assert waiting.cancelled()
+        assert (await slots.rollout(job(), (0, 7))).score == 1.0
 
     slotted(test, fault())
 
 
-def fault(**given: Any) -> InfrastructureFaultError:
-    usage = (CallUsage("task", "m", calls=1, errors=1),)
-    return InfrastructureFaultError("down", **{"retryable": True, "usage": usage, **given})
+def test_attempt_that_waits_for_a_slot_again_ends_with_what_it_has_cost():
+    async def test(slots: Slots, session: Steps) -> None:
+        again = asyncio.ensure_future(slots.rollout(job(), (1, 7)))
+        blocking = asyncio.ensure_future(slots.run(lambda: "a", (0, 8)))
+        while "a" not in session.begun:
+            await settle()
+        await settle()
+        with slots.refusing(7), pytest.raises(InfrastructureError) as caught:
+            await again
+        assert caught.value.usage == fault().usage
+        session.ends["a"].set_result(None)
+        await blocking
+
+    slotted(test, fault())
 
 
 def test_fault_in_passing_is_tried_again_and_its_usage_kept():
@@ -273,6 +293,18 @@ def test_batches_wait_for_company():
         assert session.begun == ["b", "a"]
 
     slotted(test, limit=Fixed(4), batching=Batching(flush=queue_at_least(2)))
+
+
+def test_tokens_of_a_batch_are_those_of_its_inputs():
+    async def test(slots: Slots, session: Steps) -> None:
+        program = dspy.Predict("question -> answer")
+        jobs = [
+            RolloutJob(program, dspy.Example(q=q).with_inputs("q"), q[:2], len) for q in ("a1" * 9, "b" * 900, "a2" * 9)
+        ]
+        await asyncio.gather(*(slots.rollout(one, (0,)) for one in jobs))
+        assert session.begun == ["a1", "a2", "bb"]
+
+    slotted(test, limit=Fixed(4), batching=Batching(flush=queue_at_least(3), tokens=20, patience=0.0))
 
 
 def raising(error: type[BaseException]) -> None:
@@ -372,9 +404,87 @@ def test_rejected_call_waits_inside_its_rollout_and_lowers_the_limit(scripted, e
     rollout, capacity, lm = real(scripted, example, reply)
 
     assert rollout.score == 1.0
-    assert [(row.calls, row.errors) for row in rollout.usage] == [(1, 0)]
+    assert [(row.calls, row.errors, row.prompt_tokens) for row in rollout.usage] == [(5, 4, 5)]
     assert lm.engine.attempts == 5
     assert capacity == 7
+
+
+@pytest.mark.parametrize("executor", [Threads(), Asyncio()])
+@pytest.mark.parametrize("ends", ["refusing", "close"])
+def test_lm_that_waits_for_a_full_service_waits_no_longer_than_it_is_wanted(
+    scripted, example, executor, ends, monkeypatch
+):
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 100.0)
+    lm = patient(scripted(lambda prompt, attempt: RateLimitError("full", retry_after=100.0) if attempt > 1 else "42"))
+
+    class Twice(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> Any:
+            return [self.ask(question=question), self.ask(question=question)][1]
+
+        async def aforward(self, question: str) -> Any:
+            return [await self.ask.acall(question=question), await self.ask.acall(question=question)][1]
+
+    async def main() -> InfrastructureError:
+        with dspy.context(lm=lm):
+            slots = Slots(executor.start(1), Fixed(1))
+            task = asyncio.ensure_future(slots.rollout(RolloutJob(Twice(), example, "id", len), (0, 3)))
+            while lm.engine.attempts < 2:
+                await asyncio.sleep(0.001)
+            if ends == "refusing":
+                with slots.refusing(3):
+                    await asyncio.wait([task], timeout=30)
+            await asyncio.wait_for(slots.close(), 30)
+            with pytest.raises(InfrastructureError, match="full") as caught:
+                await task
+            return caught.value
+
+    assert [(row.calls, row.errors, row.prompt_tokens) for row in asyncio.run(main()).usage] == [(2, 1, 5)]
+
+
+def test_thread_that_a_program_abandons_is_in_no_other_books_and_prints_nothing(scripted, example, capfd, caplog):
+    release, late = threading.Event(), []
+
+    def reply(prompt: str, attempt: int) -> Any:
+        if "late" in prompt and not release.is_set():
+            release.wait(30)
+            return RateLimitError("full", retry_after=0.0)
+        return "42"
+
+    class Abandons(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> Any:
+            asked = self.ask(question=question)
+            work = partial(contextvars.copy_context().run, self.ask, question="late")
+            late.append(threading.Thread(target=work, daemon=True))
+            late[-1].start()
+            return asked
+
+    async def main(program: dspy.Module) -> Rollout:
+        with dspy.context(lm=patient(lm)):
+            slots = Slots(Threads().start(1), Adaptive(1, 1))
+            try:
+                return await slots.rollout(RolloutJob(program, example, "id", lambda *_: 1.0), (0,))
+            finally:
+                await slots.close()
+
+    async def meanwhile() -> Rollout:
+        ended = asyncio.ensure_future(main(dspy.Predict("question -> answer")))
+        release.set()
+        await asyncio.to_thread(late[0].join, 30)
+        return await ended
+
+    lm = scripted(reply)
+    assert [(row.calls, row.errors) for row in asyncio.run(main(Abandons())).usage] == [(1, 0)]
+    assert [(row.calls, row.errors) for row in asyncio.run(meanwhile()).usage] == [(1, 0)]
+    assert not late[0].is_alive()
+    assert (capfd.readouterr().err, caplog.records) == ("", [])
 
 
 def test_transient_error_is_tried_again_as_a_rollout(scripted, example):

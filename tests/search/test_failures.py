@@ -8,20 +8,22 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
-from dspy.utils.exceptions import LMServerError
+from dspy.utils.exceptions import LMRateLimitError, LMServerError
 
-from combee_dspy import Diversity, Search
+from combee_dspy import Budget, Diversity, Search
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.controllers import BatchController
 from combee_dspy.diversity import Embedder
 from combee_dspy.exceptions import InfrastructureError, LMUnreachableError
 from combee_dspy.operators import Operator
+from combee_dspy.rollouts import _patient
 from combee_dspy.stopping import StoppingRule
 from tests.worlds import World, events, examples, metric, rows, task_answer
 
@@ -161,9 +163,7 @@ class Outage:
 def test_an_outage_is_never_scored_and_the_run_goes_on_where_it_ended(
     tmp_path: Path, up: int, staleness: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tenacity
-
-    monkeypatch.setattr(tenacity.wait_random_exponential, "__call__", lambda self, state: 0.0)
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.001)
     world = World.made()
     outage = Outage(world.task_lm.script, up)
     lm = dspy.LM("scripted/task", engine=outage, cache=False, num_retries=0, temperature=0.0)
@@ -215,6 +215,63 @@ def test_an_interrupt_ends_the_run_and_keeps_what_was_in_flight(tmp_path: Path) 
     assert 1 <= paid["n"] == len(world.task_lm.requests) <= 8
     assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
     assert not [one for one in threading.enumerate() if one.name.startswith("combee-search")]
+
+
+class Full:
+    """An engine that turns some requests away, by their number."""
+
+    supported_params = frozenset({"temperature"})
+    supports_response_schema = False
+
+    def __init__(self, inner: Any, full: Callable[[int], bool], retry_after: float) -> None:
+        self.inner, self.full, self.retry_after, self.asked = inner, full, retry_after, 0
+        self.rejected = threading.Event()
+        self._lock = threading.Lock()
+
+    def complete(self, request: Any) -> Any:
+        with self._lock:
+            self.asked += 1
+            full = self.full(self.asked)
+        if full:
+            self.rejected.set()
+            raise LMRateLimitError("the service is full", retry_after=self.retry_after)
+        return self.inner.complete(request)
+
+
+@pytest.mark.parametrize("patiently", [True, False])
+def test_an_interrupt_waits_for_no_service_that_is_full_and_what_was_turned_away_is_in_the_books(
+    tmp_path: Path, patiently: bool
+) -> None:
+    world = World.made()
+    full = Full(world.task_lm.script, lambda asked: asked > 12, 100.0)
+    # With an LM of their own kind the rollout itself is tried again after a pause.
+    kind = dspy.LM if patiently else type("Legacy", (dspy.LM,), {})
+    lm = kind("scripted/task", engine=full, cache=False, num_retries=0, temperature=0.0)
+
+    def interrupt() -> None:
+        full.rejected.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        World(lm, world.proposer_lm).compile(log_dir=tmp_path)  # type: ignore[arg-type]  # as above
+    thread.join()
+    assert time.monotonic() - began < 60, "Retry-After asked for 100 seconds"
+    (paid,) = rows(tmp_path, "SELECT sum(calls) AS calls, sum(errors) AS errors FROM usage WHERE role = 'task'")
+    assert (paid["calls"], paid["errors"]) == (full.asked, full.asked - 12)
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
+
+
+def test_a_budget_in_calls_counts_what_was_turned_away(tmp_path: Path) -> None:
+    world = World.made()
+    full = Full(world.task_lm.script, lambda asked: asked % 3 == 0, 0.0)
+    lm = dspy.LM("scripted/task", engine=full, cache=False, num_retries=0, temperature=0.0)
+    given = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 6}
+    total = World(lm, world.proposer_lm).compile(**given).combee_report.costs.total  # type: ignore[arg-type]  # as above
+    assert (total.calls, total.errors) == (full.asked + len(world.proposer_lm.requests), full.asked // 3)
+    assert 40 < total.calls <= 60 + 8, "what a call in flight costs beside what is usual is known afterwards"
 
 
 def test_cancelling_who_waits_for_a_compile_in_a_loop_is_heard_when_it_ends(tmp_path: Path) -> None:
