@@ -80,6 +80,10 @@ class HeldoutReading:
         self.pin: HeldoutPin = pin(heldout, identity, others)
         logger.info(self.pin.summary())
         self._keep(self.pin.pinned(self._run, _now()))
+        for one in self._own:
+            if one.stage == "begun":
+                remedy = "Give it the budget it had, or another log_dir."
+                effects.sealed = f"this run read it at {one.at} and would go on now. {remedy}"
 
     async def read(
         self, before: Candidate, after: Candidate, *, seed: int, models: Mapping[str, str]
