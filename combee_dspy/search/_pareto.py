@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
@@ -12,16 +12,14 @@ from combee_dspy.diversity import Restart, UpdateView
 from combee_dspy.operators import OperatorOutcome, operator_weights, visible
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Row
-from combee_dspy.search._custom import CustomProposer
+from combee_dspy.search._choices import Finals, Verdict, draw_screen, verdict
 from combee_dspy.search._effects import Effects, Place
-from combee_dspy.search._finals import Finals
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._merge import Merging
 from combee_dspy.search._pool import Member, Pool
-from combee_dspy.search._propose import Child, Proposer
+from combee_dspy.search._propose import Child, CustomProposer, Proposer
 from combee_dspy.search._records import trajectories
-from combee_dspy.search._screen import Verdict, draw_screen, verdict
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._update import Learned
 from combee_dspy.streams import derive
@@ -29,14 +27,15 @@ from combee_dspy.streams import derive
 __all__ = ["Pareto"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Checked:
     """A child and what its screen and validation gave."""
 
     child: Child
     verdict: Verdict
-    validation: Mapping[int, Sequence[Rollout]] | None
     proposal: CandidateProposal
+    to_validate: tuple[Row, ...] = ()
+    validation: Mapping[int, Sequence[Rollout]] | None = None
 
 
 class Pareto(Keeper):
@@ -99,11 +98,11 @@ class Pareto(Keeper):
         self._outcomes: list[OperatorOutcome] = []
 
     def begun(self) -> None:
-        """Tell callbacks that the run begins."""
+        """Tell callbacks."""
         self._telling.run_begun(self._seed, self._run_seed)
 
     def ended(self, error: Exception | None) -> None:
-        """Tell callbacks that the run has ended."""
+        """Tell callbacks."""
         self._telling.run_ended(error)
 
     def rollouts(self, size: int, children: int) -> int:
@@ -121,7 +120,7 @@ class Pareto(Keeper):
         state = self._pool.state
         if self._ahead and step == self._early + 1:
             for _ in range(step):
-                self._turn(self._seed, 0)
+                self._next_component(self._seed, 0)
         self._telling.begin(step)
         merged = None if self._merging is None else await self._merging.attempt(step)
         if merged is not None:
@@ -137,10 +136,10 @@ class Pareto(Keeper):
         turn = state.named_predictor_id_to_update_next_for_program_candidate[index]
         components = self._parts.known_components(self._visible, turn)
         if self._ahead and components is not None:
-            self._turn(member.candidate, index)
+            self._next_component(member.candidate, index)
         return Parent(member.candidate, index, components, weights)
 
-    def _turn(self, candidate: Candidate, index: int) -> None:
+    def _next_component(self, candidate: Candidate, index: int) -> None:
         """Let gepa's selector go on to the next component of a candidate."""
         self._parts.components(self._pool.state, [], [], index, dict(candidate.texts))
 
@@ -165,7 +164,7 @@ class Pareto(Keeper):
             return ()
         if parent.components is not None and not self._ahead:
             # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
-            self._turn(parent.candidate, parent.index)
+            self._next_component(parent.candidate, parent.index)
         self._telling.reflected(learned, parent)
         children: Sequence[Child]
         if self._custom is not None:
@@ -173,48 +172,64 @@ class Pareto(Keeper):
         else:
             children = await self._proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
         for child in children:
-            self._emit_candidate(child, parent, step)
+            data = {
+                "candidate": child.candidate.id, "texts": dict(child.candidate.texts), "parents": [parent.candidate.id],
+                "operator": child.operator, "components": child.components,
+            }  # fmt: skip
+            self._effects.log.emit("candidate", data, step=step)
             self._telling.proposed(step, child)
         return children
 
-    def _emit_candidate(self, child: Child, parent: Parent, step: int) -> None:
-        data = {
-            "candidate": child.candidate.id, "texts": dict(child.candidate.texts), "parents": [parent.candidate.id],
-            "operator": child.operator, "components": child.components,
-        }  # fmt: skip
-        self._effects.log.emit("candidate", data, step=step)
-
-    async def check(self, learned: Learned, parent: Parent, proposed: object) -> list[_Checked]:
+    async def check(
+        self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
+    ) -> list[_Checked]:
         """Run every child on its screen, and those that pass on the validation rows, all at once."""
         children: Sequence[Child] = proposed  # type: ignore[assignment]  # what propose() returned
-        rows = [learned.plan.rows[place] for place in self._screened(learned)]
+        places = self._screened(learned)
         for _ in children:
-            self._telling.screening(learned.plan.step, parent, rows)
-        return list(await asyncio.gather(*(self._checked(learned, parent, child) for child in children)))
+            self._telling.screening(learned.plan.step, parent, [learned.plan.rows[place] for place in places])
+        if not self._parts.ordered:
+            return list(await asyncio.gather(*(self._checked(learned, parent, child, places) for child in children)))
+        ran = await asyncio.gather(*(self._ran(learned, child, places) for child in children))
+        # Parts of the user's are asked child after child, and on what every earlier update has left.
+        await turn()
+        judged = [
+            self._judged(learned, parent, child, places, after) for child, after in zip(children, ran, strict=True)
+        ]
+        return list(await asyncio.gather(*(self._validated(one, learned.plan.step) for one in judged)))
 
-    async def _checked(self, learned: Learned, parent: Parent, child: Child) -> _Checked:
-        step, rows, places = learned.plan.step, learned.plan.rows, self._screened(learned)
-        wanted = [self._effects.rollout(child.candidate, rows[place], Place("screen", step)) for place in places]
-        after = await asyncio.gather(*wanted)
-        before = [learned.rollouts[place] for place in places]
+    async def _checked(self, learned: Learned, parent: Parent, child: Child, places: Sequence[int]) -> _Checked:
+        after = await self._ran(learned, child, places)
+        return await self._validated(self._judged(learned, parent, child, places, after), learned.plan.step)
+
+    async def _ran(self, learned: Learned, child: Child, places: Sequence[int]) -> Sequence[Rollout]:
+        rows, place = learned.plan.rows, Place("screen", learned.plan.step)
+        return await asyncio.gather(*(self._effects.rollout(child.candidate, rows[one], place) for one in places))
+
+    def _judged(
+        self, learned: Learned, parent: Parent, child: Child, places: Sequence[int], after: Sequence[Rollout]
+    ) -> _Checked:
+        rows, before = learned.plan.rows, [learned.rollouts[place] for place in places]
         judged = verdict([one.score for one in before], [one.score for one in after], whole=len(places) == len(rows))
         lost = [place for place, old, new in zip(places, before, after, strict=True)
                 if rows[place].hash in self._anchors and new.score < old.score]  # fmt: skip
+        proposal = _as_proposal(child, parent, [rows[place] for place in places], before, after)
         if lost:
-            judged = Verdict(False, f"it scores lower on {len(lost)} anchors", judged.score, judged.parent_score)
-        proposal = self._as_proposal(child, parent, [rows[place] for place in places], before, after)
-        if self._parts.acceptance is not None and not lost:
+            judged = replace(judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors")
+        elif self._parts.acceptance is not None:
             accepted = bool(self._parts.acceptance.should_accept(proposal, self._pool.state))
-            judged = Verdict(accepted, "acceptance_criterion decides", judged.score, judged.parent_score)
+            judged = replace(judged, accepted=accepted, reason="acceptance_criterion decides")
         data = {
             "candidate": child.candidate.id, "parent": parent.candidate.id, "rows": len(places), "score": judged.score,
             "parent_score": judged.parent_score, "accepted": judged.accepted, "reason": judged.reason,
         }  # fmt: skip
-        self._effects.log.emit("screened", data, step=step)
-        validation = None
-        if judged.accepted:
-            validation = await self._pool.validate(child.candidate, self._pool.rows_to_validate(), step)
-        return _Checked(child, judged, validation, proposal)
+        self._effects.log.emit("screened", data, step=learned.plan.step)
+        return _Checked(child, judged, proposal, self._pool.rows_to_validate() if judged.accepted else ())
+
+    async def _validated(self, checked: _Checked, step: int) -> _Checked:
+        if checked.verdict.accepted:
+            checked.validation = await self._pool.validate(checked.child.candidate, checked.to_validate, step)
+        return checked
 
     def _screened(self, learned: Learned) -> tuple[int, ...]:
         """Return which positions of the minibatch children run on."""
@@ -249,20 +264,21 @@ class Pareto(Keeper):
         """Return the best candidate on validation, with a further draw of those within its reach where that helps."""
         return await self._finals.choose(self._pool)
 
-    def _as_proposal(
-        self, child: Child, parent: Parent, rows: Sequence[Row], before: Sequence[Rollout], after: Sequence[Rollout]
-    ) -> CandidateProposal:
-        return CandidateProposal(
-            candidate=dict(child.candidate.texts),
-            parent_program_ids=[parent.index],
-            subsample_indices=[row.index for row in rows],
-            subsample_scores_before=[one.score for one in before],
-            subsample_scores_after=[one.score for one in after],
-            eval_before=_subsample(before),
-            eval_after=_subsample(after),
-            tag="reflective_mutation",
-            metadata={"operator": child.operator},
-        )
+
+def _as_proposal(
+    child: Child, parent: Parent, rows: Sequence[Row], before: Sequence[Rollout], after: Sequence[Rollout]
+) -> CandidateProposal:
+    return CandidateProposal(
+        candidate=dict(child.candidate.texts),
+        parent_program_ids=[parent.index],
+        subsample_indices=[row.index for row in rows],
+        subsample_scores_before=[one.score for one in before],
+        subsample_scores_after=[one.score for one in after],
+        eval_before=_subsample(before),
+        eval_after=_subsample(after),
+        tag="reflective_mutation",
+        metadata={"operator": child.operator},
+    )
 
 
 def _subsample(rollouts: Sequence[Rollout]) -> SubsampleEvaluation:

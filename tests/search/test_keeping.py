@@ -194,6 +194,30 @@ def test_a_trunk_takes_back_what_made_it_clearly_worse(tmp_path: Path) -> None:
     assert program.signature.instructions == texts[3]
 
 
+def test_a_revert_edits_again_only_what_held_the_lessons(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Adding(Operator):
+        name = "adding"
+        needs_lessons = False
+
+        async def apply(self, given: Any, context: Any) -> Edit:
+            asked.append(context.update)
+            return Edit(instruction=f"{given.instruction} {'Poison' if context.update == 2 else context.update}")
+
+    def answer(request: Any) -> str:
+        return in_kind(request, {"answer": "0" if "Poison" in request.system else "50"})
+
+    program = World.made(answer).compile(
+        dspy.Predict(dspy.Signature("question -> answer", "Answer.")), search=Search(keep="trunk", lag=1),
+        operators=[Adding()], metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=4, diversity=False,
+        budget=Budget(updates=5),
+    )  # fmt: skip
+    assert [one["update"] for one in events(tmp_path, "reverted")] == [2]
+    assert program.signature.instructions == "Answer. 0 1 3 4"
+    assert asked == [0, 1, 2, 3, 4], "the lessons of updates 0 and 1 are in the text before update 2"
+
+
 def test_a_trunk_joins_the_lessons_of_every_update(world: World, tmp_path: Path) -> None:
     program = world.compile(
         search=Search(keep="trunk", staleness=2), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1)
