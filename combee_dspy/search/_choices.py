@@ -73,6 +73,7 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
     return Verdict(not worse, reason, fmean(after), fmean(before))
 
 
+@dataclass(frozen=True, slots=True)
 class Finals:
     """Chooses the best on validation, after a further draw of those within its reach where that helps.
 
@@ -80,16 +81,15 @@ class Finals:
     partly luck. So the best few are drawn again, as far as the budget allows, but for
     those that trail the best clearly.
 
-    Args:
+    Attributes:
         count: How many may be drawn again; 1 chooses at once.
         samples: Whether the task LM samples: other answers to the same question.
         effects: The way to the world.
     """
 
-    def __init__(self, count: int, *, samples: bool, effects: Effects) -> None:
-        self._count = count
-        self._samples = samples
-        self._effects = effects
+    count: int
+    samples: bool
+    effects: Effects
 
     async def choose(self, pool: Pool) -> Member:
         """Return the chosen candidate, with its scores over all draws that decided, and say why.
@@ -102,10 +102,10 @@ class Finals:
         leader = order[0]
         if round(best.mean, _DIGITS) != round(leader.mean, _DIGITS):
             return self._chosen(best, "best by the validation policy")
-        within = [leader, *(one for one in order[1 : self._count] if _reaches(one, leader))]
-        room = self._effects.purse.room
+        within = [leader, *(one for one in order[1 : self.count] if _reaches(one, leader))]
+        room = self.effects.purse.room
         final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
-        drawn = await self._drawn(pool, final) if self._samples and len(final) > 1 else None
+        drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
         if drawn is None:
             return self._chosen(leader, f"best of {len(pool.members)} on validation, {leader.mean:.4g}")
         winner = min(drawn, key=_rank)
@@ -113,7 +113,7 @@ class Finals:
 
     async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
         """Return finalists with a further draw in their scores; ``None`` where a limit leaves no room for all."""
-        if self._effects.known("finals"):
+        if self.effects.known("finals"):
             return None
         rows = [pool.validation[index] for index in sorted(final[0].scores)]
         try:
@@ -122,7 +122,7 @@ class Finals:
             )
         except BudgetReached as reached:
             reason = str(reached)
-            await self._effects.decide("finals", lambda: reason)
+            await self.effects.decide("finals", lambda: reason)
             return None
         return [
             replace(one, scores={row: (one.scores[row] + _mean(drawn)) / 2 for row, drawn in found.items()})
@@ -130,7 +130,7 @@ class Finals:
         ]
 
     def _chosen(self, member: Member, reason: str) -> Member:
-        self._effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
+        self.effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
         return member
 
 

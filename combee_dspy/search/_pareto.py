@@ -38,10 +38,11 @@ class _Checked:
     validation: Mapping[int, Sequence[Rollout]] | None = None
 
 
+@dataclass(eq=False)
 class Pareto(Keeper):
     """GEPA's search over our effects; gepa's own parts decide where they are asked.
 
-    Args:
+    Attributes:
         effects: The way to the world.
         pool: The validated candidates.
         parts: gepa's parts.
@@ -58,126 +59,110 @@ class Pareto(Keeper):
         restart: When the next children are made from the seed's text, or ``None`` for never.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        pool: Pool,
-        parts: GepaParts,
-        proposer: Proposer,
-        *,
-        custom: CustomProposer | None,
-        merging: Merging | None,
-        finals: Finals,
-        seed: Candidate,
-        telling: Telling,
-        screen: int,
-        anchors: frozenset[str],
-        run_seed: int,
-        staleness: int,
-        restart: Restart | None,
-    ) -> None:
-        self._effects = effects
-        self._pool = pool
-        self._parts = parts
-        self._proposer = proposer
-        self._custom = custom
-        self._merging = merging
-        self._finals = finals
-        self._seed = seed
-        self._telling = telling
-        self._screen = screen
-        self._anchors = anchors
-        self._run_seed = run_seed
-        self._ahead = staleness > 0
+    effects: Effects
+    pool: Pool
+    parts: GepaParts
+    proposer: Proposer
+    custom: CustomProposer | None
+    merging: Merging | None
+    finals: Finals
+    seed: Candidate
+    telling: Telling
+    screen: int
+    anchors: frozenset[str]
+    run_seed: int
+    staleness: int
+    restart: Restart | None
+
+    def __post_init__(self) -> None:
         # The last update that begins before the seed's validation is known.
-        self._early = staleness if parts.plain else -1
-        self._restart = restart
+        self._early = self.staleness if self.parts.plain else -1
+        self._visible = visible(self.seed.texts)
+        self._outcomes: list[OperatorOutcome] = []
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
-        self._visible = visible(seed.texts)
-        self._outcomes: list[OperatorOutcome] = []
 
     def begun(self) -> None:
         """Tell callbacks."""
-        self._telling.run_begun(self._seed, self._run_seed)
+        self.telling.run_begun(self.seed, self.run_seed)
 
     def ended(self, error: Exception | None) -> None:
         """Tell callbacks."""
-        self._telling.run_ended(error)
+        self.telling.run_ended(error)
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
-        rows = self._pool.beside_validation(size)
-        screen = rows if size <= self._screen else min(rows, self._screen + len(self._anchors))
-        return rows + children * (screen + self._pool.size)
+        rows = self.pool.beside_validation(size)
+        screen = rows if size <= self.screen else min(rows, self.screen + len(self.anchors))
+        return rows + children * (screen + self.pool.size)
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws, after a merge where one is due."""
-        weights = operator_weights(self._outcomes, self._proposer.labels, step)
+        weights = operator_weights(self._outcomes, self.proposer.labels, step)
         if step <= self._early:
             # There is one candidate yet, which gepa's own parts would choose: its validation need not be waited for.
-            return Parent(self._seed, 0, self._parts.known_components(self._visible, step), weights)
-        state = self._pool.state
-        if self._ahead and step == self._early + 1:
+            return Parent(self.seed, 0, self.parts.known_components(self._visible, step), weights)
+        state = self.pool.state
+        if self.staleness and step == self._early + 1:
             for _ in range(step):
-                self._next_component(self._seed, 0)
-        self._telling.begin(step)
-        merged = None if self._merging is None else await self._merging.attempt(step)
+                self._next_component(self.seed, 0)
+        self.telling.begin(step)
+        merged = None if self.merging is None else await self.merging.attempt(step)
         if merged is not None:
-            self._telling.end(step, accepted=merged)
-            self._telling.begin(step)
-        reason = self._restart.due(self._progress) if self._restart is not None else None
-        index = 0 if reason else self._parts.selector.select_candidate_idx(state)
+            self.telling.end(step, accepted=merged)
+            self.telling.begin(step)
+        reason = self.restart.due(self._progress) if self.restart is not None else None
+        index = 0 if reason else self.parts.selector.select_candidate_idx(state)
         if reason:
             self._restarted.add(step)
-            self._effects.log.emit("warning", {"text": f"starting again from the seed: {reason}"}, step=step)
-        member = self._pool.members[index]
-        self._telling.selected(member)
+            self.effects.log.emit("warning", {"text": f"starting again from the seed: {reason}"}, step=step)
+        member = self.pool.members[index]
+        self.telling.selected(member)
         turn = state.named_predictor_id_to_update_next_for_program_candidate[index]
-        components = self._parts.known_components(self._visible, turn)
-        if self._ahead and components is not None:
+        components = self.parts.known_components(self._visible, turn)
+        if self.staleness and components is not None:
             self._next_component(member.candidate, index)
         return Parent(member.candidate, index, components, weights)
 
     def _next_component(self, candidate: Candidate, index: int) -> None:
         """Let gepa's selector go on to the next component of a candidate."""
-        self._parts.components(self._pool.state, [], [], index, dict(candidate.texts))
+        self.parts.components(self.pool.state, [], [], index, dict(candidate.texts))
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell callbacks of the minibatch and of the parent's run on it."""
-        self._telling.sampled(parent, rows)
+        self.telling.sampled(parent, rows)
 
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Ask gepa's component selector."""
-        program = self._effects.programs.of(parent.candidate)
+        program = self.effects.programs.of(parent.candidate)
         found = trajectories(program, [row.example for row in rows], rollouts)
         scores = [one.score for one in rollouts]
         texts = dict(parent.candidate.texts)
-        return list(self._parts.components(self._pool.state, found, scores, parent.index, texts))
+        return list(self.parts.components(self.pool.state, found, scores, parent.index, texts))
 
     async def propose(self, learned: Learned, parent: Parent) -> Sequence[Child]:
         """Return the children of what was learned; none where nothing was."""
         step = learned.plan.step
-        self._telling.begin(step)
-        self._telling.evaluated(learned, parent)
+        self.telling.begin(step)
+        self.telling.evaluated(learned, parent)
         if learned.skipped:
             return ()
-        if parent.components is not None and not self._ahead:
+        if parent.components is not None and not self.staleness:
             # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
             self._next_component(parent.candidate, parent.index)
-        self._telling.reflected(learned, parent)
+        self.telling.reflected(learned, parent)
         children: Sequence[Child]
-        if self._custom is not None:
-            children = await self._custom.children(learned, parent.candidate)
+        if self.custom is not None:
+            children = await self.custom.children(learned, parent.candidate)
         else:
-            children = await self._proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
+            children = await self.proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
         for child in children:
             data = {
                 "candidate": child.candidate.id, "texts": dict(child.candidate.texts), "parents": [parent.candidate.id],
                 "operator": child.operator, "components": child.components,
             }  # fmt: skip
-            self._effects.log.emit("candidate", data, step=step)
-            self._telling.proposed(step, child)
+            self.effects.log.emit("candidate", data, step=step)
+            self.telling.proposed(step, child)
         return children
 
     async def check(
@@ -187,8 +172,8 @@ class Pareto(Keeper):
         children: Sequence[Child] = proposed  # type: ignore[assignment]  # what propose() returned
         places = self._screened(learned)
         for _ in children:
-            self._telling.screening(learned.plan.step, parent, [learned.plan.rows[place] for place in places])
-        if not self._parts.ordered:
+            self.telling.screening(learned.plan.step, parent, [learned.plan.rows[place] for place in places])
+        if not self.parts.ordered:
             return list(await asyncio.gather(*(self._checked(learned, parent, child, places) for child in children)))
         ran = await asyncio.gather(*(self._ran(learned, child, places) for child in children))
         # Parts of the user's are asked child after child, and on what every earlier update has left.
@@ -204,7 +189,7 @@ class Pareto(Keeper):
 
     async def _ran(self, learned: Learned, child: Child, places: Sequence[int]) -> Sequence[Rollout]:
         rows, place = learned.plan.rows, Place("screen", learned.plan.step)
-        return await asyncio.gather(*(self._effects.rollout(child.candidate, rows[one], place) for one in places))
+        return await asyncio.gather(*(self.effects.rollout(child.candidate, rows[one], place) for one in places))
 
     def _judged(
         self, learned: Learned, parent: Parent, child: Child, places: Sequence[int], after: Sequence[Rollout]
@@ -212,57 +197,57 @@ class Pareto(Keeper):
         rows, before = learned.plan.rows, [learned.rollouts[place] for place in places]
         judged = verdict([one.score for one in before], [one.score for one in after], whole=len(places) == len(rows))
         lost = [place for place, old, new in zip(places, before, after, strict=True)
-                if rows[place].hash in self._anchors and new.score < old.score]  # fmt: skip
+                if rows[place].hash in self.anchors and new.score < old.score]  # fmt: skip
         proposal = _as_proposal(child, parent, [rows[place] for place in places], before, after)
         if lost:
             judged = replace(judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors")
-        elif self._parts.acceptance is not None:
-            accepted = bool(self._parts.acceptance.should_accept(proposal, self._pool.state))
+        elif self.parts.acceptance is not None:
+            accepted = bool(self.parts.acceptance.should_accept(proposal, self.pool.state))
             judged = replace(judged, accepted=accepted, reason="acceptance_criterion decides")
         data = {
             "candidate": child.candidate.id, "parent": parent.candidate.id, "rows": len(places), "score": judged.score,
             "parent_score": judged.parent_score, "accepted": judged.accepted, "reason": judged.reason,
         }  # fmt: skip
-        self._effects.log.emit("screened", data, step=learned.plan.step)
-        return _Checked(child, judged, proposal, self._pool.rows_to_validate() if judged.accepted else ())
+        self.effects.log.emit("screened", data, step=learned.plan.step)
+        return _Checked(child, judged, proposal, self.pool.rows_to_validate() if judged.accepted else ())
 
     async def _validated(self, checked: _Checked, step: int) -> _Checked:
         if checked.verdict.accepted:
-            checked.validation = await self._pool.validate(checked.child.candidate, checked.to_validate, step)
+            checked.validation = await self.pool.validate(checked.child.candidate, checked.to_validate, step)
         return checked
 
     def _screened(self, learned: Learned) -> tuple[int, ...]:
         """Return which positions of the minibatch children run on."""
         rows = learned.plan.rows
-        anchored = [place for place, row in enumerate(rows) if row.hash in self._anchors]
-        stream = derive(self._run_seed, "screen", learned.plan.step)
-        return draw_screen(len(rows), self._screen, anchored, stream)
+        anchored = [place for place, row in enumerate(rows) if row.hash in self.anchors]
+        stream = derive(self.run_seed, "screen", learned.plan.step)
+        return draw_screen(len(rows), self.screen, anchored, stream)
 
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
         """Join the children that were validated, in order."""
         children: Sequence[_Checked] = checked  # type: ignore[assignment]  # what check() returned
         step, accepted = learned.plan.step, False
         refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in children]
-        self._telling.screened(learned, parent, refused)
+        self.telling.screened(learned, parent, refused)
         for one in children:
             lift = None
             if one.validation is not None:
-                member = self._pool.join(one.child.candidate, (parent.index,), step, one.validation)
-                lift = member.mean - self._pool.members[parent.index].mean
+                member = self.pool.join(one.child.candidate, (parent.index,), step, one.validation)
+                lift = member.mean - self.pool.members[parent.index].mean
                 accepted = True
-                if self._merging is not None:
-                    self._merging.found_candidate()
-                self._telling.accepted(step, member, one.proposal)
+                if self.merging is not None:
+                    self.merging.found_candidate()
+                self.telling.accepted(step, member, one.proposal)
             self._outcomes.append(OperatorOutcome(one.child.operator, step, lift, one.validation is not None))
-        if self._restart is not None:
-            front = [self._pool.members[index].candidate for index in self._pool.front]
-            similarity = await self._proposer.similarity(front)
-            self._progress.append(UpdateView(self._pool.best.mean, similarity, step in self._restarted))
-        self._telling.end(step, accepted=accepted)
+        if self.restart is not None:
+            front = [self.pool.members[index].candidate for index in self.pool.front]
+            similarity = await self.proposer.similarity(front)
+            self._progress.append(UpdateView(self.pool.best.mean, similarity, step in self._restarted))
+        self.telling.end(step, accepted=accepted)
 
     async def result(self) -> Member:
         """Return the best candidate on validation, with a further draw of those within its reach where that helps."""
-        return await self._finals.choose(self._pool)
+        return await self.finals.choose(self.pool)
 
 
 def _as_proposal(

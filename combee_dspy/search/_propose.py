@@ -59,10 +59,11 @@ class _Draft:
     made: Child | None = None
 
 
+@dataclass(eq=False)
 class Proposer:
     """Makes children of a candidate from what an update learned. Called for one update at a time, in order.
 
-    Args:
+    Attributes:
         student: The program.
         seed: The candidate that is the student itself.
         operators: Those that children may draw from.
@@ -76,34 +77,21 @@ class Proposer:
         ledger: Lessons to offer again; ``None`` for none.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        student: dspy.Module,
-        seed: Candidate,
-        operators: Sequence[Operator],
-        guards: Guards,
-        copies: CopyIndex | None,
-        diversity: Diversity,
-        learner: Learner,
-        emit: Callable[..., None],
-        *,
-        run_seed: int,
-        perfect_score: float,
-        ledger: LessonLedger | None,
-    ) -> None:
-        self._student = student
-        self._seed = seed
-        self.operators = tuple(operators)
-        self.labels = operator_labels(operators)
-        self._guards = guards
-        self._copies = copies
-        self._diversity = diversity
-        self._archive = Archive(diversity)
-        self._learner = learner
-        self._emit = emit
-        self._run_seed = run_seed
-        self._perfect_score = perfect_score
-        self._ledger = ledger
+    student: dspy.Module
+    seed: Candidate
+    operators: Sequence[Operator]
+    guards: Guards
+    copies: CopyIndex | None
+    diversity: Diversity
+    learner: Learner
+    emit: Callable[..., None]
+    run_seed: int
+    perfect_score: float
+    ledger: LessonLedger | None
+
+    def __post_init__(self) -> None:
+        self.labels = operator_labels(self.operators)
+        self._archive = Archive(self.diversity)
 
     async def children(
         self, learned: Learned, base: Candidate, count: int, weights: Mapping[str, float]
@@ -120,11 +108,11 @@ class Proposer:
             weights: Probability of each operator, by label.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
-        chosen = draw_operators(weights, count, derive(self._run_seed, "operators", step))
+        chosen = draw_operators(weights, count, derive(self.run_seed, "operators", step))
         drafts = [_Draft(number, self.labels.index(label)) for number, label in enumerate(chosen)]
         self._archive.add(base.texts)
         pending = drafts
-        for attempt in range(self._diversity.max_draws):
+        for attempt in range(self.diversity.max_draws):
             edits = await together(
                 self._edited(draft.operator, inputs, base, step, (draft.number, attempt)) for draft in pending
             )
@@ -149,14 +137,14 @@ class Proposer:
         rows = [row.example for row in learned.plan.rows]
         found = {}
         for component, lessons in learned.lessons.items():
-            if self._ledger is not None and lessons.rewrite is None:
-                older = self._ledger.offer(component, base.texts[component], lessons.lessons)
-                self._ledger.add(component, lessons.lessons)
+            if self.ledger is not None and lessons.rewrite is None:
+                older = self.ledger.offer(component, base.texts[component], lessons.lessons)
+                self.ledger.add(component, lessons.lessons)
                 lessons = replace(lessons, lessons=(*lessons.lessons, *older))
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
             found[component] = operator_input(
-                self._student, component, base.texts, lessons, seed=self._seed.texts, runs=runs, guards=self._guards,
-                perfect_score=self._perfect_score,
+                self.student, component, base.texts, lessons, seed=self.seed.texts, runs=runs, guards=self.guards,
+                perfect_score=self.perfect_score,
             )  # fmt: skip
         return found
 
@@ -166,7 +154,7 @@ class Proposer:
         """Return the components that an operator changes, asked in a place of its own; what is refused is said."""
         outcomes = await together(
             self.operators[operator].apply(
-                given, self._learner.context(component, base, step).at("operator", operator, *place)
+                given, self.learner.context(component, base, step).at("operator", operator, *place)
             )
             for component, given in inputs.items()
         )
@@ -184,14 +172,14 @@ class Proposer:
         if isinstance(outcome, Refusal):
             return outcome
         judged = guard_input(given, component)
-        if self._copies is not None:
-            outcome, dropped = without_copies(outcome, judged, self._copies)
+        if self.copies is not None:
+            outcome, dropped = without_copies(outcome, judged, self.copies)
             if dropped:
-                self._emit("refused", {"operator": "guards", "reason": "copies a training example", "lines": dropped},
+                self.emit("refused", {"operator": "guards", "reason": "copies a training example", "lines": dropped},
                            step=step, component=component)  # fmt: skip
-                if self._ledger is not None:
-                    self._ledger.refuse(component, dropped)
-        return check(outcome, self._guards, judged, self._copies) or outcome
+                if self.ledger is not None:
+                    self.ledger.refuse(component, dropped)
+        return check(outcome, self.guards, judged, self.copies) or outcome
 
     async def _judged(self, operator: int, texts: Mapping[str, str], base: Candidate, step: int) -> Child | None:
         if not texts:
@@ -213,32 +201,27 @@ class Proposer:
             for place, operator in enumerate(self.operators)
             if place not in (taken if operator.needs_lessons else draft.tried)
         }
-        if not left or len(draft.tried) >= self._diversity.max_draws:
+        if not left or len(draft.tried) >= self.diversity.max_draws:
             return False
-        stream = derive(self._run_seed, "redraw", step, draft.number, len(draft.tried))
+        stream = derive(self.run_seed, "redraw", step, draft.number, len(draft.tried))
         draft.operator = self.labels.index(draw_operators(left, 1, stream)[0])
         return True
 
     def _refused(self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = "") -> None:
         data = {"operator": self.labels[operator], "reason": refusal.reason, "parent": parent.id}
-        self._emit("refused", data, step=step, component=component)
+        self.emit("refused", data, step=step, component=component)
 
     async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
         """Return how alike candidates are, 0 to 1; see :meth:`combee_dspy.diversity.Archive.similarity`."""
         return await asyncio.to_thread(self._archive.similarity, [one.texts for one in candidates])
 
 
+@dataclass(frozen=True, slots=True)
 class CustomProposer:
-    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records.
+    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns is one effect."""
 
-    Args:
-        adapter: DSPy's gepa adapter, which knows the proposers.
-        effects: The way to the world: what a proposer returns is one effect.
-    """
-
-    def __init__(self, adapter: DspyAdapter, effects: Effects) -> None:
-        self._adapter = adapter
-        self._effects = effects
+    adapter: DspyAdapter
+    effects: Effects
 
     async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
         """Return the child that the proposer made, or none."""
@@ -251,7 +234,7 @@ class CustomProposer:
 
         def ask() -> Mapping[str, Any]:
             try:
-                texts = self._adapter.propose_new_texts(shown, dataset, list(dataset))
+                texts = self.adapter.propose_new_texts(shown, dataset, list(dataset))
             except LMError:
                 raise  # a service that fails says nothing about the proposer, and ends the run
             except Exception as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
@@ -260,10 +243,10 @@ class CustomProposer:
 
         told = hashlib.blake2b(stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{told}"
-        made: Mapping[str, Any] = await self._effects.work(key, Place("proposal", step), "proposer", "call", ask)
+        made: Mapping[str, Any] = await self.effects.work(key, Place("proposal", step), "proposer", "call", ask)
         if "error" in made:
             logger.warning("update %d proposes nothing: the proposer failed with %s", step, made["error"])
-            self._effects.log.emit("error", {"where": "instruction_proposer", "error": made["error"]}, step=step)
+            self.effects.log.emit("error", {"where": "instruction_proposer", "error": made["error"]}, step=step)
         texts = {name: text for name, text in made.get("texts", {}).items() if base.texts.get(name) != text}
         if not texts:
             return ()

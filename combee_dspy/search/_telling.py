@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 from gepa.core.data_loader import ensure_loader
@@ -20,12 +21,13 @@ from combee_dspy.search._update import Learned
 __all__ = ["Telling"]
 
 
+@dataclass(eq=False)
 class Telling:
     """Counts iterations and rollouts in gepa's state, and tells the user's callbacks.
 
     An update is one of gepa's iterations, and so is a merge before it.
 
-    Args:
+    Attributes:
         effects: Knows programs.
         pool: The validated candidates.
         parts: gepa's parts.
@@ -34,36 +36,38 @@ class Telling:
             with what else an update has bought, in the order of updates.
     """
 
-    def __init__(self, effects: Effects, pool: Pool, parts: GepaParts, train: Sequence[Row], *, at_once: bool) -> None:
-        self._effects = effects
-        self._pool = pool
-        self._parts = parts
+    effects: Effects
+    pool: Pool
+    parts: GepaParts
+    train: InitVar[Sequence[Row]]
+    at_once: bool
+
+    def __post_init__(self, train: Sequence[Row]) -> None:
         self._loader = ensure_loader([row.example for row in train])
-        self._at_once = at_once
         self._iterations: dict[int, int] = {}
 
     def _tell(self, method: str, **event: Any) -> None:
-        self._parts.notify(method, event)
+        self.parts.notify(method, event)
 
     def run_begun(self, seed: Candidate, run_seed: int) -> None:
         """Tell of the run, before anything is bought."""
         self._tell(
             "on_optimization_start", seed_candidate=dict(seed.texts), trainset_size=len(self._loader),
-            valset_size=len(self._pool.validation), config={"seed": run_seed},
+            valset_size=len(self.pool.validation), config={"seed": run_seed},
         )  # fmt: skip
 
     def run_ended(self, error: Exception | None) -> None:
         """Tell of the end; an update that it has cut off proposed nothing."""
-        if not self._pool.started:
+        if not self.pool.started:
             return
-        state = self._pool.state
+        state = self.pool.state
         if error is not None:
             self._tell("on_error", iteration=state.i + 1, exception=error, will_continue=False)
         for step in list(self._iterations):
             self.end(step, accepted=False)
         if error is None:
             self._tell(
-                "on_optimization_end", best_candidate_idx=self._pool.best.index, total_iterations=state.i,
+                "on_optimization_end", best_candidate_idx=self.pool.best.index, total_iterations=state.i,
                 total_metric_calls=state.total_num_evals, final_state=state,
             )  # fmt: skip
 
@@ -71,8 +75,8 @@ class Telling:
         """Begin an iteration, unless the update has one."""
         if step in self._iterations:
             return
-        state = self._pool.state
-        self._tell("on_state_saved", iteration=state.i + 1, run_dir=self._pool.log_dir)
+        state = self.pool.state
+        self._tell("on_state_saved", iteration=state.i + 1, run_dir=self.pool.log_dir)
         state.i += 1
         state.full_program_trace.append({"i": state.i})
         self._iterations[step] = state.i + 1
@@ -81,11 +85,11 @@ class Telling:
     def end(self, step: int, *, accepted: bool) -> None:
         """End an update's iteration."""
         iteration = self._iterations.pop(step)
-        self._tell("on_iteration_end", iteration=iteration, state=self._pool.state, proposal_accepted=accepted)
+        self._tell("on_iteration_end", iteration=iteration, state=self.pool.state, proposal_accepted=accepted)
 
     def selected(self, member: Member) -> None:
         """Tell of the parent."""
-        state = self._pool.state
+        state = self.pool.state
         self._tell(
             "on_candidate_selected", iteration=state.i + 1, candidate_idx=member.index,
             candidate=dict(member.candidate.texts), score=state.program_full_scores_val_set[member.index],
@@ -93,29 +97,29 @@ class Telling:
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell of the minibatch, and that the parent runs on it."""
-        if not self._parts.callbacks:
+        if not self.parts.callbacks:
             return
-        iteration, ids = self._pool.state.i + 1, [row.index for row in rows]
+        iteration, ids = self.pool.state.i + 1, [row.index for row in rows]
         self._tell("on_minibatch_sampled", iteration=iteration, minibatch_ids=ids, trainset_size=len(self._loader))
-        self._evaluation_begins(iteration, parent.index, rows, list(self._pool.members[parent.index].parents))
+        self._evaluation_begins(iteration, parent.index, rows, list(self.pool.members[parent.index].parents))
 
     def evaluated(self, learned: Learned, parent: Parent) -> None:
         """Tell of the parent's rollouts."""
-        state, iteration = self._pool.state, self._iterations[learned.plan.step]
+        state, iteration = self.pool.state, self._iterations[learned.plan.step]
         scores = [one.score for one in learned.rollouts]
         if state.full_program_trace:
             state.full_program_trace[-1] |= {
                 "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
                 "subsample_scores": scores,
             }  # fmt: skip
-        if self._parts.callbacks:
-            program = self._effects.programs.of(parent.candidate)
+        if self.parts.callbacks:
+            program = self.effects.programs.of(parent.candidate)
             found = trajectories(program, [row.example for row in learned.plan.rows], learned.rollouts)
             self._evaluation_ends(
                 iteration, parent.index, scores, [one["prediction"] for one in found],
-                list(self._pool.members[parent.index].parents), trajectories=found,
+                list(self.pool.members[parent.index].parents), trajectories=found,
             )  # fmt: skip
-        if self._at_once:
+        if self.at_once:
             state.increment_evals(len(learned.rollouts))
         if learned.skipped:
             self._tell(
@@ -125,7 +129,7 @@ class Telling:
 
     def reflected(self, learned: Learned, parent: Parent) -> None:
         """Tell of what proposers will read."""
-        if not self._parts.callbacks:
+        if not self.parts.callbacks:
             return
         iteration, components = self._iterations[learned.plan.step], list(learned.reflections)
         dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items()}
@@ -150,8 +154,8 @@ class Telling:
 
     def screened(self, learned: Learned, parent: Parent, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
         """Tell of the rollouts of each child, and why it was refused or "", before any is accepted, as gepa does."""
-        iteration, state = self._iterations[learned.plan.step], self._pool.state
-        if not self._at_once:
+        iteration, state = self._iterations[learned.plan.step], self.pool.state
+        if not self.at_once:
             state.increment_evals(len(learned.rollouts))
         for proposal, _ in judged:
             after = proposal.eval_after

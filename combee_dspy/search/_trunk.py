@@ -39,6 +39,7 @@ class _Commit:
     reverted: bool = False
 
 
+@dataclass(eq=False)
 class Trunk(Keeper):
     """Joins the lessons of all updates to one text, in their order.
 
@@ -49,7 +50,7 @@ class Trunk(Keeper):
     not, the journal has what was bought. Verdicts are read ``lag`` updates later, so that
     no update waits for a validation that began a moment ago.
 
-    Args:
+    Attributes:
         effects: The way to the world.
         pool: The validated texts.
         artifact: What is learned.
@@ -60,26 +61,16 @@ class Trunk(Keeper):
         staleness: Update i runs on the text of update i − 1 − staleness.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        pool: Pool,
-        artifact: Artifact,
-        proposer: Proposer | None,
-        *,
-        seed: Candidate,
-        components: Callable[[int], tuple[str, ...]],
-        lag: int,
-        staleness: int,
-    ) -> None:
-        self._effects = effects
-        self._pool = pool
-        self._artifact = artifact
-        self._proposer = proposer
-        self._seed = seed
-        self._components = components
-        self._lag = lag
-        self._staleness = staleness
+    effects: Effects
+    pool: Pool
+    artifact: Artifact
+    proposer: Proposer | None
+    seed: Candidate
+    components: Callable[[int], tuple[str, ...]]
+    lag: int
+    staleness: int
+
+    def __post_init__(self) -> None:
         self._commits: list[_Commit] = []
         self._to_validate: dict[int, tuple[Row, ...]] = {}
 
@@ -90,20 +81,20 @@ class Trunk(Keeper):
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch and of the new text's validation."""
-        return self._pool.beside_validation(size) + self._pool.size
+        return self.pool.beside_validation(size) + self.pool.size
 
     @property
     def text(self) -> Candidate:
         """The newest text."""
-        return self._commits[-1].text if self._commits else self._seed
+        return self._commits[-1].text if self._commits else self.seed
 
     async def parent(self, step: int) -> Parent:
         """Return the newest text that is surely known, though a later one may be there already."""
         # Asked now, when what a policy of the user's reads is a function of the update's number.
-        self._to_validate[step] = self._pool.rows_to_validate()
-        known = step - 1 - self._staleness
-        text = self._commits[known].text if known >= 0 else self._seed
-        return Parent(text, -1, self._components(step), {})
+        self._to_validate[step] = self.pool.rows_to_validate()
+        known = step - 1 - self.staleness
+        text = self._commits[known].text if known >= 0 else self.seed
+        return Parent(text, -1, self.components(step), {})
 
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the plan says already."""
@@ -114,15 +105,15 @@ class Trunk(Keeper):
         step = learned.plan.step
         before = text = self.text
         if (reverted := await self._reverted(step)) is not None:
-            text = self._commits[reverted - 1].kept if reverted else self._seed
+            text = self._commits[reverted - 1].kept if reverted else self.seed
             for one in self._commits[reverted:]:
                 text = one.kept = text if one.reverted else await self._edited(one.learned, text)
         text = await self._edited(learned, text)
         if text.id != before.id:
             data = {"candidate": text.id, "texts": dict(text.texts), "parents": [before.id], "operator": self._operator,
                     "components": list(learned.lessons)}  # fmt: skip
-            self._effects.log.emit("candidate", data, step=step)
-        validation = asyncio.ensure_future(self._pool.validate(text, self._to_validate.pop(step), step))
+            self.effects.log.emit("candidate", data, step=step)
+        validation = asyncio.ensure_future(self.pool.validate(text, self._to_validate.pop(step), step))
         # Where the run ends before anybody asks, nobody needs to hear that the budget had no room for it.
         validation.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._commits.append(_Commit(learned, text, text, validation))
@@ -130,37 +121,37 @@ class Trunk(Keeper):
 
     @property
     def _operator(self) -> str:
-        return self._artifact.name if self._proposer is None else "+".join(self._proposer.labels)
+        return self.artifact.name if self.proposer is None else "+".join(self.proposer.labels)
 
     async def _edited(self, learned: Learned, text: Candidate) -> Candidate:
         if learned.skipped:
             return text
-        if self._proposer is not None:
-            return await self._proposer.edited(learned, text)
+        if self.proposer is not None:
+            return await self.proposer.edited(learned, text)
         return text.edited(
             {
-                component: self._artifact.apply(text.texts[component], lessons)
+                component: self.artifact.apply(text.texts[component], lessons)
                 for component, lessons in learned.lessons.items()
             }
         )
 
     async def _reverted(self, step: int) -> int | None:
         """Take back the update whose verdict is due if it is clearly bad; return which, ``None`` where none is."""
-        number = step - self._lag
+        number = step - self.lag
         if number < 0:
             return None
         commit, before = self._commits[number], self._commits[number - 1] if number else None
-        if commit.text.id == (before.text if before else self._seed).id:
+        if commit.text.id == (before.text if before else self.seed).id:
             return None
         now = await _scores(commit)
-        earlier = self._pool.members[0].scores if before is None else await _scores(before)
+        earlier = self.pool.members[0].scores if before is None else await _scores(before)
         shared = sorted(set(earlier) & set(now))
         if not shared or not clearly_worse([now[i] for i in shared], [earlier[i] for i in shared]):
             return None
         commit.reverted = True
         fell, to = (fmean(scores[row] for row in shared) for scores in (earlier, now))
         data = {"update": number, "reason": f"validation fell from {fell:.4g} to {to:.4g}"}
-        self._effects.log.emit("reverted", data, step=step)
+        self.effects.log.emit("reverted", data, step=step)
         return number
 
     async def check(
@@ -172,16 +163,16 @@ class Trunk(Keeper):
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
         """Join the new text to the pool."""
         rollouts: Mapping[int, Sequence[Rollout]] = checked  # type: ignore[assignment]  # what check() returned
-        commit, newest = self._commits[learned.plan.step], self._pool.members[-1]
+        commit, newest = self._commits[learned.plan.step], self.pool.members[-1]
         if commit.text.id != newest.candidate.id:
-            self._pool.join(commit.text, (newest.index,), learned.plan.step, rollouts)
+            self.pool.join(commit.text, (newest.index,), learned.plan.step, rollouts)
 
     async def result(self) -> Member:
         """Return the newest text that is not clearly worse than the best validated one."""
-        chosen = _newest_not_worse(self._pool.members)
+        chosen = _newest_not_worse(self.pool.members)
         reason = f"the newest text that is not clearly worse than the best, {chosen.mean:.4g} on validation"
         data = {"candidate": chosen.candidate.id, "index": chosen.index, "reason": reason}
-        self._effects.log.emit("selected", data)
+        self.effects.log.emit("selected", data)
         return chosen
 
 
