@@ -59,8 +59,8 @@ def test_constructor(world: World, given: dict[str, Any], error: type[Exception]
 
 
 @pytest.mark.parametrize("name", _MOVED)
-def test_an_argument_of_the_past_names_its_place(name: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=f"{name} has moved") as caught:
+def test_an_argument_that_is_grouped_or_of_the_past_names_its_place(name: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"{name} has a place of its own") as caught:
         Combee(metric, auto="light", **{name: 1})
     assert _MOVED[name] in str(caught.value)
 
