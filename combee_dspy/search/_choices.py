@@ -35,11 +35,7 @@ class Verdict:
 def draw_screen(size: int, screen: int, anchored: Sequence[int], stream: random.Random) -> tuple[int, ...]:
     """Return which positions of a minibatch a child runs on, ascending; all of a minibatch no larger than a screen.
 
-    Args:
-        size: Rows of the minibatch.
-        screen: Rows of a screen.
-        anchored: Positions that are always among them.
-        stream: Draws the others.
+    Those of anchors are always among them; ``stream`` draws the others.
     """
     if size <= screen:
         return tuple(range(size))
@@ -54,12 +50,7 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
     ran on a part of a larger minibatch is refused only where the part shows it to be
     worse, by an exact one-sided sign test with p ≤ 0.25: validation decides what is
     better, and a few examples that asked for an improvement would refuse half of
-    the children that are.
-
-    Args:
-        before: The parent's scores.
-        after: The child's, on the same examples.
-        whole: Whether these are all rows of the minibatch.
+    the children that are. ``whole`` says which of the two it was.
     """
     if whole:
         better = sum(after) > sum(before)
@@ -80,15 +71,10 @@ class Finals:
     Where the task LM samples, a validation score is one draw, and the best of many is
     partly luck. So the best few are drawn again, as far as the budget allows, but for
     those that trail the best clearly.
-
-    Attributes:
-        count: How many may be drawn again; 1 chooses at once.
-        samples: Whether the task LM samples: other answers to the same question.
-        effects: The way to the world.
     """
 
-    count: int
-    samples: bool
+    count: int  # how many may be drawn again; 1 chooses at once
+    samples: bool  # whether the task LM gives other answers to the same question
     effects: Effects
 
     async def choose(self, pool: Pool) -> Member:

@@ -98,36 +98,20 @@ def checked_gepa_kwargs(given: Mapping[str, Any], minibatch_size: int | None) ->
 
 @dataclass(frozen=True, slots=True)
 class GepaParts:
-    """gepa's parts of one run.
+    """gepa's parts of one run, or the user's in their place."""
 
-    Attributes:
-        selector: Chooses parents.
-        components: Chooses what is edited.
-        sampler: The user's own sampler of minibatches, or ``None``.
-        acceptance: gepa's criterion or the user's own, or ``None`` for ours.
-        policy: Chooses what is validated, and the best.
-        callbacks: The user's.
-        stoppers: The user's, and the file ``gepa.stop`` in ``log_dir``.
-        merge_floor: Validation examples that two parents must share to be merged.
-        frontier_type: What the front is made of.
-        experiment: gepa's way to W&B, where that was asked for.
-        plain: Whether everything that reads gepa's state is gepa's own: then the first updates need not wait for it.
-        ordered: Whether parts of the user's judge children: asked as results arrive, they would see another state in
-            each run.
-    """
-
-    selector: Any
-    components: Any
-    sampler: Any | None
-    acceptance: Any | None
-    policy: Any
+    selector: Any  # of parents
+    components: Any  # what is edited
+    sampler: Any | None  # of minibatches; none where ours draws them
+    acceptance: Any | None  # of children; none where ours judges them
+    policy: Any  # what is validated, and which is the best
     callbacks: Sequence[Any]
-    stoppers: tuple[Any, ...]
-    merge_floor: int
+    stoppers: tuple[Any, ...]  # the user's, and the file gepa.stop in log_dir
+    merge_floor: int  # validation examples that two parents must share to be merged
     frontier_type: str
-    experiment: Any
-    plain: bool
-    ordered: bool
+    experiment: Any  # gepa's way to W&B, where that was asked for
+    plain: bool  # whether everything that reads gepa's state is gepa's own: the first updates need not wait for it
+    ordered: bool  # whether the user's parts judge children: asked on arrival, they would see another state in each run
 
     def notify(self, method: str, event: Any) -> None:
         """Tell the user's callbacks; gepa logs what they raise."""

@@ -16,19 +16,12 @@ __all__ = ["Keeper", "Parent"]
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What an update runs on, decided when it begins.
-
-    Attributes:
-        candidate: The candidate.
-        index: Its position in the pool; −1 where it has none yet.
-        components: What will be edited; ``None`` where that hangs on the rollouts.
-        weights: Probability of each operator, by label.
-    """
+    """What an update runs on, decided when it begins."""
 
     candidate: Candidate
-    index: int
-    components: tuple[str, ...] | None
-    weights: Mapping[str, float]
+    index: int  # its position in the pool; −1 where it has none yet
+    components: tuple[str, ...] | None  # what will be edited; none where that hangs on the rollouts
+    weights: Mapping[str, float]  # probability of each operator, by label
 
 
 class Keeper(ABC):

@@ -40,39 +40,22 @@ class _Checked:
 
 @dataclass(eq=False)
 class Pareto(Keeper):
-    """GEPA's search over our effects; gepa's own parts decide where they are asked.
-
-    Attributes:
-        effects: The way to the world.
-        pool: The validated candidates.
-        parts: gepa's parts.
-        proposer: Makes children by operators.
-        custom: Makes them by proposers of the user's, or ``None``.
-        merging: gepa's merge, or ``None``.
-        finals: Chooses the result.
-        seed: The candidate that is the student itself.
-        telling: Tells gepa's state and callbacks.
-        screen: Rows of a screen.
-        anchors: Row hashes of examples on which no child may score lower than its parent.
-        run_seed: The run's seed.
-        staleness: How many updates begin before an update is committed.
-        restart: When the next children are made from the seed's text, or ``None`` for never.
-    """
+    """GEPA's search over our effects; gepa's own parts decide where they are asked."""
 
     effects: Effects
     pool: Pool
     parts: GepaParts
     proposer: Proposer
-    custom: CustomProposer | None
+    custom: CustomProposer | None  # in the proposer's place where there is one
     merging: Merging | None
     finals: Finals
     seed: Candidate
     telling: Telling
-    screen: int
-    anchors: frozenset[str]
+    screen: int  # rows of one
+    anchors: frozenset[str]  # row hashes of examples on which no child may score lower than its parent
     run_seed: int
-    staleness: int
-    restart: Restart | None
+    staleness: int  # updates that begin before one is committed
+    restart: Restart | None  # when the next children are made from the seed's text
 
     def __post_init__(self) -> None:
         # The last update that begins before the seed's validation is known.
@@ -83,11 +66,9 @@ class Pareto(Keeper):
         self._restarted: set[int] = set()
 
     def begun(self) -> None:
-        """Tell callbacks."""
         self.telling.run_begun(self.seed, self.run_seed)
 
     def ended(self, error: Exception | None) -> None:
-        """Tell callbacks."""
         self.telling.run_ended(error)
 
     def rollouts(self, size: int, children: int) -> int:
@@ -129,11 +110,9 @@ class Pareto(Keeper):
         self.parts.components(self.pool.state, [], [], index, dict(candidate.texts))
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
-        """Tell callbacks of the minibatch and of the parent's run on it."""
         self.telling.sampled(parent, rows)
 
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
-        """Ask gepa's component selector."""
         program = self.effects.programs.of(parent.candidate)
         found = trajectories(program, [row.example for row in rows], rollouts)
         scores = [one.score for one in rollouts]

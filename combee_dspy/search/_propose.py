@@ -61,33 +61,19 @@ class _Draft:
 
 @dataclass(eq=False)
 class Proposer:
-    """Makes children of a candidate from what an update learned. Called for one update at a time, in order.
-
-    Attributes:
-        student: The program.
-        seed: The candidate that is the student itself.
-        operators: Those that children may draw from.
-        guards: What no edit may break.
-        copies: The training examples' runs of words; ``None`` where copies are allowed.
-        diversity: What is done against collapse.
-        learner: Makes contexts.
-        emit: Says what happened: kind, data, update, component.
-        run_seed: The run's seed.
-        perfect_score: The score of a success.
-        ledger: Lessons to offer again; ``None`` for none.
-    """
+    """Makes children of a candidate from what an update learned. Called for one update at a time, in order."""
 
     student: dspy.Module
     seed: Candidate
     operators: Sequence[Operator]
     guards: Guards
-    copies: CopyIndex | None
+    copies: CopyIndex | None  # the training examples' runs of words, where no text may hold them
     diversity: Diversity
     learner: Learner
     emit: Callable[..., None]
     run_seed: int
     perfect_score: float
-    ledger: LessonLedger | None
+    ledger: LessonLedger | None  # lessons to offer again
 
     def __post_init__(self) -> None:
         self.labels = operator_labels(self.operators)
@@ -100,12 +86,7 @@ class Proposer:
 
         All operators of a round work at once; what they made is judged in the order
         of the children. A child that is refused draws another operator and tries again.
-
-        Args:
-            learned: What the update learned.
-            base: The candidate to edit.
-            count: How many.
-            weights: Probability of each operator, by label.
+        ``weights`` are operators' probabilities by label.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
         chosen = draw_operators(weights, count, derive(self.run_seed, "operators", step))

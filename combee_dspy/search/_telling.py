@@ -26,20 +26,14 @@ class Telling:
     """Counts iterations and rollouts in gepa's state, and tells the user's callbacks.
 
     An update is one of gepa's iterations, and so is a merge before it.
-
-    Attributes:
-        effects: Knows programs.
-        pool: The validated candidates.
-        parts: gepa's parts.
-        train: All train rows.
-        at_once: Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates overlap,
-            with what else an update has bought, in the order of updates.
     """
 
     effects: Effects
     pool: Pool
     parts: GepaParts
     train: InitVar[Sequence[Row]]
+    # Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates overlap, with what else
+    # an update has bought, in the order of updates.
     at_once: bool
 
     def __post_init__(self, train: Sequence[Row]) -> None:
@@ -50,7 +44,6 @@ class Telling:
         self.parts.notify(method, event)
 
     def run_begun(self, seed: Candidate, run_seed: int) -> None:
-        """Tell of the run, before anything is bought."""
         self._tell(
             "on_optimization_start", seed_candidate=dict(seed.texts), trainset_size=len(self._loader),
             valset_size=len(self.pool.validation), config={"seed": run_seed},
@@ -83,12 +76,10 @@ class Telling:
         self._tell("on_iteration_start", iteration=state.i + 1, state=state, trainset_loader=self._loader)
 
     def end(self, step: int, *, accepted: bool) -> None:
-        """End an update's iteration."""
         iteration = self._iterations.pop(step)
         self._tell("on_iteration_end", iteration=iteration, state=self.pool.state, proposal_accepted=accepted)
 
     def selected(self, member: Member) -> None:
-        """Tell of the parent."""
         state = self.pool.state
         self._tell(
             "on_candidate_selected", iteration=state.i + 1, candidate_idx=member.index,
@@ -104,7 +95,6 @@ class Telling:
         self._evaluation_begins(iteration, parent.index, rows, list(self.pool.members[parent.index].parents))
 
     def evaluated(self, learned: Learned, parent: Parent) -> None:
-        """Tell of the parent's rollouts."""
         state, iteration = self.pool.state, self._iterations[learned.plan.step]
         scores = [one.score for one in learned.rollouts]
         if state.full_program_trace:
@@ -143,7 +133,6 @@ class Telling:
         )  # fmt: skip
 
     def proposed(self, step: int, child: Child) -> None:
-        """Tell of a child's texts."""
         texts = {name: child.candidate.texts[name] for name in child.components}
         iteration = self._iterations[step]
         self._tell("on_proposal_end", iteration=iteration, new_instructions=texts, prompts={}, raw_lm_outputs={})
@@ -173,7 +162,6 @@ class Telling:
                 )  # fmt: skip
 
     def accepted(self, step: int, member: Member, proposal: CandidateProposal) -> None:
-        """Tell of a child that has joined the pool."""
         self._tell(
             "on_candidate_accepted", iteration=self._iterations[step], new_candidate_idx=member.index,
             new_score=sum(proposal.subsample_scores_after or ()), parent_ids=list(member.parents),

@@ -22,19 +22,11 @@ __all__ = ["Trunk"]
 
 @dataclass(slots=True)
 class _Commit:
-    """One update of the trunk.
-
-    Attributes:
-        learned: What it learned.
-        text: The text that it proposed, which was validated.
-        kept: The text up to its lessons without those that were taken back since.
-        validation: That of ``text``, under way or done.
-        reverted: Whether its own lessons were taken back.
-    """
+    """One update of the trunk."""
 
     learned: Learned
-    text: Candidate
-    kept: Candidate
+    text: Candidate  # what it proposed, which was validated
+    kept: Candidate  # the text up to its lessons without those that were taken back since
     validation: asyncio.Task[dict[int, tuple[Rollout, ...]]]
     reverted: bool = False
 
@@ -49,26 +41,16 @@ class Trunk(Keeper):
     for what was learned since: their text is another one now, and where a component's is
     not, the journal has what was bought. Verdicts are read ``lag`` updates later, so that
     no update waits for a validation that began a moment ago.
-
-    Attributes:
-        effects: The way to the world.
-        pool: The validated texts.
-        artifact: What is learned.
-        proposer: Edits by operators; ``None`` where the artifact applies lessons itself.
-        seed: The candidate that is the student itself.
-        components: Returns what an update edits.
-        lag: Updates after which a verdict is read, at least 1.
-        staleness: Update i runs on the text of update i − 1 − staleness.
     """
 
     effects: Effects
     pool: Pool
     artifact: Artifact
-    proposer: Proposer | None
+    proposer: Proposer | None  # none where the artifact applies lessons itself
     seed: Candidate
-    components: Callable[[int], tuple[str, ...]]
-    lag: int
-    staleness: int
+    components: Callable[[int], tuple[str, ...]]  # what an update edits
+    lag: int  # updates after which a verdict is read, at least 1
+    staleness: int  # update i runs on the text of update i − 1 − staleness
 
     def __post_init__(self) -> None:
         self._commits: list[_Commit] = []
