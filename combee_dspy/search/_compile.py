@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dspy
+import orjson
 
 from combee_dspy._private import flex_sources
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, SplitOverlapError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, HeldoutReadError, SplitOverlapError
 from combee_dspy.hashing import digest_of, row_hash
-from combee_dspy.journal import Cache, Journal
+from combee_dspy.journal import Cache, Journal, Reader
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation, Row, Split, Splits
@@ -237,6 +238,13 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
                 with dspy.context(lm=patient_lm):
                     program, report = await _searched(Run(task, shared, log, prints))
                 state, result = "finished", result_of(report)
+            except HeldoutReadError:
+                # It goes no further; what it found when it read stands.
+                with Reader(shared.journal.path) as reader:
+                    (row,) = reader.rows("SELECT result FROM run WHERE id = ?", (log.number,))
+                if found := orjson.loads(row["result"] or "{}"):
+                    state, result = "finished", found
+                raise
             finally:
                 await log.finish(state, result)
     finally:

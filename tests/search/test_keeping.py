@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import dspy
 import pytest
+from gepa.core.callbacks import GEPACallback
 
 from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.aggregators import Aggregator, gathered
@@ -162,6 +163,21 @@ def test_parts_of_two_candidates_are_merged(tmp_path: Path, staleness: int) -> N
     assert any(len(parents) == 2 for parents in program.detailed_results.parents)
     made = [one for one in events(tmp_path, "candidate") if one["operator"] == "merge"]
     assert set(made[0]["texts"]) == {"first", "second"}
+
+
+def test_callbacks_hear_of_merges_in_gepas_fields(tmp_path: Path) -> None:
+    heard: dict[str, set[str]] = {}
+
+    class Listening:
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("on_"):
+                raise AttributeError(name)
+            return lambda event: heard.setdefault(name, set(event))
+
+    merging(tmp_path, 0.1, gepa_kwargs={"callbacks": [Listening()]})
+    assert {"on_merge_attempted", "on_merge_accepted", "on_candidate_accepted"} <= set(heard)
+    for name, fields in heard.items():
+        assert fields == set(get_type_hints(getattr(GEPACallback, name))["event"].__annotations__), name
 
 
 def test_no_merge_where_none_is_wanted(tmp_path: Path) -> None:
