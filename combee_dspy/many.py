@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,13 +89,9 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
 
 async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
-    with ExitStack() as stack:
-        shared = open_shared(combee, [task.student for task in tasks], stack)
-        try:
-            every = (_one(task, number, combee, shared, turns) for number, task in enumerate(tasks))
-            return list(await asyncio.gather(*every))
-        finally:
-            await shared.slots.close()
+    async with open_shared(combee, [task.student for task in tasks]) as shared:
+        every = (_one(task, number, combee, shared, turns) for number, task in enumerate(tasks))
+        return list(await asyncio.gather(*every))
 
 
 async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: asyncio.Semaphore) -> TaskResult:

@@ -6,9 +6,9 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -178,28 +178,19 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def _alone(task: Compilation) -> dspy.Module:
-    with ExitStack() as stack:
-        shared = open_shared(task.settings, [task.student], stack)
-        try:
-            return await compile_task(task, shared)
-        finally:
-            await shared.slots.close()
+    async with open_shared(task.settings, [task.student]) as shared:
+        return await compile_task(task, shared)
 
 
-def open_shared(settings: Any, students: Sequence[dspy.Module], stack: ExitStack) -> Shared:
-    """Open what searches share; the stack closes it.
+@asynccontextmanager
+async def open_shared(settings: Any, students: Sequence[dspy.Module]) -> AsyncIterator[Shared]:
+    """Open what searches share.
 
     Raises:
         JournalError: The journal is held by another process, or damaged.
     """
     for student in students:
         settings.executor.check_program(student, settings.metric_fn)
-    journal = Journal(settings.log_dir)
-    stack.callback(journal.close)
-    cache = None
-    if settings.cache not in (None, False):
-        cache = Cache(Path(settings.cache))
-        stack.callback(cache.close)
     named = settings.num_threads
     most = named or (_ELASTIC if settings.executor.elastic else dspy.settings.num_threads or _START)
     limit = Fixed(most) if named else Adaptive(min(dspy.settings.num_threads or _START, most), most)
@@ -209,8 +200,15 @@ def open_shared(settings: Any, students: Sequence[dspy.Module], stack: ExitStack
         for hear in heard:
             hear(level, reason)
 
-    slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
-    return Shared(journal, slots, Tariff(settings.costs), cache, most, heard)
+    with ExitStack() as stack:
+        journal = stack.enter_context(closing(Journal(settings.log_dir)))
+        given = settings.cache not in (None, False)
+        cache = stack.enter_context(closing(Cache(Path(settings.cache)))) if given else None
+        slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
+        try:
+            yield Shared(journal, slots, Tariff(settings.costs), cache, most, heard)
+        finally:
+            await slots.close()
 
 
 async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
