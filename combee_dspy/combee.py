@@ -35,7 +35,7 @@ _GROUPS: Mapping[str, type[Any]] = {
     "validation": Validation, "guards": Guards, "diversity": Diversity, "costs": Costs, "search": Search,
 }  # fmt: skip
 
-_MOVED: Mapping[str, str] = {
+_ELSEWHERE: Mapping[str, str] = {
     **{
         one.name: f"{group}={kind.__name__}({one.name}=…)"
         for group, kind in _GROUPS.items()
@@ -110,7 +110,7 @@ class Combee(Teleprompter):
             By default progress, where stderr is a terminal.
         cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run again.
         costs: Prices and GPUs.
-        **moved: Refused, with the place that the name moved to.
+        **elsewhere: Refused, with the place where the name belongs.
 
     Raises:
         ArgumentTypeError: An argument has a type that cannot be used.
@@ -161,11 +161,11 @@ class Combee(Teleprompter):
         tracker: Any = None,
         cache: str | PathLike[str] | Literal[False] | None = None,
         costs: Costs | None = None,
-        **moved: Any,
+        **elsewhere: Any,
     ) -> None:
-        for name, value in moved.items():
-            if name in _MOVED:
-                raise ArgumentTypeError(name, value, "has a place of its own", f"Give {_MOVED[name]}.")
+        for name, value in elsewhere.items():
+            if name in _ELSEWHERE:
+                raise ArgumentTypeError(name, value, "has a place of its own", f"Give {_ELSEWHERE[name]}.")
             raise ArgumentTypeError(name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee).")
         check_metric(metric)
         self.metric_fn = metric
