@@ -29,30 +29,27 @@ from combee_dspy.tracking import Tracker
 
 __all__ = ["Combee"]
 
-GEPA_MINIBATCH = 3
-"""Default minibatch of ``dspy.GEPA``, which proposers of its kind were written for."""
+_GEPA_MINIBATCH = 3  # the default of dspy.GEPA, which proposers of its kind were written for
 
-_MOVED: Mapping[str, str] = {
-    "anchors": "guards=Guards(anchors=…)",
-    "calibration": "validation=Validation(calibration=…)",
+_GROUPS: Mapping[str, type[Any]] = {
+    "validation": Validation, "guards": Guards, "diversity": Diversity, "costs": Costs, "search": Search,
+}  # fmt: skip
+
+_ELSEWHERE: Mapping[str, str] = {
+    **{
+        one.name: f"{group}={kind.__name__}({one.name}=…)"
+        for group, kind in _GROUPS.items()
+        for one in dataclasses.fields(kind)
+    },
     "ceiling": "budget=Budget(dollars=…): no proxy takes over in the middle of a run any more",
-    "children": "search=Search(children=…)",
-    "finalists": "validation=Validation(finalists=…)",
-    "gpus": "costs=Costs(gpus=…)",
+    "fallback": "aggregator=…: a scan's node does not stand in for its root any more",
     "heldout_terms": "compile(heldout=Heldout(rows, target=…))",
+    "hooks": "tracker=…, which reads the journal",
     "lesson_ledger": "search=Search(ledger=…)",
     "memoize": "cache=False for no memo",
-    "prices": "costs=Costs(prices=…)",
-    "probe": "validation=Validation(probe=…)",
     "progress": "tracker='progress', or tracker=() for none",
     "receipts": "log_dir=…, whose journal holds the receipts",
-    "replay": "search=Search(replay=…)",
-    "rescue": "search=Search(rescue=…)",
-    "screen": "search=Search(screen=…)",
-    "staleness": "search=Search(staleness=…)",
-    "hooks": "tracker=…, which reads the journal",
     "speculation": "search=Search(staleness=1): updates overlap without guesses",
-    "fallback": "aggregator=…: a scan's node does not stand in for its root any more",
 }
 
 
@@ -113,7 +110,7 @@ class Combee(Teleprompter):
             By default progress, where stderr is a terminal.
         cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run again.
         costs: Prices and GPUs.
-        **moved: Refused, with the place that the name moved to.
+        **elsewhere: Refused, with the place where the name belongs.
 
     Raises:
         ArgumentTypeError: An argument has a type that cannot be used.
@@ -164,12 +161,12 @@ class Combee(Teleprompter):
         tracker: Any = None,
         cache: str | PathLike[str] | Literal[False] | None = None,
         costs: Costs | None = None,
-        **moved: Any,
+        **elsewhere: Any,
     ) -> None:
-        for name, value in moved.items():
-            if name not in _MOVED:
-                raise ArgumentTypeError(name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee).")
-            raise ArgumentTypeError(name, value, "has moved", f"Give {_MOVED[name]}.")
+        for name, value in elsewhere.items():
+            if name in _ELSEWHERE:
+                raise ArgumentTypeError(name, value, "has a place of its own", f"Give {_ELSEWHERE[name]}.")
+            raise ArgumentTypeError(name, value, "is no argument of Combee", "Compare help(combee_dspy.Combee).")
         check_metric(metric)
         self.metric_fn = metric
         self.auto = _one_of("auto", auto, (None, "light", "medium", "heavy"))
@@ -309,7 +306,7 @@ class Combee(Teleprompter):
                 raise ArgumentValueError("controller", value, "contradicts reflection_minibatch_size", remedy)
             return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
-            return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
+            return Static(_GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
         return resolve("controller", "power-law" if value is None else value)  # type: ignore[return-value]  # by kind
 
     def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:

@@ -59,21 +59,20 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
         JournalDamagedError: It cannot be read.
     """
     with Reader(journal_file(os.fspath(place))) as reader:
-        names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
-        made = reader.rows("SELECT run, step, data FROM event WHERE kind = 'candidate' ORDER BY id")
+        made = reader.rows("SELECT run, name, step, data FROM event JOIN run ON run.id = run"
+                           " WHERE kind = 'candidate' ORDER BY event.id")  # fmt: skip
         judged = reader.rows("SELECT run, data FROM event WHERE kind = 'validated' ORDER BY id")
     verdicts = {(row["run"], data["candidate"]): data for row in judged for data in (orjson.loads(row["data"]),)}
     found: dict[tuple[int, str], CandidateRecord] = {}
     for row in made:
         data = orjson.loads(row["data"])
-        verdict = verdicts.get((row["run"], data["candidate"]), {})
-        found.setdefault(
-            (row["run"], data["candidate"]),
-            CandidateRecord(
-                data["candidate"], verdict.get("index"), row["step"], data["operator"], tuple(data["parents"]),
-                verdict.get("score"), data["texts"], names[row["run"]],
-            ),
+        key = row["run"], data["candidate"]
+        judgement = verdicts.get(key, {})
+        record = CandidateRecord(
+            data["candidate"], judgement.get("index"), row["step"], data["operator"], tuple(data["parents"]),
+            judgement.get("score"), data["texts"], row["name"],
         )  # fmt: skip
+        found.setdefault(key, record)
     if not found:
         remedy = "Give the log_dir of a run that has validated its student."
         raise ArgumentValueError("run", os.fspath(place), "holds no candidates", remedy)

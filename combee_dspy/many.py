@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,9 +56,9 @@ class TaskResult:
     """
 
     name: str
-    program: dspy.Module | None
-    error: Exception | None
-    report: CombeeReport | None
+    program: dspy.Module | None = None
+    error: Exception | None = None
+    report: CombeeReport | None = None
 
 
 def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None = None) -> list[TaskResult]:
@@ -81,22 +80,18 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
         ArgumentError: An argument cannot be used.
         JournalError: The journal in ``log_dir`` cannot be used.
     """
-    found = _checked(tasks)
+    tasks = tuple(tasks)
+    _check(tasks)
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
         raise ArgumentValueError("at_once", at_once, "is no whole number from 1", "Give one, or None for all.")
-    return in_own_loop(lambda: _all(found, combee, at_once or max(1, len(found))))
+    return in_own_loop(lambda: _all(tasks, combee, at_once or max(1, len(tasks))))
 
 
 async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
-    with ExitStack() as stack:
-        shared = open_shared(combee, [task.student for task in tasks], stack)
-        try:
-            return list(
-                await asyncio.gather(*(_one(task, number, combee, shared, turns) for number, task in enumerate(tasks)))
-            )
-        finally:
-            await shared.slots.close()
+    async with open_shared(combee, [task.student for task in tasks]) as shared:
+        every = (_one(task, number, combee, shared, turns) for number, task in enumerate(tasks))
+        return list(await asyncio.gather(*every))
 
 
 async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: asyncio.Semaphore) -> TaskResult:
@@ -110,13 +105,13 @@ async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: a
                 compilation = make_compilation(settings, task.student, *data, name=task.name, number=number)
                 program = await compile_task(compilation, shared)
     except asyncio.CancelledError:
-        return TaskResult(task.name, None, TaskCancelledError(task.name), None)
+        return TaskResult(task.name, error=TaskCancelledError(task.name))
     except Exception as error:  # noqa: BLE001 - a task's error is its result; the others go on
-        return TaskResult(task.name, None, error, None)
-    return TaskResult(task.name, program, None, program.combee_report)
+        return TaskResult(task.name, error=error)
+    return TaskResult(task.name, program, report=program.combee_report)
 
 
-def _checked(tasks: Sequence[Task]) -> tuple[Task, ...]:
+def _check(tasks: Sequence[Task]) -> None:
     seen: set[str] = set()
     for task in tasks:
         given: object = task
@@ -129,4 +124,3 @@ def _checked(tasks: Sequence[Task]) -> tuple[Task, ...]:
         seen.add(task.name)
         if task.metric is not None:
             check_metric(task.metric)
-    return tuple(tasks)

@@ -26,7 +26,8 @@ class Search:
             ``"pareto"`` for instructions; a playbook is always a trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
             update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
-            depend on it and never on the number of workers.
+            depend on it and never on the number of workers: a component selector, acceptance criterion or
+            validation policy of your own is asked in the order of updates, so less overlaps beside one.
         lag: Updates after which the verdict of a trunk's commit is read, at least 1. The text of update i has left
             out the lessons of every update up to i − lag that was clearly worse.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn by what operators

@@ -33,7 +33,8 @@ __all__ = ["CombeeProposer", "CombeeReflection"]
 
 logger = logging.getLogger("combee_dspy")
 
-ReflectiveDataset = Mapping[str, Sequence[Mapping[str, Any]]]
+Records = Sequence[Mapping[str, Any]]
+ReflectiveDataset = Mapping[str, Records]
 Job = tuple[dict[str, str], ReflectiveDataset, list[str]]
 
 
@@ -49,48 +50,48 @@ class _Reducer:
     """Aggregator, operator and how many calls may be in flight. Holds no state between calls."""
 
     def __init__(
-        self, aggregator: str | Aggregator, operator: str | Operator, seed: int, num_threads: int, adapter: Any
+        self,
+        aggregator: str | Aggregator = "union",
+        operator: str | Operator = "insert",
+        seed: int = 0,
+        num_threads: int = 16,
+        adapter: dspy.Adapter | None = None,
     ) -> None:
-        self.aggregator = cast("Aggregator", registry.resolve("aggregator", aggregator))
-        self.operator = cast("Operator", registry.resolve("operator", operator))
-        if self.operator.edits_demonstrations or self.operator.edits_fields:
+        self._aggregator = cast("Aggregator", registry.resolve("aggregator", aggregator))
+        self._operator = cast("Operator", registry.resolve("operator", operator))
+        if self._operator.edits_demonstrations or self._operator.edits_fields:
             problem = "edits more than instructions, which is all this host can carry"
             remedy = "Use combee_dspy.Combee, whose candidates hold the rest too, or operator='insert'."
             raise ArgumentValueError("operator", operator, problem, remedy)
         if num_threads < 1:
             raise ArgumentValueError("num_threads", num_threads, "is below 1", "Give at least one worker.")
-        self.seed = seed
-        self.num_threads = num_threads
-        self.adapter = adapter
+        self._seed, self._num_threads, self._adapter = seed, num_threads, adapter
 
-    def run(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[_Outcome]:
+    def _reduced(self, jobs: Sequence[Job], lm: dspy.BaseLM | None) -> list[_Outcome]:
         """Reduce every component of every job at the same time."""
         outcomes = [_Outcome() for _ in jobs]
         tasks = [
-            (number, component)
-            for number, (candidate, dataset, components) in enumerate(jobs)
+            (candidate[component], component, dataset[component], outcome)
+            for (candidate, dataset, components), outcome in zip(jobs, outcomes, strict=True)
             for component in components
             if component in candidate and dataset.get(component)
         ]
+
+        async def every() -> None:
+            slots = Slots(Threads().start(self._num_threads), Fixed(self._num_threads))
+            try:
+                await asyncio.gather(*(self._component(*task, slots, lm) for task in tasks))
+            finally:
+                await slots.close()
+
         if tasks:
-            in_own_loop(lambda: self._all(jobs, tasks, outcomes, lm))
+            in_own_loop(every)
         return outcomes
 
-    async def _all(
-        self, jobs: Sequence[Job], tasks: Sequence[tuple[int, str]], outcomes: Sequence[_Outcome], lm: Any
+    async def _component(
+        self, text: str, component: str, records: Records, outcome: _Outcome, slots: Slots, lm: dspy.BaseLM | None
     ) -> None:
-        slots = Slots(Threads().start(self.num_threads), Fixed(self.num_threads))
-        try:
-            await asyncio.gather(
-                *(self._component(jobs[number], component, outcomes[number], slots, lm) for number, component in tasks)
-            )
-        finally:
-            await slots.close()
-
-    async def _component(self, job: Job, component: str, outcome: _Outcome, slots: Slots, lm: Any) -> None:
-        candidate, dataset, _ = job
-        records = dataset[component]
-        adapter = self.adapter or dspy.settings.adapter or dspy.JSONAdapter()
+        adapter = self._adapter or dspy.settings.adapter or dspy.JSONAdapter()
 
         async def call(
             signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
@@ -102,11 +103,11 @@ class _Reducer:
                 logger.warning("%s: %s", component, data.get("text"))
 
         context = StrategyContext(
-            component, candidate[component], call, emit, seed=self.seed,
-            place=(_digest(candidate[component], records),), joined_later=self.operator.joins_lessons,
+            component, text, call, emit, seed=self._seed, place=(_digest(text, records),),
+            joined_later=self._operator.joins_lessons,
         )  # fmt: skip
         try:
-            result = await self._edit(candidate[component], component, records, context)
+            result = await self._edit(text, records, context)
         except ArgumentError:
             raise  # the set-up is wrong: every other component would fail alike
         except Exception as error:  # noqa: BLE001 - logged with its reason; the other components go on
@@ -117,26 +118,24 @@ class _Reducer:
         elif result.instruction is not None:
             outcome.texts[component] = result.instruction
 
-    async def _edit(
-        self, text: str, component: str, records: Sequence[Mapping[str, Any]], context: StrategyContext
-    ) -> Edit | Refusal:
+    async def _edit(self, text: str, records: Records, context: StrategyContext) -> Edit | Refusal:
         async def ready(reflection: Reflection) -> Reflection | None:
             return reflection
 
         reflections = [asyncio.ensure_future(ready(Reflection(index, record))) for index, record in enumerate(records)]
-        lessons = Lessons(component)
-        if self.operator.needs_lessons:
-            lessons = await self.aggregator.aggregate(reflections, context)
-        return await self.operator.apply(OperatorInput(text, (), None, lessons), context.at("operator"))
+        lessons = Lessons(context.component)
+        if self._operator.needs_lessons:
+            lessons = await self._aggregator.aggregate(reflections, context)
+        return await self._operator.apply(OperatorInput(text, (), None, lessons), context.at("operator"))
 
 
-def _digest(text: str, records: Sequence[Mapping[str, Any]]) -> str:
+def _digest(text: str, records: Records) -> str:
     """Return what tells this use apart from others: a host's iteration is not known here, but its material is."""
     content = json.dumps([text, list(records)], skipkeys=True, default=lambda value: type(value).__name__)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-class CombeeProposer:
+class CombeeProposer(_Reducer):
     """An instruction proposer for ``dspy.GEPA(instruction_proposer=…)``.
 
     Uses the reflection LM that ``dspy.GEPA`` sets while it proposes. Thread-safe.
@@ -155,24 +154,14 @@ class CombeeProposer:
         ArgumentValueError: A name is unknown, the operator edits demonstrations, or ``num_threads`` is below 1.
     """
 
-    def __init__(
-        self,
-        aggregator: str | Aggregator = "union",
-        operator: str | Operator = "insert",
-        seed: int = 0,
-        num_threads: int = 16,
-        adapter: dspy.Adapter | None = None,
-    ) -> None:
-        self._reducer = _Reducer(aggregator, operator, seed, num_threads, adapter)
-
     def __call__(
         self, candidate: dict[str, str], reflective_dataset: ReflectiveDataset, components_to_update: list[str]
     ) -> dict[str, str]:
         """Return the new text of every component that could be improved; the others are left out, with a log line."""
-        return self._reducer.run([(candidate, reflective_dataset, components_to_update)], None)[0].texts
+        return self._reduced([(candidate, reflective_dataset, components_to_update)], None)[0].texts
 
 
-class CombeeReflection:
+class CombeeReflection(_Reducer):
     """A reflection strategy for ``gepa.optimize(reflection_strategy=…)``. Thread-safe; stateless.
 
     Args:
@@ -199,8 +188,8 @@ class CombeeReflection:
     ) -> None:
         if not isinstance(lm, (str, dspy.BaseLM)):
             raise ArgumentTypeError("lm", lm, "is no LM", "Give a dspy.LM or a model's name.")
+        super().__init__(aggregator, operator, seed, num_threads, adapter)
         self._lm = dspy.LM(lm) if isinstance(lm, str) else lm
-        self._reducer = _Reducer(aggregator, operator, seed, num_threads, adapter)
 
     def reflect(
         self, candidate: dict[str, str], reflective_dataset: ReflectiveDataset, components_to_update: list[str]
@@ -216,5 +205,5 @@ class CombeeReflection:
         """
         from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 
-        outcomes = self._reducer.run(jobs, self._lm)
+        outcomes = self._reduced(jobs, self._lm)
         return [(ReflectionProposal(new_texts=outcome.texts, metadata=outcome.metadata), self) for outcome in outcomes]

@@ -2,15 +2,15 @@
 
 | module | what it is | it may touch |
 | --- | --- | --- |
-| ``_compile`` | one compilation: opened, run in a loop of its own, closed | ``_run``, journal, slots |
+| ``_compile`` | one compilation: checked, opened, run in a loop of its own, closed | ``_run``, journal, slots |
 | ``_run`` | its parts, wired, from the probe to the report | everything below |
 | ``_describe`` | what a run may be resumed with; what people are told of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
 | ``_telling`` | what gepa's state and callbacks hear | pool, gepa |
-| ``_propose``, ``_custom``, ``_merge`` | children by operators, by proposers of the user's, by gepa's merge | effects |
-| ``_screen``, ``_finals`` | which child goes on; which candidate is returned | pool |
+| ``_propose``, ``_merge`` | children by operators and proposers of the user's; by gepa's merge | effects |
+| ``_choices`` | which child goes on; which candidate is returned | pool |
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
 | ``_ends`` | the reasons why no further update begins | effects, pool, batches |
 | ``_batches`` | which rows an update runs | controller |
@@ -18,14 +18,14 @@
 | ``_budget`` | what may still be bought | nothing |
 | ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
 | ``_gepa`` | gepa's own parts | gepa |
-| ``_values``, ``_records``, ``_ledger``, ``_candidates``, ``_checks``, ``_programs`` | pure parts | nothing |
+| ``_values``, ``_records``, ``_ledger``, ``_candidates``, ``_programs`` | pure parts | nothing |
 
 Everything here lives on one event loop. Nothing of it is public but what stands below.
 """
 
 from combee_dspy.search import _ahead as _ahead  # first of all: see there
-from combee_dspy.search._checks import check_metric
 from combee_dspy.search._compile import (
+    check_metric,
     compile_program,
     compile_task,
     in_own_loop,

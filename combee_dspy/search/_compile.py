@@ -1,37 +1,58 @@
-"""One compilation: what the teleprompter was given, wired to the loop, and its end."""
+"""One compilation: what the teleprompter was given, checked, wired to the loop, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dspy
+import orjson
 
 from combee_dspy._private import flex_sources
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
-from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Cache, Journal
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, HeldoutReadError, SplitOverlapError
+from combee_dspy.hashing import digest_of, row_hash
+from combee_dspy.journal import Cache, Journal, Reader
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
-from combee_dspy.search._candidates import Compilation
-from combee_dspy.search._checks import check_rows, check_splits, check_student
+from combee_dspy.search._candidates import Compilation, Row, Split, Splits
 from combee_dspy.search._describe import describe, identity, result_of
 from combee_dspy.search._run import Run, Shared, limits_of
 from combee_dspy.tracking import default_trackers, track
 
-__all__ = ["compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
+__all__ = ["check_metric", "compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
 
 T = TypeVar("T")
 
 _ELASTIC = 256  # effects in flight at most, where nobody names a number and workers cost nothing before they are used
 _START = 8
+
+
+def check_metric(metric: object) -> None:
+    """Check that a metric can be called as GEPA calls it.
+
+    Raises:
+        ArgumentTypeError: It is not callable, or does not take five arguments.
+    """
+    remedy = "Give a function (gold, pred, trace=None, pred_name=None, pred_trace=None) that returns a score."
+    if not callable(metric):
+        raise ArgumentTypeError("metric", metric, "is not callable", remedy)
+    try:
+        inspect.signature(metric).bind(None, None, None, None, None)
+    except TypeError as error:
+        raise ArgumentTypeError("metric", metric, f"does not take GEPA's five arguments: {error}", remedy) from error
+    except ValueError:
+        return  # Some built-in callables have no signature to look at; the first rollout will tell.
 
 
 def compile_program(settings: Any, student: dspy.Module, *, trainset: Any, valset: Any, heldout: Any) -> dspy.Module:
@@ -49,16 +70,75 @@ def make_compilation(
         ArgumentError: An argument cannot be used.
         SplitOverlapError: ``heldout`` shares rows with another split.
     """
-    check_student(student, 1)
-    check_student(student, len(settings.artifact.components(student)))
+    if isinstance(student, type) or not isinstance(student, dspy.Module):
+        remedy = "Give an instance of a dspy.Module, for example dspy.Predict('question -> answer')."
+        raise ArgumentTypeError("student", student, "is no DSPy program", remedy)
+    if not settings.artifact.components(student):
+        remedy = "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
+        raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
     if heldout is not None and not isinstance(heldout, Heldout):
-        check_rows("heldout", heldout)
-        heldout = Heldout(tuple(heldout)) if len(tuple(heldout)) else None
-    splits = check_splits(trainset, valset, heldout.rows if heldout else None, settings.guards.anchors)
+        heldout = Heldout(tuple(heldout)) if len(_list("heldout", heldout)) else None
+    splits = _splits(trainset, valset, heldout.rows if heldout else (), settings.guards.anchors)
     if settings.keeps == "trunk" and isinstance(settings.artifact, Instruction) and flex_sources(student):
         problem = "has dspy.Flex parts, whose code no trunk can grow"
         raise ArgumentValueError("student", type(student).__name__, problem, "Give Search(keep='pareto').")
     return Compilation(settings, student, splits, heldout, name, number)
+
+
+def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:
+    """Pin the data of a run by row hashes; without a valset the trainset is validated on, as in GEPA."""
+    train = _rows("trainset", trainset, "train")
+    if not train:
+        raise ArgumentValueError("trainset", trainset, "is empty", "Give at least one example to learn from.")
+    validation = _rows("valset", () if valset is None else valset, "validation")
+    held = _rows("heldout", heldout, "heldout")
+    warnings = []
+    if not validation:
+        validation = tuple(replace(row, split="validation") for row in train)
+        warnings.append(
+            "No valset was given: candidates are compared on the examples they were learned from, "
+            "so this run supports no claim about unseen examples."
+        )
+    elif shared := _shared(validation, train):
+        warnings.append(
+            f"valset and trainset share {shared} rows: validation scores are biased upwards, "
+            "so this run supports no claim about unseen examples."
+        )
+    for argument, rows in (
+        ("trainset", train), ("valset", validation), ("anchors", _rows("anchors", anchors, "train")),
+    ):  # fmt: skip
+        if overlap := _shared(held, rows):
+            raise SplitOverlapError("heldout", argument, overlap)
+    if not held:
+        warnings.append("No held-out set was given: this run supports no claim.")
+    named = {"train": train, "validation": validation, "heldout": held}
+    digests = {name: digest_of(row.hash for row in rows) for name, rows in named.items() if rows}
+    return Splits(train, validation, held, digests, tuple(warnings))
+
+
+def _shared(some: Sequence[Row], others: Sequence[Row]) -> int:
+    return len({row.hash for row in some} & {row.hash for row in others})
+
+
+def _list(argument: str, value: Any) -> Any:
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__") or not hasattr(value, "__len__"):
+        raise ArgumentTypeError(argument, value, "is no list of dspy.Example", "Give a list of dspy.Example.")
+    return value
+
+
+def _rows(argument: str, value: Any, split: Split) -> tuple[Row, ...]:
+    return tuple(_row(f"{argument}[{index}]", index, one, split) for index, one in enumerate(_list(argument, value)))
+
+
+def _row(argument: str, index: int, example: Any, split: Split) -> Row:
+    if not isinstance(example, dspy.Example):
+        raise ArgumentTypeError(argument, example, "is no dspy.Example", "Wrap each row in dspy.Example.")
+    try:
+        example.inputs()
+    except ValueError as error:
+        remedy = "Call .with_inputs('field', …) on each example."
+        raise ArgumentValueError(argument, example, "does not say which fields are inputs", remedy) from error
+    return Row(split, index, example, row_hash(example))
 
 
 def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -67,74 +147,68 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     So a caller may have a running loop (a notebook) or none. The thread sees the
     caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the work.
     """
-    result: list[T] = []
-    failed: list[BaseException] = []
-    tasks: list[asyncio.Task[Any]] = []
-    # Not Thread.join: interrupted once, it takes the thread for dead (CPython 3.11).
-    begun, ended = threading.Event(), threading.Event()
+    # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
+    begun: Future[Any] = Future()
+    ended: Future[T] = Future()
 
     async def noted() -> T:
-        tasks.extend(filter(None, [asyncio.current_task()]))
-        begun.set()
+        begun.set_result(asyncio.current_task())
         return await work()
 
     def run() -> None:
         try:
-            result.append(asyncio.run(noted()))
+            ended.set_result(asyncio.run(noted()))
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            failed.append(error)
-        finally:
-            ended.set()
+            ended.set_exception(error)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="combee-search", daemon=True)
     thread.start()
     try:
-        ended.wait()
+        # Again and again: a signal that another thread received wakes nobody who waits without an end.
+        while not wait([ended], timeout=0.1).done:
+            pass
+        return ended.result()
     except BaseException:
-        begun.wait()
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
-        ended.wait()
+        if not ended.done():
+            task = begun.result()
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                task.get_loop().call_soon_threadsafe(task.cancel)
+            wait([ended])
         raise
-    if failed:
-        raise failed[0]
-    return result[0]
 
 
 async def _alone(task: Compilation) -> dspy.Module:
-    with ExitStack() as stack:
-        shared = open_shared(task.settings, [task.student], stack)
-        try:
-            return await compile_task(task, shared)
-        finally:
-            await shared.slots.close()
+    async with open_shared(task.settings, [task.student]) as shared:
+        return await compile_task(task, shared)
 
 
-def open_shared(settings: Any, students: Sequence[dspy.Module], stack: ExitStack) -> Shared:
-    """Open what searches share; the stack closes it.
+@asynccontextmanager
+async def open_shared(settings: Any, students: Sequence[dspy.Module]) -> AsyncIterator[Shared]:
+    """Open what searches share.
 
     Raises:
         JournalError: The journal is held by another process, or damaged.
     """
     for student in students:
         settings.executor.check_program(student, settings.metric_fn)
-    journal = Journal(settings.log_dir)
-    stack.callback(journal.close)
-    cache = None
-    if settings.cache not in (None, False):
-        cache = Cache(Path(settings.cache))
-        stack.callback(cache.close)
     named = settings.num_threads
     most = named or (_ELASTIC if settings.executor.elastic else dspy.settings.num_threads or _START)
     limit = Fixed(most) if named else Adaptive(min(dspy.settings.num_threads or _START, most), most)
-    on_limit: list[Callable[[int, str], None]] = []
+    heard: list[Callable[[int, str], None]] = []
 
     def changed(level: int, reason: str) -> None:
-        for hear in on_limit:
+        for hear in heard:
             hear(level, reason)
 
-    slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
-    return Shared(journal, slots, Tariff(settings.costs), cache, most, on_limit)
+    with ExitStack() as stack:
+        journal = stack.enter_context(closing(Journal(settings.log_dir)))
+        given = settings.cache not in (None, False)
+        cache = stack.enter_context(closing(Cache(Path(settings.cache)))) if given else None
+        slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
+        try:
+            yield Shared(journal, slots, Tariff(settings.costs), cache, most, heard)
+        finally:
+            await slots.close()
 
 
 async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
@@ -143,15 +217,11 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     Raises:
         CombeeError: See :meth:`combee_dspy.Combee.compile`.
     """
-    settings, name = task.settings, task.name
-    check_roles(
-        settings.metric_fn,
-        settings.reflection_lm,
-        calibration=settings.validation.calibration,
-        default=dspy.settings.lm,
-    )
+    settings = task.settings
+    calibration = settings.validation.calibration
+    check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(name, settings.seed, identity(task, prints), describe(task, limits_of(task)))
+    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, limits_of(task)))
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
@@ -166,6 +236,13 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
                 with dspy.context(lm=patient_lm):
                     program, report = await _searched(Run(task, shared, log, prints))
                 state, result = "finished", result_of(report)
+            except HeldoutReadError:
+                # It goes no further; what it found when it read stands.
+                with Reader(shared.journal.path) as reader:
+                    (row,) = reader.rows("SELECT result FROM run WHERE id = ?", (log.number,))
+                if found := orjson.loads(row["result"] or "{}"):
+                    state, result = "finished", found
+                raise
             finally:
                 await log.finish(state, result)
     finally:

@@ -31,10 +31,11 @@ def models_by_role(settings: Any) -> dict[str, str]:
 
 
 def specs(settings: Any) -> dict[str, Any]:
-    named = {"artifact": settings.artifact, "aggregator": settings.aggregator, "controller": settings.controller,
-             "executor": settings.executor}  # fmt: skip
-    found: dict[str, Any] = {role: _spec(one) for role, one in named.items()}
-    return {**found, "operators": [_spec(one) for one in settings.operators]}
+    roles = ("artifact", "aggregator", "controller", "executor")
+    return {
+        **{role: _spec(getattr(settings, role)) for role in roles},
+        "operators": [_spec(one) for one in settings.operators],
+    }
 
 
 def _spec(strategy: Any) -> dict[str, Any]:
@@ -54,18 +55,17 @@ def _is_plain(value: Any) -> bool:
 def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     """Return what a run may be resumed with: everything that its effects or their order follow from."""
     settings = task.settings
+    same = (
+        "artifact", "aggregator", "operators", "controller", "validation", "diversity", "seed", "failure_score",
+        "perfect_score", "skip_perfect_score", "component_selector", "candidate_selection_strategy",
+        "add_format_failure_as_feedback", "use_merge", "gepa_kwargs", "max_merge_invocations",
+    )  # fmt: skip
     named = {
-        "artifact": settings.artifact, "aggregator": settings.aggregator, "operators": settings.operators,
-        "controller": settings.controller, "search": dataclasses.replace(settings.search, replay=None),
-        "validation": settings.validation, "diversity": settings.diversity, "seed": settings.seed,
-        "failure_score": settings.failure_score, "perfect_score": settings.perfect_score,
-        "skip_perfect_score": settings.skip_perfect_score, "component_selector": settings.component_selector,
-        "candidate_selection_strategy": settings.candidate_selection_strategy,
-        "add_format_failure_as_feedback": settings.add_format_failure_as_feedback, "use_merge": settings.use_merge,
-        "max_copied_words": settings.guards.max_copied_words, "max_tokens": settings.guards.max_tokens,
-        "keep": settings.guards.keep, "anchors": [row_hash(one) for one in settings.guards.anchors],
-        "gepa_kwargs": settings.gepa_kwargs, "instruction_proposer": settings.custom_instruction_proposer,
-        "code_proposer": settings.custom_code_proposer, "max_merge_invocations": settings.max_merge_invocations,
+        **{name: getattr(settings, name) for name in same},
+        **{name: getattr(settings.guards, name) for name in ("max_copied_words", "max_tokens", "keep")},
+        "search": dataclasses.replace(settings.search, replay=None),
+        "anchors": [row_hash(one) for one in settings.guards.anchors],
+        "instruction_proposer": settings.custom_instruction_proposer, "code_proposer": settings.custom_code_proposer,
         "memo": settings.cache is not False, "reflection_lm": _settings_of(settings.reflection_lm),
     }  # fmt: skip
     texts = {name: value if isinstance(value, str) else stable_repr(value) for name, value in named.items()}
@@ -86,24 +86,21 @@ def _settings_of(lm: Any) -> dict[str, Any]:
 
 
 def describe(task: Compilation, limits: Limits) -> dict[str, Any]:
-    versions = {name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")}
-    settings = task.settings
+    settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
     return {
-        "specs": specs(settings), "models": models_by_role(settings), "digests": dict(task.splits.digests),
-        "sizes": {"train": len(task.splits.train), "validation": len(task.splits.validation),
-                  "heldout": len(task.splits.heldout)},
-        "keep": settings.keeps, "search": settings.search.params(),
-        "budget": repr(settings.budget), "limits": dataclasses.asdict(limits), "seed": settings.seed,
-        "versions": versions,
-        "simulated": any("simulated" in model for model in models_by_role(settings).values()),
+        "specs": specs(settings), "models": models, "digests": dict(splits.digests),
+        "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
+        "keep": settings.keeps, "search": settings.search.params(), "budget": repr(settings.budget),
+        "limits": dataclasses.asdict(limits), "seed": settings.seed,
+        "versions": {name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")},
+        "simulated": any("simulated" in model for model in models.values()),
     }  # fmt: skip
 
 
 def result_of(report: CombeeReport) -> dict[str, Any]:
-    held = report.heldout
+    held, same = report.heldout, ("reason", "seed_score", "best_score", "rollouts", "updates", "seconds")
     return {
-        "reason": report.reason, "seed_score": report.seed_score, "best_score": report.best_score,
-        "rollouts": report.rollouts, "updates": report.updates, "seconds": report.seconds,
+        **{name: getattr(report, name) for name in same},
         "heldout": None if held is None else dataclasses.asdict(held), "warnings": list(report.warnings),
         "best": Candidate(report.texts).id,
     }  # fmt: skip

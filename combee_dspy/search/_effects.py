@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import Tariff, metered
-from combee_dspy.exceptions import InfrastructureError
+from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
 from combee_dspy.journal import Cache, Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
@@ -95,6 +95,8 @@ class Effects:
         # What the journal cannot give back as it was; the rest of what has ended is read there.
         self._kept: dict[str, Any] = {}
         self._flying: dict[str, asyncio.Task[Any]] = {}
+        self.sealed = ""
+        """Why the search may buy nothing that it has not bought before; empty where it may."""
 
     def rollout(
         self, candidate: Candidate, row: Row, place: Place, *, lane: int = ROLLOUTS, replicate: int = 0
@@ -117,6 +119,7 @@ class Effects:
         if not self._memoize:
             key = f"{key}/{place.purpose}/{place.step}"
         if place.purpose != "heldout":
+            self._may_buy(key)
             self.purse.count(key, place.step)
         return self._once(key, lambda: self._rolled(key, candidate, row, place, lane, replicate))
 
@@ -176,6 +179,7 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
         """
         key = call_key(signature, inputs, place, role, step, temperature)
+        self._may_buy(key)
         return await self._once(key, lambda: self._asked(key, signature, inputs, place, role, step, temperature))
 
     async def _asked(
@@ -234,6 +238,7 @@ class Effects:
             kind: The effect's kind.
             make: Returns JSON values.
         """
+        self._may_buy(key)
         return await self._once(key, lambda: self._worked(key, place, role, kind, make))
 
     async def _worked(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
@@ -293,6 +298,10 @@ class Effects:
         key = f"decision/{place}"
         known = self.log.find(key) or self._decided(key)
         return None if known is None else known["value"]
+
+    def _may_buy(self, key: str) -> None:
+        if self.sealed and self.log.find(key) is None:
+            raise HeldoutReadError(self.sealed)
 
     def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
         """Return an effect that is under way, or begin it; it goes on where whoever waits for it is cancelled."""

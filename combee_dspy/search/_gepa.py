@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gepa.core.callbacks import notify_callbacks
-from gepa.core.data_loader import ensure_loader
 from gepa.logging.experiment_tracker import create_experiment_tracker
-from gepa.proposer.merge import MergeProposer
 from gepa.strategies.acceptance import ImprovementOrEqualAcceptance, StrictImprovementAcceptance
 from gepa.strategies.candidate_selector import (
     CurrentBestCandidateSelector,
@@ -33,14 +31,8 @@ _SELECTORS: Mapping[str, Callable[[random.Random], Any]] = {
     "epsilon_greedy": lambda rng: EpsilonGreedyCandidateSelector(epsilon=0.1, rng=rng),
     "top_k_pareto": lambda rng: TopKParetoCandidateSelector(k=5, rng=rng),
 }
-_COMPONENTS: Mapping[str, Callable[[], Any]] = {
-    "round_robin": RoundRobinReflectionComponentSelector,
-    "all": AllReflectionComponentSelector,
-}
-_ACCEPTANCE: Mapping[str, Callable[[], Any]] = {
-    "strict_improvement": StrictImprovementAcceptance,
-    "improvement_or_equal": ImprovementOrEqualAcceptance,
-}
+_COMPONENTS = {"round_robin": RoundRobinReflectionComponentSelector, "all": AllReflectionComponentSelector}
+_ACCEPTANCE = {"strict_improvement": StrictImprovementAcceptance, "improvement_or_equal": ImprovementOrEqualAcceptance}
 
 # What gepa.optimize takes and our loop calls.
 _OURS = (
@@ -52,8 +44,15 @@ _OURS = (
 ONLY_PARETO = ("acceptance_criterion", "batch_sampler", "callbacks", "frontier_type", "merge_val_overlap_floor")
 """Those that have nothing to do where one text grows."""
 
+_BY_THE_SAME_NAME = (
+    "candidate_selection_strategy", "max_merge_invocations", "max_metric_calls", "perfect_score", "reflection_lm",
+    "reflection_minibatch_size", "seed", "skip_perfect_score", "track_best_outputs", "use_merge", "use_wandb",
+    "wandb_api_key", "wandb_init_kwargs",
+)  # fmt: skip
+
 # What would hand the loop to somebody else, or would not do what it says, and the way to do it.
 _REFUSED: Mapping[str, str] = {
+    **{name: f"Give {name} to Combee." for name in _BY_THE_SAME_NAME},
     "sampling_strategy": "Give Search(children=…, staleness=…), or use Combee.parity, which is dspy.GEPA itself.",
     "selection_strategy": "Give acceptance_criterion, or use Combee.parity, which is dspy.GEPA itself.",
     "reflection_strategy": "Give gepa.optimize(reflection_strategy=CombeeReflection(lm)), or an aggregator.",
@@ -65,37 +64,20 @@ _REFUSED: Mapping[str, str] = {
     "trainset": "Give trainset to compile().",
     "valset": "Give valset to compile().",
     "adapter": "Leave it out: Combee adapts the program itself.",
-    "reflection_lm": "Give reflection_lm to Combee.",
     "reflection_lm_kwargs": "Give reflection_lm=dspy.LM(…, **kwargs) to Combee.",
-    "candidate_selection_strategy": "Give candidate_selection_strategy to Combee.",
-    "skip_perfect_score": "Give skip_perfect_score to Combee.",
-    "reflection_minibatch_size": "Give reflection_minibatch_size to Combee.",
-    "perfect_score": "Give perfect_score to Combee.",
     "module_selector": "Give component_selector to Combee.",
-    "use_merge": "Give use_merge to Combee.",
-    "max_merge_invocations": "Give max_merge_invocations to Combee.",
-    "max_metric_calls": "Give max_metric_calls to Combee.",
     "logger": "Set the level of logging.getLogger('combee_dspy').",
     "run_dir": "Give log_dir to Combee.",
-    "use_wandb": "Give use_wandb to Combee.",
-    "wandb_api_key": "Give wandb_api_key to Combee.",
-    "wandb_init_kwargs": "Give wandb_init_kwargs to Combee.",
     "use_mlflow": "Give tracker='mlflow' to Combee.",
-    "track_best_outputs": "Give track_best_outputs to Combee.",
     "display_progress_bar": "Give tracker='progress' to Combee.",
     "raise_on_exception": "Leave it out: an error always ends the run.",
-    "seed": "Give seed to Combee.",
     "task_lm": "Call dspy.configure(lm=…).",
     "evaluator": "Give metric to Combee.",
 }
 
 
 def checked_gepa_kwargs(given: Mapping[str, Any], minibatch_size: int | None) -> dict[str, Any]:
-    """Return a copy of ``gepa_kwargs`` that holds only what our loop calls.
-
-    Args:
-        given: Arguments of ``gepa.optimize``.
-        minibatch_size: ``reflection_minibatch_size``, which a sampler of the user's would contradict.
+    """Return a copy of ``gepa_kwargs`` that holds only what our loop calls; a sampler would contradict a given size.
 
     Raises:
         ArgumentTypeError: One is no argument of ``gepa.optimize``.
@@ -116,33 +98,20 @@ def checked_gepa_kwargs(given: Mapping[str, Any], minibatch_size: int | None) ->
 
 @dataclass(frozen=True, slots=True)
 class GepaParts:
-    """gepa's parts of one run.
+    """gepa's parts of one run, or the user's in their place."""
 
-    Attributes:
-        selector: Chooses parents.
-        components: Chooses what is edited.
-        sampler: The user's own sampler of minibatches, or ``None``.
-        acceptance: The user's own criterion, or ``None`` for ours.
-        policy: Chooses what is validated, and the best.
-        callbacks: The user's.
-        stoppers: The user's, and the file ``gepa.stop`` in ``log_dir``.
-        merge_floor: Validation examples that two parents must share to be merged.
-        frontier_type: What the front is made of.
-        experiment: gepa's way to W&B, where that was asked for.
-        plain: Whether everything that reads gepa's state is gepa's own: then the first updates need not wait for it.
-    """
-
-    selector: Any
-    components: Any
-    sampler: Any | None
-    acceptance: Any | None
-    policy: Any
+    selector: Any  # of parents
+    components: Any  # what is edited
+    sampler: Any | None  # of minibatches; none where ours draws them
+    acceptance: Any | None  # of children; none where ours judges them
+    policy: Any  # what is validated, and which is the best
     callbacks: Sequence[Any]
-    stoppers: tuple[Any, ...]
-    merge_floor: int
+    stoppers: tuple[Any, ...]  # the user's, and the file gepa.stop in log_dir
+    merge_floor: int  # validation examples that two parents must share to be merged
     frontier_type: str
-    experiment: Any
-    plain: bool
+    experiment: Any  # gepa's way to W&B, where that was asked for
+    plain: bool  # whether everything that reads gepa's state is gepa's own: the first updates need not wait for it
+    ordered: bool  # whether the user's parts judge children: asked on arrival, they would see another state in each run
 
     def notify(self, method: str, event: Any) -> None:
         """Tell the user's callbacks; gepa logs what they raise."""
@@ -159,70 +128,42 @@ class GepaParts:
 
 
 def make_parts(settings: Any, rng: random.Random) -> GepaParts:
-    """Return the parts that the settings of a run name.
-
-    Args:
-        settings: The teleprompter: ``candidate_selection_strategy``, ``component_selector``, ``gepa_kwargs``,
-            ``log_dir`` and what W&B is given.
-        rng: gepa's own stream, which selectors and merge share.
+    """Return the parts that the settings of a run, a teleprompter, name; selectors share gepa's own stream with merges.
 
     Raises:
         ArgumentValueError: A name is unknown.
     """
-    kwargs = settings.gepa_kwargs
+    kwargs, selects, chosen = settings.gepa_kwargs, settings.component_selector, settings.candidate_selection_strategy
     stoppers = kwargs.get("stop_callbacks") or ()
     stoppers = tuple(stoppers) if isinstance(stoppers, Sequence) else (stoppers,)
     if settings.log_dir is not None:
         stoppers += (FileStopper(os.path.join(settings.log_dir, "gepa.stop")),)  # noqa: PTH118 - gepa takes a text
-    chosen = settings.candidate_selection_strategy
-    policy = kwargs.get("val_evaluation_policy")
-    full = policy is None or policy == "full_eval"
-    callbacks = tuple(kwargs.get("callbacks") or ())
-    named = _named("component_selector", settings.component_selector, _COMPONENTS)
-    acceptance = kwargs.get("acceptance_criterion")
-    named_acceptance = _named("acceptance_criterion", acceptance, _ACCEPTANCE)
-    experiment = create_experiment_tracker(
-        use_wandb=settings.use_wandb,
-        wandb_api_key=settings.wandb_api_key,
-        wandb_init_kwargs=settings.wandb_init_kwargs,
-        **{name: kwargs[name] for name in ("wandb_attach_existing",) if name in kwargs},
-    )
+    callbacks, acceptance = tuple(kwargs.get("callbacks") or ()), kwargs.get("acceptance_criterion")
+    policy = kwargs.get("val_evaluation_policy") or "full_eval"
     return GepaParts(
-        selector=_named("candidate_selection_strategy", chosen, _SELECTORS)(rng) if isinstance(chosen, str) else chosen,
-        components=named() if isinstance(settings.component_selector, str) else settings.component_selector,
+        selector=_part("candidate_selection_strategy", chosen, _SELECTORS, rng),
+        components=_part("component_selector", selects, _COMPONENTS),
         sampler=kwargs.get("batch_sampler"),
-        acceptance=named_acceptance() if isinstance(acceptance, str) else acceptance,
-        policy=FullEvaluationPolicy() if full else policy,
+        acceptance=_part("acceptance_criterion", acceptance, _ACCEPTANCE),
+        policy=_part("val_evaluation_policy", policy, {"full_eval": FullEvaluationPolicy}),
         callbacks=callbacks,
         stoppers=stoppers,
         merge_floor=kwargs.get("merge_val_overlap_floor", 5),
         frontier_type=kwargs.get("frontier_type", "instance"),
-        experiment=experiment,
-        plain=isinstance(chosen, str) and isinstance(settings.component_selector, str) and full
-        and not callbacks and not kwargs.get("stop_callbacks") and "batch_sampler" not in kwargs and acceptance is None,
+        experiment=create_experiment_tracker(
+            use_wandb=settings.use_wandb, wandb_api_key=settings.wandb_api_key,
+            wandb_init_kwargs=settings.wandb_init_kwargs,
+            **{name: kwargs[name] for name in ("wandb_attach_existing",) if name in kwargs},
+        ),
+        plain=all(isinstance(one, str) for one in (chosen, selects, policy)) and acceptance is None
+        and not callbacks and not kwargs.get("stop_callbacks") and "batch_sampler" not in kwargs,
+        ordered=not isinstance(policy, str) or not isinstance(acceptance, str | None),
     )  # fmt: skip
 
 
-def _named(argument: str, value: Any, known: Mapping[str, Any]) -> Any:
-    if isinstance(value, str) and value not in known:
+def _part(argument: str, value: Any, known: Mapping[str, Callable[..., Any]], *given: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value not in known:
         raise ArgumentValueError(argument, value, "is unknown", f"Give one of {', '.join(known)}, or an object.")
-    return known[value] if isinstance(value, str) else value
-
-
-def make_merge(
-    valset: Sequence[Any], evaluate: Callable[..., Any], parts: GepaParts, most: int, rng: random.Random, log: Any
-) -> MergeProposer:
-    """Return gepa's proposer of merges.
-
-    Args:
-        valset: The validation examples.
-        evaluate: ``(examples, texts)`` to outputs, scores and objective scores; called in a worker thread.
-        parts: gepa's parts.
-        most: How many merges may be accepted.
-        rng: gepa's own stream.
-        log: An object with ``log(text)``.
-    """
-    return MergeProposer(
-        log, ensure_loader(list(valset)), evaluate, use_merge=True, max_merge_invocations=most,
-        val_overlap_floor=parts.merge_floor, rng=rng, callbacks=list(parts.callbacks),
-    )  # fmt: skip
+    return known[value](*given)

@@ -6,10 +6,11 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from combee_dspy.evaluation import (
     Heldout,
-    HeldoutPin,
+    HeldoutIdentity,
     PairedDifference,
     Receipt,
     check_unmoved,
@@ -18,7 +19,7 @@ from combee_dspy.evaluation import (
     pin,
 )
 from combee_dspy.journal import Reader, RunLog
-from combee_dspy.search._candidates import Candidate, Row, Splits
+from combee_dspy.search._candidates import Candidate, Splits
 from combee_dspy.search._effects import VALIDATION, Effects, Place
 
 logger = logging.getLogger("combee_dspy")
@@ -38,8 +39,7 @@ def note_unheld(splits: Splits, metric: str, log: RunLog, receipts: Sequence[tup
     Raises:
         HeldoutMovedError: It would learn from what its study has read.
     """
-    train, validation = [row.hash for row in splits.train], [row.hash for row in splits.validation]
-    identity = heldout_identity([], metric, train=train, validation=validation)
+    identity = _identity([], metric, splits)
     check_unmoved([receipt for run, receipt in receipts if run != log.number], identity)
     if not log.resumed:
         log.emit("receipt", Receipt("pinned", f"run {log.number}", _now(), identity).to_dict())
@@ -52,7 +52,7 @@ class HeldoutReading:
         heldout: As the user gave it.
         splits: The data.
         metric: The metric's identity.
-        effects: The way to the world.
+        effects: The way to the world: a run that has begun to read buys nothing more for its search.
         receipts: Those in the journal, with the number of their run.
 
     Raises:
@@ -61,36 +61,23 @@ class HeldoutReading:
     """
 
     def __init__(
-        self,
-        heldout: Heldout,
-        splits: Splits,
-        metric: str,
-        effects: Effects,
-        receipts: Sequence[tuple[int, Receipt]],
+        self, heldout: Heldout, splits: Splits, metric: str, effects: Effects, receipts: Sequence[tuple[int, Receipt]]
     ) -> None:
-        self._effects = effects
-        self._rows: tuple[Row, ...] = splits.heldout
-        self._run = f"run {effects.log.number}"
-        self._own = [receipt for run, receipt in receipts if run == effects.log.number]
-        others = [receipt for run, receipt in receipts if run != effects.log.number]
-        identity = heldout_identity(
-            heldout.rows, metric, train=[row.hash for row in splits.train],
-            validation=[row.hash for row in splits.validation],
-        )  # fmt: skip
-        self.pin: HeldoutPin = pin(heldout, identity, others)
-        logger.info(self.pin.summary())
-        self._keep(self.pin.pinned(self._run, _now()))
+        self._effects, self._rows, number = effects, splits.heldout, effects.log.number
+        self._run = f"run {number}"
+        self._own = [receipt for run, receipt in receipts if run == number]
+        others = [receipt for run, receipt in receipts if run != number]
+        self._pin = pin(heldout, _identity(heldout.rows, metric, splits), others)
+        logger.info(self._pin.summary())
+        self._keep(self._pin.pinned(self._run, _now()))
+        if begun := [one.at for one in self._own if one.stage == "begun"]:
+            remedy = "Give it the budget it had, or another log_dir."
+            effects.sealed = f"this run read it at {begun[-1]} and would go on now. {remedy}"
 
     async def read(
         self, before: Candidate, after: Candidate, *, seed: int, models: Mapping[str, str]
     ) -> tuple[PairedDifference, Receipt]:
-        """Run both programs on every held-out row, once.
-
-        Args:
-            before: The student.
-            after: The result.
-            seed: The run's seed.
-            models: Model names by role.
+        """Run the student and the result on every held-out row, once; ``models`` by role and the seed are noted.
 
         Raises:
             HeldoutReadError: This run has read them with other programs.
@@ -101,17 +88,16 @@ class HeldoutReading:
         for receipt in self._own:
             if receipt.stage == "read" and receipt.difference is not None:
                 return receipt.difference, receipt
-        self.pin.check_same()
-        self._keep(self.pin.begun(self._run, _now(), programs))
+        self._pin.check_same()
+        self._keep(self._pin.begun(self._run, _now(), programs))
         scores = await asyncio.gather(*(self._scores(one) for one in (before, after)))
-        self.pin.check_same()
-        receipt = self.pin.read(self._run, _now(), programs, *scores, seed=seed, models=models)
+        self._pin.check_same()
+        receipt = self._pin.read(self._run, _now(), programs, *scores, seed=seed, models=models)
         self._keep(receipt)
         found = receipt.difference
         if found is None:
             raise RuntimeError("a reading left no difference")
-        data = {"before": found.before, "after": found.after, "difference": found.difference, "low": found.low,
-                "high": found.high, "n": found.n}  # fmt: skip
+        data = {name: getattr(found, name) for name in ("before", "after", "difference", "low", "high", "n")}
         self._effects.log.emit("heldout", data, single=True)
         return found, receipt
 
@@ -127,3 +113,8 @@ class HeldoutReading:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _identity(heldout: Sequence[Any], metric: str, splits: Splits) -> HeldoutIdentity:
+    train, validation = ([row.hash for row in rows] for rows in (splits.train, splits.validation))
+    return heldout_identity(heldout, metric, train=train, validation=validation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from combee_dspy.records import Rollout
@@ -16,19 +16,12 @@ __all__ = ["Keeper", "Parent"]
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """What an update runs on, decided when it begins.
-
-    Attributes:
-        candidate: The candidate.
-        index: Its position in the pool; −1 where it has none yet.
-        components: What will be edited; ``None`` where that hangs on the rollouts.
-        weights: Probability of each operator, by label.
-    """
+    """What an update runs on, decided when it begins."""
 
     candidate: Candidate
-    index: int
-    components: tuple[str, ...] | None
-    weights: Mapping[str, float]
+    index: int  # its position in the pool; −1 where it has none yet
+    components: tuple[str, ...] | None  # what will be edited; none where that hangs on the rollouts
+    weights: Mapping[str, float]  # probability of each operator, by label
 
 
 class Keeper(ABC):
@@ -56,8 +49,10 @@ class Keeper(ABC):
         """Make candidates of what was learned; called when every earlier update has proposed."""
 
     @abstractmethod
-    async def check(self, learned: Learned, parent: Parent, proposed: object) -> object:
-        """Run the candidates on what decides about them."""
+    async def check(
+        self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
+    ) -> object:
+        """Run the candidates on what decides about them; ``turn`` waits until every earlier update is committed."""
 
     @abstractmethod
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
@@ -65,7 +60,7 @@ class Keeper(ABC):
 
     @abstractmethod
     async def result(self) -> Member:
-        """Return what the run returns, once the last update is committed."""
+        """Return what the run returns, once the last update is committed, with the scores that decided."""
 
     @abstractmethod
     def rollouts(self, size: int, children: int) -> int:

@@ -65,6 +65,7 @@ class _Update:
         began: When it began, monotonic seconds.
         started: The same, Unix time.
         task: What carries it out.
+        selected: Done when it is known what it edits.
     """
 
     plan: Plan
@@ -75,6 +76,7 @@ class _Update:
     began: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
     task: asyncio.Task[None] | None = None
+    selected: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Loop:
@@ -188,6 +190,9 @@ class Loop:
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
+                if update is not None and update.plan.components is None and self._settings.staleness:
+                    # A selector of the user's reads gepa's state, which later updates change: it is asked in order.
+                    await self._ended(update.selected)
             except BudgetReached as reached:
                 return step, str(reached)
             if update is None:
@@ -313,7 +318,9 @@ class Loop:
     async def _update(self, update: _Update, before: _Update | None) -> None:
         plan, parent = update.plan, update.parent
         try:
-            learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
+            learned = await self._learner.learn(plan, partial(self._select, update))
+            if not update.selected.done():
+                update.selected.set_result(None)
             if before is not None:
                 await asyncio.shield(before.proposed)
             if not self._settings.released_early or plan.step >= self._settings.verdicts_from:
@@ -323,11 +330,10 @@ class Loop:
             if self._settings.rescue:
                 self._lost[plan.step] = learned
             update.proposed.set_result(None)
-            checked = await self._keeper.check(learned, parent, proposed)
+            turn = partial(self._turn, update, before)
+            checked = await self._keeper.check(learned, parent, proposed, turn)
             took = time.monotonic() - update.began
-            await update.gate
-            if before is not None:
-                await asyncio.shield(before.committed)
+            await turn()
             await self._judge(learned)
             # The controller plans by it, so a resumed run must see the seconds that were measured.
             seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
@@ -340,13 +346,24 @@ class Loop:
             if isinstance(error, asyncio.CancelledError):
                 raise
 
+    def _select(self, update: _Update, rollouts: Sequence[Rollout]) -> Sequence[str]:
+        chosen = self._keeper.select(update.parent, update.plan.rows, rollouts)
+        update.selected.set_result(None)
+        return chosen
+
+    async def _turn(self, update: _Update, before: _Update | None) -> None:
+        """Wait until an update may commit: what it sees of the others is a function of its number from here on."""
+        await update.gate
+        if before is not None:
+            await asyncio.shield(before.committed)
+
     def _failed(self, update: _Update, error: BaseException) -> None:
         """Tell whoever waits for an update what ended it."""
         if isinstance(error, BudgetReached):
             self._spent = True
         elif not isinstance(error, asyncio.CancelledError) and self._broken is not None and not self._broken.done():
             self._broken.set_exception(error)
-        for future in (update.proposed, update.committed):
+        for future in (update.selected, update.proposed, update.committed):
             if not future.done():
                 if isinstance(error, asyncio.CancelledError):
                     future.cancel()

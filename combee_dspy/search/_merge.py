@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
-from gepa.core.callbacks import CandidateAcceptedEvent, MergeAcceptedEvent, MergeAttemptedEvent, MergeRejectedEvent
+from gepa.core.data_loader import ensure_loader
+from gepa.proposer.merge import MergeProposer
 
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._effects import Effects, Place
-from combee_dspy.search._gepa import GepaParts, make_merge
+from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._pool import Pool
 
 __all__ = ["Merging"]
@@ -35,11 +36,14 @@ class Merging:
         self._effects = effects
         self._pool = pool
         self._parts = parts
-        self._step = 0
+        self._step = self._iteration = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rows = {id(row.example): row for row in pool.validation}
         examples = [row.example for row in pool.validation]
-        self._proposer = make_merge(examples, self._evaluate, parts, most, rng, self)
+        self._proposer = MergeProposer(
+            self, ensure_loader(examples), self._evaluate, use_merge=True, max_merge_invocations=most,
+            val_overlap_floor=parts.merge_floor, rng=rng, callbacks=list(parts.callbacks),
+        )  # fmt: skip
 
     def log(self, message: str) -> None:
         """Take gepa's log lines, which the journal's events say better."""
@@ -51,11 +55,7 @@ class Merging:
             self._proposer.merges_due += 1
 
     async def attempt(self, step: int) -> bool | None:
-        """Try a merge where one is due; return whether it was accepted, ``None`` where none was tried.
-
-        Args:
-            step: The update that is about to begin.
-        """
+        """Try a merge where one is due; return whether it was accepted, ``None`` where none was tried."""
         proposer, room = self._proposer, self._effects.purse.room
         if not (proposer.merges_due > 0 and proposer.last_iter_found_new_program):
             proposer.last_iter_found_new_program = False
@@ -73,9 +73,8 @@ class Merging:
         proposer.last_iter_found_new_program = False
         if proposal is None:
             return None
-        iteration, parents = self._pool.state.i + 1, list(proposal.parent_program_ids)
-        attempted = MergeAttemptedEvent(iteration=iteration, parent_ids=parents, merged_candidate=proposal.candidate)
-        self._parts.notify("on_merge_attempted", attempted)
+        parents, self._iteration = list(proposal.parent_program_ids), self._pool.state.i + 1
+        self._tell("on_merge_attempted", parent_ids=parents, merged_candidate=proposal.candidate)
         before, after = list(proposal.subsample_scores_before or ()), sum(proposal.subsample_scores_after or ())
         candidate, accepted = Candidate(dict(proposal.candidate)), after >= max(before, default=float("-inf"))
         data = {"candidate": candidate.id, "texts": dict(candidate.texts), "operator": "merge", "components": [],
@@ -84,20 +83,18 @@ class Merging:
         self._effects.log.emit("merge", {**data, "accepted": accepted, "texts": None}, step=step)
         if not accepted:
             reason = f"Merged score {after} worse than both parents {before}"
-            rejected = MergeRejectedEvent(iteration=iteration, parent_ids=parents, reason=reason)
-            self._parts.notify("on_merge_rejected", rejected)
+            self._tell("on_merge_rejected", parent_ids=parents, reason=reason)
             return False
         rollouts = await self._pool.validate(candidate, self._pool.rows_to_validate(), step)
         member = self._pool.join(candidate, parents, step, rollouts)
         proposer.merges_due -= 1
         proposer.total_merges_tested += 1
-        joined = MergeAcceptedEvent(iteration=iteration, new_candidate_idx=member.index, parent_ids=parents)
-        self._parts.notify("on_merge_accepted", joined)
-        kept = CandidateAcceptedEvent(
-            iteration=iteration, new_candidate_idx=member.index, new_score=after, parent_ids=parents
-        )
-        self._parts.notify("on_candidate_accepted", kept)
+        self._tell("on_merge_accepted", new_candidate_idx=member.index, parent_ids=parents)
+        self._tell("on_candidate_accepted", new_candidate_idx=member.index, new_score=after, parent_ids=parents)
         return True
+
+    def _tell(self, method: str, **event: Any) -> None:
+        self._parts.notify(method, {"iteration": self._iteration, **event})
 
     def _evaluate(
         self, examples: Sequence[Any], texts: Mapping[str, str]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
@@ -12,16 +12,14 @@ from combee_dspy.diversity import Restart, UpdateView
 from combee_dspy.operators import OperatorOutcome, operator_weights, visible
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Row
-from combee_dspy.search._custom import CustomProposer
+from combee_dspy.search._choices import Finals, Verdict, draw_screen, verdict
 from combee_dspy.search._effects import Effects, Place
-from combee_dspy.search._finals import Finals
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._merge import Merging
 from combee_dspy.search._pool import Member, Pool
-from combee_dspy.search._propose import Child, Proposer
+from combee_dspy.search._propose import Child, CustomProposer, Proposer
 from combee_dspy.search._records import trajectories
-from combee_dspy.search._screen import Verdict, draw_screen, verdict
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._update import Learned
 from combee_dspy.streams import derive
@@ -29,240 +27,222 @@ from combee_dspy.streams import derive
 __all__ = ["Pareto"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Checked:
     """A child and what its screen and validation gave."""
 
     child: Child
     verdict: Verdict
-    validation: Mapping[int, Sequence[Rollout]] | None
     proposal: CandidateProposal
+    to_validate: tuple[Row, ...] = ()
+    validation: Mapping[int, Sequence[Rollout]] | None = None
 
 
+@dataclass(eq=False)
 class Pareto(Keeper):
-    """GEPA's search over our effects; gepa's own parts decide where they are asked.
+    """GEPA's search over our effects; gepa's own parts decide where they are asked."""
 
-    Args:
-        effects: The way to the world.
-        pool: The validated candidates.
-        parts: gepa's parts.
-        proposer: Makes children by operators.
-        custom: Makes them by proposers of the user's, or ``None``.
-        merging: gepa's merge, or ``None``.
-        finals: Chooses the result.
-        seed: The candidate that is the student itself.
-        telling: Tells gepa's state and callbacks.
-        screen: Rows of a screen.
-        anchors: Row hashes of examples on which no child may score lower than its parent.
-        run_seed: The run's seed.
-        staleness: How many updates begin before an update is committed.
-        restart: When the next children are made from the seed's text, or ``None`` for never.
-    """
+    effects: Effects
+    pool: Pool
+    parts: GepaParts
+    proposer: Proposer
+    custom: CustomProposer | None  # in the proposer's place where there is one
+    merging: Merging | None
+    finals: Finals
+    seed: Candidate
+    telling: Telling
+    screen: int  # rows of one
+    anchors: frozenset[str]  # row hashes of examples on which no child may score lower than its parent
+    run_seed: int
+    staleness: int  # updates that begin before one is committed
+    restart: Restart | None  # when the next children are made from the seed's text
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        pool: Pool,
-        parts: GepaParts,
-        proposer: Proposer,
-        *,
-        custom: CustomProposer | None,
-        merging: Merging | None,
-        finals: Finals,
-        seed: Candidate,
-        telling: Telling,
-        screen: int,
-        anchors: frozenset[str],
-        run_seed: int,
-        staleness: int,
-        restart: Restart | None,
-    ) -> None:
-        self._effects = effects
-        self._pool = pool
-        self._parts = parts
-        self._proposer = proposer
-        self._custom = custom
-        self._merging = merging
-        self._finals = finals
-        self._seed = seed
-        self._telling = telling
-        self._screen = screen
-        self._anchors = anchors
-        self._run_seed = run_seed
-        self._ahead = staleness > 0
+    def __post_init__(self) -> None:
         # The last update that begins before the seed's validation is known.
-        self._early = staleness if parts.plain else -1
-        self._restart = restart
+        self._early = self.staleness if self.parts.plain else -1
+        self._visible = visible(self.seed.texts)
+        self._outcomes: list[OperatorOutcome] = []
         self._progress: list[UpdateView] = []
         self._restarted: set[int] = set()
-        self._visible = visible(seed.texts)
-        self._outcomes: list[OperatorOutcome] = []
 
     def begun(self) -> None:
-        """Tell callbacks that the run begins."""
-        self._telling.run_begun(self._seed, self._run_seed)
+        self.telling.run_begun(self.seed, self.run_seed)
 
     def ended(self, error: Exception | None) -> None:
-        """Tell callbacks that the run has ended."""
-        self._telling.run_ended(error)
+        self.telling.run_ended(error)
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the parent, and of every child's screen and validation."""
-        rows = self._pool.beside_validation(size)
-        screen = rows if size <= self._screen else min(rows, self._screen + len(self._anchors))
-        return rows + children * (screen + self._pool.size)
+        rows = self.pool.beside_validation(size)
+        screen = rows if size <= self.screen else min(rows, self.screen + len(self.anchors))
+        return rows + children * (screen + self.pool.size)
 
     async def parent(self, step: int) -> Parent:
         """Return the candidate that gepa's selector draws, after a merge where one is due."""
-        weights = operator_weights(self._outcomes, self._proposer.labels, step)
+        weights = operator_weights(self._outcomes, self.proposer.labels, step)
         if step <= self._early:
             # There is one candidate yet, which gepa's own parts would choose: its validation need not be waited for.
-            return Parent(self._seed, 0, self._parts.known_components(self._visible, step), weights)
-        state = self._pool.state
-        if self._ahead and step == self._early + 1:
+            return Parent(self.seed, 0, self.parts.known_components(self._visible, step), weights)
+        state = self.pool.state
+        if self.staleness and step == self._early + 1:
             for _ in range(step):
-                self._turn(self._seed, 0)
-        self._telling.begin(step)
-        merged = None if self._merging is None else await self._merging.attempt(step)
+                self._next_component(self.seed, 0)
+        self.telling.begin(step)
+        merged = None if self.merging is None else await self.merging.attempt(step)
         if merged is not None:
-            self._telling.end(step, accepted=merged)
-            self._telling.begin(step)
-        reason = self._restart.due(self._progress) if self._restart is not None else None
-        index = 0 if reason else self._parts.selector.select_candidate_idx(state)
+            self.telling.end(step, accepted=merged)
+            self.telling.begin(step)
+        reason = self.restart.due(self._progress) if self.restart is not None else None
+        index = 0 if reason else self.parts.selector.select_candidate_idx(state)
         if reason:
             self._restarted.add(step)
-            self._effects.log.emit("warning", {"text": f"starting again from the seed: {reason}"}, step=step)
-        member = self._pool.members[index]
-        self._telling.selected(member)
+            self.effects.log.emit("warning", {"text": f"starting again from the seed: {reason}"}, step=step)
+        member = self.pool.members[index]
+        self.telling.selected(member)
         turn = state.named_predictor_id_to_update_next_for_program_candidate[index]
-        components = self._parts.known_components(self._visible, turn)
-        if self._ahead and components is not None:
-            self._turn(member.candidate, index)
+        components = self.parts.known_components(self._visible, turn)
+        if self.staleness and components is not None:
+            self._next_component(member.candidate, index)
         return Parent(member.candidate, index, components, weights)
 
-    def _turn(self, candidate: Candidate, index: int) -> None:
+    def _next_component(self, candidate: Candidate, index: int) -> None:
         """Let gepa's selector go on to the next component of a candidate."""
-        self._parts.components(self._pool.state, [], [], index, dict(candidate.texts))
+        self.parts.components(self.pool.state, [], [], index, dict(candidate.texts))
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
-        """Tell callbacks of the minibatch and of the parent's run on it."""
-        self._telling.sampled(parent, rows)
+        self.telling.sampled(parent, rows)
 
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
-        """Ask gepa's component selector."""
-        program = self._effects.programs.of(parent.candidate)
+        program = self.effects.programs.of(parent.candidate)
         found = trajectories(program, [row.example for row in rows], rollouts)
         scores = [one.score for one in rollouts]
         texts = dict(parent.candidate.texts)
-        return list(self._parts.components(self._pool.state, found, scores, parent.index, texts))
+        return list(self.parts.components(self.pool.state, found, scores, parent.index, texts))
 
     async def propose(self, learned: Learned, parent: Parent) -> Sequence[Child]:
         """Return the children of what was learned; none where nothing was."""
         step = learned.plan.step
-        self._telling.begin(step)
-        self._telling.evaluated(learned, parent)
+        self.telling.begin(step)
+        self.telling.evaluated(learned, parent)
         if learned.skipped:
             return ()
-        if parent.components is not None and not self._ahead:
+        if parent.components is not None and not self.staleness:
             # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
-            self._turn(parent.candidate, parent.index)
-        self._telling.reflected(learned, parent)
+            self._next_component(parent.candidate, parent.index)
+        self.telling.reflected(learned, parent)
         children: Sequence[Child]
-        if self._custom is not None:
-            children = await self._custom.children(learned, parent.candidate)
+        if self.custom is not None:
+            children = await self.custom.children(learned, parent.candidate)
         else:
-            children = await self._proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
+            children = await self.proposer.children(learned, parent.candidate, learned.plan.children, parent.weights)
         for child in children:
-            self._emit_candidate(child, parent, step)
-            self._telling.proposed(step, child)
+            data = {
+                "candidate": child.candidate.id, "texts": dict(child.candidate.texts), "parents": [parent.candidate.id],
+                "operator": child.operator, "components": child.components,
+            }  # fmt: skip
+            self.effects.log.emit("candidate", data, step=step)
+            self.telling.proposed(step, child)
         return children
 
-    def _emit_candidate(self, child: Child, parent: Parent, step: int) -> None:
-        data = {
-            "candidate": child.candidate.id, "texts": dict(child.candidate.texts), "parents": [parent.candidate.id],
-            "operator": child.operator, "components": child.components,
-        }  # fmt: skip
-        self._effects.log.emit("candidate", data, step=step)
-
-    async def check(self, learned: Learned, parent: Parent, proposed: object) -> list[_Checked]:
+    async def check(
+        self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
+    ) -> list[_Checked]:
         """Run every child on its screen, and those that pass on the validation rows, all at once."""
         children: Sequence[Child] = proposed  # type: ignore[assignment]  # what propose() returned
-        rows = [learned.plan.rows[place] for place in self._screened(learned)]
+        places = self._screened(learned)
         for _ in children:
-            self._telling.screening(learned.plan.step, parent, rows)
-        return list(await asyncio.gather(*(self._checked(learned, parent, child) for child in children)))
+            self.telling.screening(learned.plan.step, parent, [learned.plan.rows[place] for place in places])
+        if not self.parts.ordered:
+            return list(await asyncio.gather(*(self._checked(learned, parent, child, places) for child in children)))
+        ran = await asyncio.gather(*(self._ran(learned, child, places) for child in children))
+        # Parts of the user's are asked child after child, and on what every earlier update has left.
+        await turn()
+        judged = [
+            self._judged(learned, parent, child, places, after) for child, after in zip(children, ran, strict=True)
+        ]
+        return list(await asyncio.gather(*(self._validated(one, learned.plan.step) for one in judged)))
 
-    async def _checked(self, learned: Learned, parent: Parent, child: Child) -> _Checked:
-        step, rows, places = learned.plan.step, learned.plan.rows, self._screened(learned)
-        wanted = [self._effects.rollout(child.candidate, rows[place], Place("screen", step)) for place in places]
-        after = await asyncio.gather(*wanted)
-        before = [learned.rollouts[place] for place in places]
+    async def _checked(self, learned: Learned, parent: Parent, child: Child, places: Sequence[int]) -> _Checked:
+        after = await self._ran(learned, child, places)
+        return await self._validated(self._judged(learned, parent, child, places, after), learned.plan.step)
+
+    async def _ran(self, learned: Learned, child: Child, places: Sequence[int]) -> Sequence[Rollout]:
+        rows, place = learned.plan.rows, Place("screen", learned.plan.step)
+        return await asyncio.gather(*(self.effects.rollout(child.candidate, rows[one], place) for one in places))
+
+    def _judged(
+        self, learned: Learned, parent: Parent, child: Child, places: Sequence[int], after: Sequence[Rollout]
+    ) -> _Checked:
+        rows, before = learned.plan.rows, [learned.rollouts[place] for place in places]
         judged = verdict([one.score for one in before], [one.score for one in after], whole=len(places) == len(rows))
         lost = [place for place, old, new in zip(places, before, after, strict=True)
-                if rows[place].hash in self._anchors and new.score < old.score]  # fmt: skip
+                if rows[place].hash in self.anchors and new.score < old.score]  # fmt: skip
+        proposal = _as_proposal(child, parent, [rows[place] for place in places], before, after)
         if lost:
-            judged = Verdict(False, f"it scores lower on {len(lost)} anchors", judged.score, judged.parent_score)
-        proposal = self._as_proposal(child, parent, [rows[place] for place in places], before, after)
-        if self._parts.acceptance is not None and not lost:
-            accepted = bool(self._parts.acceptance.should_accept(proposal, self._pool.state))
-            judged = Verdict(accepted, "acceptance_criterion decides", judged.score, judged.parent_score)
+            judged = replace(judged, accepted=False, reason=f"it scores lower on {len(lost)} anchors")
+        elif self.parts.acceptance is not None:
+            accepted = bool(self.parts.acceptance.should_accept(proposal, self.pool.state))
+            judged = replace(judged, accepted=accepted, reason="acceptance_criterion decides")
         data = {
             "candidate": child.candidate.id, "parent": parent.candidate.id, "rows": len(places), "score": judged.score,
             "parent_score": judged.parent_score, "accepted": judged.accepted, "reason": judged.reason,
         }  # fmt: skip
-        self._effects.log.emit("screened", data, step=step)
-        validation = None
-        if judged.accepted:
-            validation = await self._pool.validate(child.candidate, self._pool.rows_to_validate(), step)
-        return _Checked(child, judged, validation, proposal)
+        self.effects.log.emit("screened", data, step=learned.plan.step)
+        return _Checked(child, judged, proposal, self.pool.rows_to_validate() if judged.accepted else ())
+
+    async def _validated(self, checked: _Checked, step: int) -> _Checked:
+        if checked.verdict.accepted:
+            checked.validation = await self.pool.validate(checked.child.candidate, checked.to_validate, step)
+        return checked
 
     def _screened(self, learned: Learned) -> tuple[int, ...]:
         """Return which positions of the minibatch children run on."""
         rows = learned.plan.rows
-        anchored = [place for place, row in enumerate(rows) if row.hash in self._anchors]
-        stream = derive(self._run_seed, "screen", learned.plan.step)
-        return draw_screen(len(rows), self._screen, anchored, stream)
+        anchored = [place for place, row in enumerate(rows) if row.hash in self.anchors]
+        stream = derive(self.run_seed, "screen", learned.plan.step)
+        return draw_screen(len(rows), self.screen, anchored, stream)
 
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
         """Join the children that were validated, in order."""
         children: Sequence[_Checked] = checked  # type: ignore[assignment]  # what check() returned
         step, accepted = learned.plan.step, False
         refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in children]
-        self._telling.screened(learned, parent, refused)
+        self.telling.screened(learned, parent, refused)
         for one in children:
             lift = None
             if one.validation is not None:
-                member = self._pool.join(one.child.candidate, (parent.index,), step, one.validation)
-                lift = member.mean - self._pool.members[parent.index].mean
+                member = self.pool.join(one.child.candidate, (parent.index,), step, one.validation)
+                lift = member.mean - self.pool.members[parent.index].mean
                 accepted = True
-                if self._merging is not None:
-                    self._merging.found_candidate()
-                self._telling.accepted(step, member, one.proposal)
+                if self.merging is not None:
+                    self.merging.found_candidate()
+                self.telling.accepted(step, member, one.proposal)
             self._outcomes.append(OperatorOutcome(one.child.operator, step, lift, one.validation is not None))
-        if self._restart is not None:
-            front = [self._pool.members[index].candidate for index in self._pool.front]
-            similarity = await self._proposer.similarity(front)
-            self._progress.append(UpdateView(self._pool.best.mean, similarity, step in self._restarted))
-        self._telling.end(step, accepted=accepted)
+        if self.restart is not None:
+            front = [self.pool.members[index].candidate for index in self.pool.front]
+            similarity = await self.proposer.similarity(front)
+            self._progress.append(UpdateView(self.pool.best.mean, similarity, step in self._restarted))
+        self.telling.end(step, accepted=accepted)
 
     async def result(self) -> Member:
         """Return the best candidate on validation, with a further draw of those within its reach where that helps."""
-        return await self._finals.choose(self._pool)
+        return await self.finals.choose(self.pool)
 
-    def _as_proposal(
-        self, child: Child, parent: Parent, rows: Sequence[Row], before: Sequence[Rollout], after: Sequence[Rollout]
-    ) -> CandidateProposal:
-        return CandidateProposal(
-            candidate=dict(child.candidate.texts),
-            parent_program_ids=[parent.index],
-            subsample_indices=[row.index for row in rows],
-            subsample_scores_before=[one.score for one in before],
-            subsample_scores_after=[one.score for one in after],
-            eval_before=_subsample(before),
-            eval_after=_subsample(after),
-            tag="reflective_mutation",
-            metadata={"operator": child.operator},
-        )
+
+def _as_proposal(
+    child: Child, parent: Parent, rows: Sequence[Row], before: Sequence[Rollout], after: Sequence[Rollout]
+) -> CandidateProposal:
+    return CandidateProposal(
+        candidate=dict(child.candidate.texts),
+        parent_program_ids=[parent.index],
+        subsample_indices=[row.index for row in rows],
+        subsample_scores_before=[one.score for one in before],
+        subsample_scores_after=[one.score for one in after],
+        eval_before=_subsample(before),
+        eval_after=_subsample(after),
+        tag="reflective_mutation",
+        metadata={"operator": child.operator},
+    )
 
 
 def _subsample(rollouts: Sequence[Rollout]) -> SubsampleEvaluation:

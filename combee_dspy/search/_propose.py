@@ -1,13 +1,18 @@
-"""Children of a candidate: operators edit, guards refuse, another operator tries again."""
+"""Children of a candidate: operators edit, guards refuse, another operator tries again; or a proposer makes one."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import dspy
+from dspy.utils.exceptions import LMError
 
+from combee_dspy._private import DspyAdapter
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
 from combee_dspy.guards import CopyIndex, Guards, check, without_copies
@@ -20,25 +25,24 @@ from combee_dspy.operators import (
     operator_input,
     operator_labels,
     predictor_runs,
+    visible,
 )
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._describe import stable_repr
+from combee_dspy.search._effects import Effects, Place
 from combee_dspy.search._ledger import LessonLedger
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.streams import derive
 
-__all__ = ["Child", "Proposer"]
+__all__ = ["Child", "CustomProposer", "Proposer"]
+
+logger = logging.getLogger("combee_dspy")
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A candidate that an operator made.
-
-    Attributes:
-        candidate: It.
-        operator: The operator's label.
-        components: What the operator edited.
-    """
+    """A candidate that an operator made, with the operator's label and the components that it edited."""
 
     candidate: Candidate
     operator: str
@@ -47,58 +51,33 @@ class Child:
 
 @dataclass(slots=True)
 class _Draft:
-    """A child in the making: the operator it has drawn, and those it has tried."""
+    """A child in the making: its number, the operator it has drawn, and those it has tried."""
 
+    number: int
     operator: int
     tried: list[int] = field(default_factory=list)
     made: Child | None = None
 
 
+@dataclass(eq=False)
 class Proposer:
-    """Makes children of a candidate from what an update learned. Called for one update at a time, in order.
+    """Makes children of a candidate from what an update learned. Called for one update at a time, in order."""
 
-    Args:
-        student: The program.
-        seed: The candidate that is the student itself.
-        operators: Those that children may draw from.
-        guards: What no edit may break.
-        copies: The training examples' runs of words; ``None`` where copies are allowed.
-        diversity: What is done against collapse.
-        learner: Makes contexts.
-        emit: Says what happened: kind, data, update, component.
-        run_seed: The run's seed.
-        perfect_score: The score of a success.
-        ledger: Lessons to offer again; ``None`` for none.
-    """
+    student: dspy.Module
+    seed: Candidate
+    operators: Sequence[Operator]
+    guards: Guards
+    copies: CopyIndex | None  # the training examples' runs of words, where no text may hold them
+    diversity: Diversity
+    learner: Learner
+    emit: Callable[..., None]
+    run_seed: int
+    perfect_score: float
+    ledger: LessonLedger | None  # lessons to offer again
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        student: dspy.Module,
-        seed: Candidate,
-        operators: Sequence[Operator],
-        guards: Guards,
-        copies: CopyIndex | None,
-        diversity: Diversity,
-        learner: Learner,
-        emit: Callable[..., None],
-        *,
-        run_seed: int,
-        perfect_score: float,
-        ledger: LessonLedger | None,
-    ) -> None:
-        self._student = student
-        self._seed = seed
-        self.operators = tuple(operators)
-        self.labels = operator_labels(operators)
-        self._guards = guards
-        self._copies = copies
-        self._diversity = diversity
-        self._archive = Archive(diversity)
-        self._learner = learner
-        self._emit = emit
-        self._run_seed = run_seed
-        self._perfect_score = perfect_score
-        self._ledger = ledger
+    def __post_init__(self) -> None:
+        self.labels = operator_labels(self.operators)
+        self._archive = Archive(self.diversity)
 
     async def children(
         self, learned: Learned, base: Candidate, count: int, weights: Mapping[str, float]
@@ -107,118 +86,94 @@ class Proposer:
 
         All operators of a round work at once; what they made is judged in the order
         of the children. A child that is refused draws another operator and tries again.
-
-        Args:
-            learned: What the update learned.
-            base: The candidate to edit.
-            count: How many.
-            weights: Probability of each operator, by label.
+        ``weights`` are operators' probabilities by label.
         """
-        step = learned.plan.step
-        inputs = self._inputs(learned, base)
-        chosen = draw_operators(weights, count, derive(self._run_seed, "operators", step))
-        drafts = [_Draft(self.labels.index(label)) for label in chosen]
+        step, inputs = learned.plan.step, self._inputs(learned, base)
+        chosen = draw_operators(weights, count, derive(self.run_seed, "operators", step))
+        drafts = [_Draft(number, self.labels.index(label)) for number, label in enumerate(chosen)]
         self._archive.add(base.texts)
-        for attempt in range(self._diversity.max_draws):
-            pending = [(number, draft) for number, draft in enumerate(drafts) if draft.made is None]
+        pending = drafts
+        for attempt in range(self.diversity.max_draws):
             edits = await together(
-                self._edited(self.operators[draft.operator], draft.operator, inputs, base, step, number, attempt)
-                for number, draft in pending
+                self._edited(draft.operator, inputs, base, step, (draft.number, attempt)) for draft in pending
             )
-            for (_, draft), texts in zip(pending, edits, strict=True):
+            for draft, texts in zip(pending, edits, strict=True):
                 draft.tried.append(draft.operator)
-                draft.made = await self._judged(draft, texts, base, step)
-            if not [d for number, d in pending if d.made is None and self._redraw(d, drafts, learned, weights, number)]:
+                draft.made = await self._judged(draft.operator, texts, base, step)
+            refused = [draft for draft in pending if draft.made is None]
+            again = [self._redraw(draft, drafts, step, weights) for draft in refused]
+            if not any(again):
                 break
+            pending = refused
         return [draft.made for draft in drafts if draft.made is not None]
 
-    async def edited(self, learned: Learned, base: Candidate, chosen: Sequence[int]) -> Candidate:
-        """Return a candidate with the edits of several operators, one after the other; for a trunk.
-
-        Args:
-            learned: What an update learned.
-            base: The text so far.
-            chosen: Positions of the operators.
-        """
-        for position in chosen:
+    async def edited(self, learned: Learned, base: Candidate) -> Candidate:
+        """Return a candidate with the edits of all operators, one after the other; for a trunk."""
+        for operator in range(len(self.operators)):
             inputs = self._inputs(learned, base)
-            operator = self.operators[position]
-            texts = await self._edited(operator, position, inputs, base, learned.plan.step, 0, 0)
-            base = base.edited(texts)
+            base = base.edited(await self._edited(operator, inputs, base, learned.plan.step, (0, 0)))
         return base
 
     def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
         rows = [row.example for row in learned.plan.rows]
         found = {}
         for component, lessons in learned.lessons.items():
-            if self._ledger is not None and lessons.rewrite is None:
-                older = self._ledger.offer(component, base.texts[component], lessons.lessons)
-                self._ledger.add(component, lessons.lessons)
+            if self.ledger is not None and lessons.rewrite is None:
+                older = self.ledger.offer(component, base.texts[component], lessons.lessons)
+                self.ledger.add(component, lessons.lessons)
                 lessons = replace(lessons, lessons=(*lessons.lessons, *older))
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
             found[component] = operator_input(
-                self._student, component, base.texts, lessons, seed=self._seed.texts, runs=runs, guards=self._guards,
-                perfect_score=self._perfect_score,
+                self.student, component, base.texts, lessons, seed=self.seed.texts, runs=runs, guards=self.guards,
+                perfect_score=self.perfect_score,
             )  # fmt: skip
         return found
 
     async def _edited(
-        self,
-        operator: Operator,
-        position: int,
-        inputs: Mapping[str, OperatorInput],
-        base: Candidate,
-        step: int,
-        number: int,
-        attempt: int,
+        self, operator: int, inputs: Mapping[str, OperatorInput], base: Candidate, step: int, place: tuple[int, int]
     ) -> dict[str, str]:
-        """Return the components that an operator changes; what is refused is said."""
-        contexts = {
-            component: self._learner.context(component, base, step).at("operator", position, number, attempt)
-            for component in inputs
-        }
-        outcomes = await together(operator.apply(given, contexts[component]) for component, given in inputs.items())
+        """Return the components that an operator changes, asked in a place of its own; what is refused is said."""
+        outcomes = await together(
+            self.operators[operator].apply(
+                given, self.learner.context(component, base, step).at("operator", operator, *place)
+            )
+            for component, given in inputs.items()
+        )
         texts: dict[str, str] = {}
         for (component, given), outcome in zip(inputs.items(), outcomes, strict=True):
-            edit, refusal = self._allowed(component, given, outcome, step)
-            if refusal is None and edit is not None:
-                changed = edit_components(edit, component, base.texts)
-                texts.update(changed)
-                refusal = None if changed else Refusal("the text would not change")
-            if refusal is not None:
-                self._refused(self.labels[position], refusal, base, step, component)
+            allowed = self._allowed(component, given, outcome, step)
+            changed = {} if isinstance(allowed, Refusal) else edit_components(allowed, component, base.texts)
+            texts.update(changed)
+            if not changed:
+                refusal = allowed if isinstance(allowed, Refusal) else Refusal("the text would not change")
+                self._refused(operator, refusal, base, step, component)
         return texts
 
-    def _allowed(
-        self, component: str, given: OperatorInput, outcome: Edit | Refusal, step: int
-    ) -> tuple[Edit | None, Refusal | None]:
+    def _allowed(self, component: str, given: OperatorInput, outcome: Edit | Refusal, step: int) -> Edit | Refusal:
         if isinstance(outcome, Refusal):
-            return None, outcome
+            return outcome
         judged = guard_input(given, component)
-        if self._copies is not None:
-            outcome, dropped = without_copies(outcome, judged, self._copies)
+        if self.copies is not None:
+            outcome, dropped = without_copies(outcome, judged, self.copies)
             if dropped:
-                self._emit("refused", {"operator": "guards", "reason": "copies a training example", "lines": dropped},
+                self.emit("refused", {"operator": "guards", "reason": "copies a training example", "lines": dropped},
                            step=step, component=component)  # fmt: skip
-                if self._ledger is not None:
-                    self._ledger.refuse(component, dropped)
-        return outcome, check(outcome, self._guards, judged, self._copies)
+                if self.ledger is not None:
+                    self.ledger.refuse(component, dropped)
+        return check(outcome, self.guards, judged, self.copies) or outcome
 
-    async def _judged(self, draft: _Draft, texts: Mapping[str, str], base: Candidate, step: int) -> Child | None:
+    async def _judged(self, operator: int, texts: Mapping[str, str], base: Candidate, step: int) -> Child | None:
         if not texts:
             return None
-        candidate, operator = base.edited(texts), self.operators[draft.operator]
-        refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, operator.near_parent)
+        candidate, near = base.edited(texts), self.operators[operator].near_parent
+        refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, near)
         if refusal is not None:
-            self._refused(self.labels[draft.operator], refusal, base, step)
+            self._refused(operator, refusal, base, step)
             return None
         self._archive.add(candidate.texts)
-        components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
-        return Child(candidate, self.labels[draft.operator], components)
+        return Child(candidate, self.labels[operator], tuple(dict.fromkeys(name.split("::")[0] for name in texts)))
 
-    def _redraw(
-        self, draft: _Draft, drafts: Sequence[_Draft], learned: Learned, weights: Mapping[str, float], number: int
-    ) -> bool:
+    def _redraw(self, draft: _Draft, drafts: Sequence[_Draft], step: int, weights: Mapping[str, float]) -> bool:
         """Give a refused child another operator; return whether there is one."""
         # What applies the scan's lessons would make the text again that it made for a sibling.
         taken = {place for other in drafts for place in (*other.tried, other.operator)}
@@ -227,16 +182,53 @@ class Proposer:
             for place, operator in enumerate(self.operators)
             if place not in (taken if operator.needs_lessons else draft.tried)
         }
-        if not left or len(draft.tried) >= self._diversity.max_draws:
+        if not left or len(draft.tried) >= self.diversity.max_draws:
             return False
-        stream = derive(self._run_seed, "redraw", learned.plan.step, number, len(draft.tried))
+        stream = derive(self.run_seed, "redraw", step, draft.number, len(draft.tried))
         draft.operator = self.labels.index(draw_operators(left, 1, stream)[0])
         return True
 
-    def _refused(self, operator: str, refusal: Refusal, parent: Candidate, step: int, component: str = "") -> None:
-        data = {"operator": operator, "reason": refusal.reason, "parent": parent.id}
-        self._emit("refused", data, step=step, component=component)
+    def _refused(self, operator: int, refusal: Refusal, parent: Candidate, step: int, component: str = "") -> None:
+        data = {"operator": self.labels[operator], "reason": refusal.reason, "parent": parent.id}
+        self.emit("refused", data, step=step, component=component)
 
     async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
         """Return how alike candidates are, 0 to 1; see :meth:`combee_dspy.diversity.Archive.similarity`."""
         return await asyncio.to_thread(self._archive.similarity, [one.texts for one in candidates])
+
+
+@dataclass(frozen=True, slots=True)
+class CustomProposer:
+    """Asks a proposer of the user's, or DSPy's own for code, with GEPA's records: what it returns is one effect."""
+
+    adapter: DspyAdapter
+    effects: Effects
+
+    async def children(self, learned: Learned, base: Candidate) -> Sequence[Child]:
+        """Return the child that the proposer made, or none."""
+        step = learned.plan.step
+        dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items() if found}
+        if not dataset:
+            return ()
+
+        shown = {name: base.texts[name] for name in visible(base.texts)}
+
+        def ask() -> Mapping[str, Any]:
+            try:
+                texts = self.adapter.propose_new_texts(shown, dataset, list(dataset))
+            except LMError:
+                raise  # a service that fails says nothing about the proposer, and ends the run
+            except Exception as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
+                return {"error": f"{type(error).__name__}: {error}"}
+            return {"texts": {str(name): str(text) for name, text in texts.items()}}
+
+        told = hashlib.blake2b(stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{told}"
+        made: Mapping[str, Any] = await self.effects.work(key, Place("proposal", step), "proposer", "call", ask)
+        if "error" in made:
+            logger.warning("update %d proposes nothing: the proposer failed with %s", step, made["error"])
+            self.effects.log.emit("error", {"where": "instruction_proposer", "error": made["error"]}, step=step)
+        texts = {name: text for name, text in made.get("texts", {}).items() if base.texts.get(name) != text}
+        if not texts:
+            return ()
+        return (Child(base.edited(texts), "instruction_proposer", tuple(texts)),)

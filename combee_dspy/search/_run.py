@@ -36,11 +36,10 @@ from combee_dspy.rollouts import Slots, patient
 from combee_dspy.search._batches import Batches
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Candidate, Compilation, Row
-from combee_dspy.search._custom import CustomProposer
+from combee_dspy.search._choices import Finals
 from combee_dspy.search._describe import lms_by_role, models_by_role, specs
 from combee_dspy.search._effects import Effects, Place
 from combee_dspy.search._ends import Ends
-from combee_dspy.search._finals import Finals
 from combee_dspy.search._gepa import make_parts
 from combee_dspy.search._heldout import HeldoutReading, earlier_receipts, note_unheld
 from combee_dspy.search._keeper import Keeper
@@ -50,7 +49,7 @@ from combee_dspy.search._merge import Merging
 from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._programs import Programs, repeats_itself
-from combee_dspy.search._propose import Proposer
+from combee_dspy.search._propose import CustomProposer, Proposer
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner, LearnerSettings
@@ -324,7 +323,7 @@ class Run:
         warnings = [*splits.warnings, *(receipt.warnings if receipt is not None else ())]
         return CombeeReport(
             reason=loop.reason,
-            seed_score=self.pool.members[0].mean,
+            seed_score=(self.pool.members[0] if chosen.index else chosen).mean,
             best_score=chosen.mean,
             rollouts=self.log.rollouts(),
             updates=loop.committed,

@@ -3,26 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
 from typing import Any
 
-from gepa.core.callbacks import (
-    CandidateAcceptedEvent,
-    CandidateRejectedEvent,
-    CandidateSelectedEvent,
-    ErrorEvent,
-    EvaluationEndEvent,
-    EvaluationSkippedEvent,
-    EvaluationStartEvent,
-    IterationEndEvent,
-    IterationStartEvent,
-    MinibatchSampledEvent,
-    OptimizationEndEvent,
-    OptimizationStartEvent,
-    ProposalEndEvent,
-    ProposalStartEvent,
-    ReflectiveDatasetBuiltEvent,
-    StateSavedEvent,
-)
 from gepa.core.data_loader import ensure_loader
 from gepa.proposer.base import CandidateProposal
 
@@ -38,185 +21,159 @@ from combee_dspy.search._update import Learned
 __all__ = ["Telling"]
 
 
+@dataclass(eq=False)
 class Telling:
     """Counts iterations and rollouts in gepa's state, and tells the user's callbacks.
 
     An update is one of gepa's iterations, and so is a merge before it.
-
-    Args:
-        effects: Knows programs.
-        pool: The validated candidates.
-        parts: gepa's parts.
-        train: All train rows.
-        at_once: Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates overlap,
-            with what else an update has bought, in the order of updates.
     """
 
-    def __init__(self, effects: Effects, pool: Pool, parts: GepaParts, train: Sequence[Row], *, at_once: bool) -> None:
-        self._effects = effects
-        self._pool = pool
-        self._parts = parts
+    effects: Effects
+    pool: Pool
+    parts: GepaParts
+    train: InitVar[Sequence[Row]]
+    # Whether a parent's rollouts count when they are there, as in gepa; otherwise where updates overlap, with what else
+    # an update has bought, in the order of updates.
+    at_once: bool
+
+    def __post_init__(self, train: Sequence[Row]) -> None:
         self._loader = ensure_loader([row.example for row in train])
-        self._at_once = at_once
         self._iterations: dict[int, int] = {}
 
+    def _tell(self, method: str, **event: Any) -> None:
+        self.parts.notify(method, event)
+
     def run_begun(self, seed: Candidate, run_seed: int) -> None:
-        """Tell of the run, before anything is bought."""
         self._tell(
-            "on_optimization_start",
-            OptimizationStartEvent(
-                seed_candidate=dict(seed.texts), trainset_size=len(self._loader),
-                valset_size=len(self._pool.validation), config={"seed": run_seed},
-            ),
+            "on_optimization_start", seed_candidate=dict(seed.texts), trainset_size=len(self._loader),
+            valset_size=len(self.pool.validation), config={"seed": run_seed},
         )  # fmt: skip
 
     def run_ended(self, error: Exception | None) -> None:
         """Tell of the end; an update that it has cut off proposed nothing."""
-        if not self._pool.started:
+        if not self.pool.started:
             return
-        state = self._pool.state
+        state = self.pool.state
         if error is not None:
-            self._tell("on_error", ErrorEvent(iteration=state.i + 1, exception=error, will_continue=False))
+            self._tell("on_error", iteration=state.i + 1, exception=error, will_continue=False)
         for step in list(self._iterations):
             self.end(step, accepted=False)
         if error is None:
-            event = OptimizationEndEvent(
-                best_candidate_idx=self._pool.best.index, total_iterations=state.i,
+            self._tell(
+                "on_optimization_end", best_candidate_idx=self.pool.best.index, total_iterations=state.i,
                 total_metric_calls=state.total_num_evals, final_state=state,
             )  # fmt: skip
-            self._tell("on_optimization_end", event)
 
     def begin(self, step: int) -> None:
         """Begin an iteration, unless the update has one."""
         if step in self._iterations:
             return
-        state = self._pool.state
-        self._tell("on_state_saved", StateSavedEvent(iteration=state.i + 1, run_dir=self._pool.log_dir))
+        state = self.pool.state
+        self._tell("on_state_saved", iteration=state.i + 1, run_dir=self.pool.log_dir)
         state.i += 1
         state.full_program_trace.append({"i": state.i})
         self._iterations[step] = state.i + 1
-        event = IterationStartEvent(iteration=state.i + 1, state=state, trainset_loader=self._loader)
-        self._tell("on_iteration_start", event)
+        self._tell("on_iteration_start", iteration=state.i + 1, state=state, trainset_loader=self._loader)
 
     def end(self, step: int, *, accepted: bool) -> None:
-        """End an update's iteration."""
         iteration = self._iterations.pop(step)
-        event = IterationEndEvent(iteration=iteration, state=self._pool.state, proposal_accepted=accepted)
-        self._tell("on_iteration_end", event)
+        self._tell("on_iteration_end", iteration=iteration, state=self.pool.state, proposal_accepted=accepted)
 
     def selected(self, member: Member) -> None:
-        """Tell of the parent."""
-        state = self._pool.state
-        event = CandidateSelectedEvent(
-            iteration=state.i + 1, candidate_idx=member.index, candidate=dict(member.candidate.texts),
-            score=state.program_full_scores_val_set[member.index],
+        state = self.pool.state
+        self._tell(
+            "on_candidate_selected", iteration=state.i + 1, candidate_idx=member.index,
+            candidate=dict(member.candidate.texts), score=state.program_full_scores_val_set[member.index],
         )  # fmt: skip
-        self._tell("on_candidate_selected", event)
 
     def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell of the minibatch, and that the parent runs on it."""
-        if not self._parts.callbacks:
+        if not self.parts.callbacks:
             return
-        iteration, ids = self._pool.state.i + 1, [row.index for row in rows]
-        event = MinibatchSampledEvent(iteration=iteration, minibatch_ids=ids, trainset_size=len(self._loader))
-        self._tell("on_minibatch_sampled", event)
-        self._tell_start(iteration, parent.index, rows, list(self._pool.members[parent.index].parents))
+        iteration, ids = self.pool.state.i + 1, [row.index for row in rows]
+        self._tell("on_minibatch_sampled", iteration=iteration, minibatch_ids=ids, trainset_size=len(self._loader))
+        self._evaluation_begins(iteration, parent.index, rows, list(self.pool.members[parent.index].parents))
 
     def evaluated(self, learned: Learned, parent: Parent) -> None:
-        """Tell of the parent's rollouts."""
-        state, iteration = self._pool.state, self._iterations[learned.plan.step]
+        state, iteration = self.pool.state, self._iterations[learned.plan.step]
         scores = [one.score for one in learned.rollouts]
         if state.full_program_trace:
             state.full_program_trace[-1] |= {
                 "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
                 "subsample_scores": scores,
             }  # fmt: skip
-        if self._parts.callbacks:
-            program = self._effects.programs.of(parent.candidate)
+        if self.parts.callbacks:
+            program = self.effects.programs.of(parent.candidate)
             found = trajectories(program, [row.example for row in learned.plan.rows], learned.rollouts)
-            outputs = [one["prediction"] for one in found]
-            parents = list(self._pool.members[parent.index].parents)
-            self._tell_end(iteration, parent.index, scores, outputs, parents, trajectories=found)
-        if self._at_once:
+            self._evaluation_ends(
+                iteration, parent.index, scores, [one["prediction"] for one in found],
+                list(self.pool.members[parent.index].parents), trajectories=found,
+            )  # fmt: skip
+        if self.at_once:
             state.increment_evals(len(learned.rollouts))
         if learned.skipped:
-            skipped = EvaluationSkippedEvent(
-                iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect", scores=scores,
-                is_seed_candidate=parent.index == 0,
+            self._tell(
+                "on_evaluation_skipped", iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect",
+                scores=scores, is_seed_candidate=parent.index == 0,
             )  # fmt: skip
-            self._tell("on_evaluation_skipped", skipped)
 
     def reflected(self, learned: Learned, parent: Parent) -> None:
         """Tell of what proposers will read."""
-        if not self._parts.callbacks:
+        if not self.parts.callbacks:
             return
         iteration, components = self._iterations[learned.plan.step], list(learned.reflections)
         dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items()}
-        built = ReflectiveDatasetBuiltEvent(
-            iteration=iteration, candidate_idx=parent.index, components=components, dataset=dataset
-        )
-        self._tell("on_reflective_dataset_built", built)
-        begun = ProposalStartEvent(
-            iteration=iteration, parent_candidate=dict(parent.candidate.texts), components=components,
-            reflective_dataset=dataset,
+        self._tell(
+            "on_reflective_dataset_built", iteration=iteration, candidate_idx=parent.index, components=components,
+            dataset=dataset,
         )  # fmt: skip
-        self._tell("on_proposal_start", begun)
+        self._tell(
+            "on_proposal_start", iteration=iteration, parent_candidate=dict(parent.candidate.texts),
+            components=components, reflective_dataset=dataset,
+        )  # fmt: skip
 
     def proposed(self, step: int, child: Child) -> None:
-        """Tell of a child's texts."""
         texts = {name: child.candidate.texts[name] for name in child.components}
-        event = ProposalEndEvent(
-            iteration=self._iterations[step], new_instructions=texts, prompts={}, raw_lm_outputs={}
-        )
-        self._tell("on_proposal_end", event)
+        iteration = self._iterations[step]
+        self._tell("on_proposal_end", iteration=iteration, new_instructions=texts, prompts={}, raw_lm_outputs={})
 
     def screening(self, step: int, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell that a child runs on some rows of the minibatch."""
-        self._tell_start(self._iterations[step], None, rows, [parent.index])
+        self._evaluation_begins(self._iterations[step], None, rows, [parent.index])
 
-    def screened(self, learned: Learned, parent: Parent, refused: Sequence[tuple[CandidateProposal, str]]) -> None:
-        """Tell of the children's rollouts, and of those that were refused, before any is accepted, as gepa does.
-
-        Args:
-            learned: What their update learned.
-            parent: Their parent.
-            refused: Each child with why it was refused, in their order; the reason is empty where it was not.
-        """
-        iteration, state = self._iterations[learned.plan.step], self._pool.state
-        if not self._at_once:
+    def screened(self, learned: Learned, parent: Parent, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
+        """Tell of the rollouts of each child, and why it was refused or "", before any is accepted, as gepa does."""
+        iteration, state = self._iterations[learned.plan.step], self.pool.state
+        if not self.at_once:
             state.increment_evals(len(learned.rollouts))
-        for proposal, _ in refused:
+        for proposal, _ in judged:
             after = proposal.eval_after
-            outputs = list(after.outputs or ())
-            self._tell_end(
-                iteration, None, list(after.scores), outputs, [parent.index], objectives=after.objective_scores
-            )
-        if refused:
-            state.increment_evals(sum(len(proposal.subsample_indices) for proposal, _ in refused))
-        for proposal, reason in refused:
+            self._evaluation_ends(
+                iteration, None, list(after.scores), list(after.outputs or ()), [parent.index],
+                objectives=after.objective_scores,
+            )  # fmt: skip
+        if judged:
+            state.increment_evals(sum(len(proposal.subsample_indices) for proposal, _ in judged))
+        for proposal, reason in judged:
             if reason:
-                event = CandidateRejectedEvent(
-                    iteration=iteration, old_score=sum(proposal.subsample_scores_before or ()),
+                self._tell(
+                    "on_candidate_rejected", iteration=iteration, old_score=sum(proposal.subsample_scores_before or ()),
                     new_score=sum(proposal.subsample_scores_after or ()), reason=reason,
                 )  # fmt: skip
-                self._tell("on_candidate_rejected", event)
 
     def accepted(self, step: int, member: Member, proposal: CandidateProposal) -> None:
-        """Tell of a child that has joined the pool."""
-        event = CandidateAcceptedEvent(
-            iteration=self._iterations[step], new_candidate_idx=member.index,
+        self._tell(
+            "on_candidate_accepted", iteration=self._iterations[step], new_candidate_idx=member.index,
             new_score=sum(proposal.subsample_scores_after or ()), parent_ids=list(member.parents),
         )  # fmt: skip
-        self._tell("on_candidate_accepted", event)
 
-    def _tell_start(self, iteration: int, index: int | None, rows: Sequence[Row], parents: list[int]) -> None:
-        event = EvaluationStartEvent(
-            iteration=iteration, candidate_idx=index, batch_size=len(rows), capture_traces=True, parent_ids=parents,
-            inputs=[row.example for row in rows], is_seed_candidate=index == 0,
+    def _evaluation_begins(self, iteration: int, index: int | None, rows: Sequence[Row], parents: list[int]) -> None:
+        self._tell(
+            "on_evaluation_start", iteration=iteration, candidate_idx=index, batch_size=len(rows), capture_traces=True,
+            parent_ids=parents, inputs=[row.example for row in rows], is_seed_candidate=index == 0,
         )  # fmt: skip
-        self._tell("on_evaluation_start", event)
 
-    def _tell_end(
+    def _evaluation_ends(
         self,
         iteration: int,
         index: int | None,
@@ -227,12 +184,8 @@ class Telling:
         trajectories: list[Any] | None = None,
         objectives: Any = None,
     ) -> None:
-        event = EvaluationEndEvent(
-            iteration=iteration, candidate_idx=index, scores=scores, has_trajectories=trajectories is not None,
-            parent_ids=parents, outputs=outputs, trajectories=trajectories, objective_scores=objectives,
-            is_seed_candidate=index == 0,
+        self._tell(
+            "on_evaluation_end", iteration=iteration, candidate_idx=index, scores=scores, parent_ids=parents,
+            has_trajectories=trajectories is not None, outputs=outputs, trajectories=trajectories,
+            objective_scores=objectives, is_seed_candidate=index == 0,
         )  # fmt: skip
-        self._tell("on_evaluation_end", event)
-
-    def _tell(self, method: str, event: Any) -> None:
-        self._parts.notify(method, event)

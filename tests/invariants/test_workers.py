@@ -50,6 +50,30 @@ def sampling(request: ScriptedRequest) -> str:
     return in_kind(request, {"lessons": drawn})
 
 
+class ByState:
+    """Parts of gepa's kind that decide by what gepa's state holds when they are asked."""
+
+    def __call__(self, state: Any, trajectories: Any, scores: Any, index: int, candidate: dict[str, str]) -> list[str]:
+        names = sorted(candidate)
+        return [names[(len(state.program_candidates) + state.i) % len(names)]]
+
+    def should_accept(self, proposal: Any, state: Any) -> bool:
+        return (len(state.program_candidates) + state.i) % 3 > 0
+
+    def get_eval_batch(self, loader: Any, state: Any, target_program_idx: Any = None) -> list[int]:
+        ids = list(loader.all_ids())
+        return sorted(ids[(len(state.program_candidates) + state.i + place) % len(ids)] for place in range(4))
+
+    def get_best_program(self, state: Any) -> int:
+        means = [self.get_valset_score(index, state) for index in range(len(state.program_candidates))]
+        return means.index(max(means))
+
+    def get_valset_score(self, index: int, state: Any) -> float:
+        return float(state.get_program_average_val_subset(index)[0])
+
+
+OWN = {"acceptance_criterion": ByState(), "val_evaluation_policy": ByState()}
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "stale": {"search": Search(staleness=1)},
@@ -73,6 +97,26 @@ CASES: dict[str, dict[str, Any]] = {
     "a budget in rollouts": {"search": Search(staleness=2), "budget": Budget(rollouts=90)},
     "two predictors": {"student": TwoSteps, "search": Search(staleness=1), "budget": Budget(rollouts=150)},
     "no valset": {"validation": 0, "search": Search(staleness=1)},
+    "own parts": {
+        "student": TwoSteps,
+        "search": Search(staleness=1),
+        "gepa_kwargs": OWN,
+        "component_selector": ByState(),
+        "budget": Budget(epochs=2),
+    },
+    "own parts, staler, children": {
+        "student": TwoSteps,
+        "search": Search(staleness=2, children=2),
+        "operators": ["insert", "rewrite"],
+        "gepa_kwargs": OWN,
+        "component_selector": ByState(),
+        "budget": Budget(rollouts=150),
+    },
+    "own parts, children": {"operators": ["insert", "rewrite", "reorder"], "gepa_kwargs": OWN},
+    "a trunk with a policy": {
+        "search": Search(keep="trunk", staleness=1, lag=1),
+        "gepa_kwargs": {"val_evaluation_policy": ByState()},
+    },
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ class Always:
 
 
 def lucky(request: Any) -> str:
-    """Version 1 was lucky in its first draw."""
+    """Version 1 was lucky in its first draw, version 2 a little unlucky."""
     version = int((re.findall(r"version (\d+)", request.system) or ["-1"])[0])
     seen[request.system, request.last] = draw = seen.get((request.system, request.last), -1) + 1
-    value = {-1: 20, 0: 50, 1: 60 if draw == 0 else 20, 2: 55}.get(version, 30)
+    value = {-1: 20, 0: 50, 1: 60 if draw == 0 else 20, 2: 55 + 2 * (draw > 0)}.get(version, 30)
     return in_kind(request, {"answer": str(value)})
 
 
@@ -60,9 +61,9 @@ def compiled(place: Path, temperature: float = 1.0, **kwargs: Any) -> Any:
 
 
 def reach(monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
-    from combee_dspy.search import _finals
+    from combee_dspy.search import _choices
 
-    monkeypatch.setattr(_finals, "_REACH", chance)
+    monkeypatch.setattr(_choices, "_REACH", chance)
 
 
 def test_luck_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_luck_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [row["n"] for row in drawn] == [4, 4, 4]
     assert program.signature.instructions == "version 2"
     (selected,) = events(tmp_path, "selected")
-    assert selected["reason"] == "best of 3 finalists over two draws, 0.55"
+    assert selected["reason"] == "best of 3 finalists over two draws, 0.56"
     # A further draw is another question to the service: the same one would be answered from a cache.
     assert len(world.task_lm.requests) == program.combee_report.rollouts
 
@@ -90,6 +91,27 @@ def test_nothing_is_drawn_again_where_it_cannot_tell(
     assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'final'")
     assert program.signature.instructions == "version 1"
     assert "best of" in events(tmp_path, "selected")[0]["reason"]
+
+
+@pytest.mark.parametrize(("best", "score"), [(57, 0.56), (31, 0.5)], ids=["a child", "the student"])
+def test_the_report_says_the_mean_over_the_draws_that_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: int, score: float
+) -> None:
+    def drawn(request: Any) -> str:
+        version = int((re.findall(r"version (\d+)", request.system) or ["-1"])[0])
+        seen[request.system, request.last] = draw = seen.get((request.system, request.last), -1) + 1
+        value = {-1: (54, 46), 0: (55, best), 1: (20, 20)}[version][min(draw, 1)]
+        return in_kind(request, {"answer": str(value)})
+
+    reach(monkeypatch, 0.0)
+    report = World.made(drawn, temperature=1.0).compile(
+        metric=graded, operators=[Versions()], log_dir=tmp_path, diversity=False, validation=4, train=6,
+        budget=Budget(updates=2), reflection_minibatch_size=3, gepa_kwargs={"acceptance_criterion": Always()},
+    ).combee_report  # fmt: skip
+    assert report.best_score == pytest.approx(score)
+    assert report.seed_score == pytest.approx(0.54 if best == 57 else 0.5)
+    (told,) = [json.loads(row["result"]) for row in rows(tmp_path, "SELECT result FROM run")]
+    assert told["best_score"] == report.best_score
 
 
 def test_those_that_trail_clearly_are_not_drawn_again(tmp_path: Path) -> None:

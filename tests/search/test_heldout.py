@@ -9,11 +9,12 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Heldout, Task, compile_many
+from combee_dspy import Budget, Heldout, Task, compile_many
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
     HeldoutMovedError,
+    HeldoutReadError,
     JournalMismatchError,
     SplitOverlapError,
 )
@@ -48,6 +49,19 @@ def test_a_resumed_run_reads_nothing_again_and_says_the_same(world: World, tmp_p
     assert world.asked == asked
     assert again.receipt == first.receipt
     assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned", "begun", "read"]
+
+
+def test_a_run_that_has_read_buys_nothing_more(world: World, tmp_path: Path) -> None:
+    given = {"heldout": 10, "log_dir": tmp_path, "reflection_minibatch_size": 4}
+    first = world.compile(budget=Budget(updates=1), **given).combee_report
+    asked, stands = world.asked, rows(tmp_path, "SELECT state, result FROM run")
+    with pytest.raises(HeldoutReadError, match="would go on"):
+        world.compile(budget=Budget(updates=3), **given)
+    assert world.asked == asked, "nothing was bought"
+    assert rows(tmp_path, "SELECT state, result FROM run") == stands
+    again = world.compile(budget=Budget(updates=1), **given).combee_report
+    assert (again.receipt, again.best_score) == (first.receipt, first.best_score)
+    assert world.asked == asked
 
 
 @pytest.mark.parametrize("how", ["other rows", "a row less", "none"])

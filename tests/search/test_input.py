@@ -10,7 +10,7 @@ import pytest
 
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.aggregators import SingleCall
-from combee_dspy.combee import _MOVED
+from combee_dspy.combee import _ELSEWHERE
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, CombeeError, UnknownStrategyError
 from combee_dspy.registry import Spec
 from tests.worlds import World, examples, metric
@@ -58,11 +58,11 @@ def test_constructor(world: World, given: dict[str, Any], error: type[Exception]
     assert not world.asked
 
 
-@pytest.mark.parametrize("name", _MOVED)
-def test_an_argument_of_the_past_names_its_place(name: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=f"{name} has moved") as caught:
+@pytest.mark.parametrize("name", _ELSEWHERE)
+def test_an_argument_that_is_grouped_or_of_the_past_names_its_place(name: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=f"{name} has a place of its own") as caught:
         Combee(metric, auto="light", **{name: 1})
-    assert _MOVED[name] in str(caught.value)
+    assert _ELSEWHERE[name] in str(caught.value)
 
 
 @pytest.mark.parametrize(

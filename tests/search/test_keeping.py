@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import dspy
 import pytest
+from gepa.core.callbacks import GEPACallback
 
 from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.aggregators import Aggregator, gathered
@@ -164,6 +165,21 @@ def test_parts_of_two_candidates_are_merged(tmp_path: Path, staleness: int) -> N
     assert set(made[0]["texts"]) == {"first", "second"}
 
 
+def test_callbacks_hear_of_merges_in_gepas_fields(tmp_path: Path) -> None:
+    heard: dict[str, set[str]] = {}
+
+    class Listening:
+        def __getattr__(self, name: str) -> Any:
+            if not name.startswith("on_"):
+                raise AttributeError(name)
+            return lambda event: heard.setdefault(name, set(event))
+
+    merging(tmp_path, 0.1, gepa_kwargs={"callbacks": [Listening()]})
+    assert {"on_merge_attempted", "on_merge_accepted", "on_candidate_accepted"} <= set(heard)
+    for name, fields in heard.items():
+        assert fields == set(get_type_hints(getattr(GEPACallback, name))["event"].__annotations__), name
+
+
 def test_no_merge_where_none_is_wanted(tmp_path: Path) -> None:
     merging(tmp_path, 0.1, use_merge=False)
     assert not events(tmp_path, "merge")
@@ -192,6 +208,30 @@ def test_a_trunk_takes_back_what_made_it_clearly_worse(tmp_path: Path) -> None:
     assert ["Poison" in texts[step] for step in (0, 1, 2, 3)] == [False, True, False, False]
     assert all(f"Rule {number}" in texts[3] for number in ("zero", "two", "three"))
     assert program.signature.instructions == texts[3]
+
+
+def test_a_revert_edits_again_only_what_held_the_lessons(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Adding(Operator):
+        name = "adding"
+        needs_lessons = False
+
+        async def apply(self, given: Any, context: Any) -> Edit:
+            asked.append(context.update)
+            return Edit(instruction=f"{given.instruction} {'Poison' if context.update == 2 else context.update}")
+
+    def answer(request: Any) -> str:
+        return in_kind(request, {"answer": "0" if "Poison" in request.system else "50"})
+
+    program = World.made(answer).compile(
+        dspy.Predict(dspy.Signature("question -> answer", "Answer.")), search=Search(keep="trunk", lag=1),
+        operators=[Adding()], metric=level_metric, log_dir=tmp_path, reflection_minibatch_size=4, diversity=False,
+        budget=Budget(updates=5),
+    )  # fmt: skip
+    assert [one["update"] for one in events(tmp_path, "reverted")] == [2]
+    assert program.signature.instructions == "Answer. 0 1 3 4"
+    assert asked == [0, 1, 2, 3, 4], "the lessons of updates 0 and 1 are in the text before update 2"
 
 
 def test_a_trunk_joins_the_lessons_of_every_update(world: World, tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""Which child goes on to its validation, and which candidate is returned."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from combee_dspy.aggregators import together
+from combee_dspy.evaluation import sign_test
+from combee_dspy.records import Rollout
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._pool import Member, Pool
+
+__all__ = ["Finals", "Verdict", "draw_screen", "verdict"]
+
+_WORSE = 0.25  # the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one win
+_REACH = 0.25  # the one above which a candidate may well be as good as the best
+_DIGITS = 9  # sums of the same scores in another order differ by less
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a child goes on to its validation, why, and its and its parent's mean on the screen."""
+
+    accepted: bool
+    reason: str
+    score: float
+    parent_score: float
+
+
+def draw_screen(size: int, screen: int, anchored: Sequence[int], stream: random.Random) -> tuple[int, ...]:
+    """Return which positions of a minibatch a child runs on, ascending; all of a minibatch no larger than a screen.
+
+    Those of anchors are always among them; ``stream`` draws the others.
+    """
+    if size <= screen:
+        return tuple(range(size))
+    return tuple(sorted({*stream.sample(range(size), screen), *anchored}))
+
+
+def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> Verdict:
+    """Return whether a child may go on.
+
+    A child that ran on its whole minibatch must beat its parent on it, as in GEPA:
+    there the minibatch is small beside the validation that would follow. One that
+    ran on a part of a larger minibatch is refused only where the part shows it to be
+    worse, by an exact one-sided sign test with p ≤ 0.25: validation decides what is
+    better, and a few examples that asked for an improvement would refuse half of
+    the children that are. ``whole`` says which of the two it was.
+    """
+    if whole:
+        better = sum(after) > sum(before)
+        said = "is above" if better else "is not above"
+        reason = f"the minibatch's score {sum(after):g} {said} its parent's, {sum(before):g}"
+        return Verdict(better, reason, fmean(after), fmean(before))
+    wins, losses, chance = sign_test(before, after)
+    said = f"{wins} wins and {losses} losses against its parent, p = {chance:.3g} by a one-sided sign test"
+    worse = chance <= _WORSE
+    reason = f"it is worse: {said}, at or below {_WORSE}" if worse else f"not shown to be worse: {said}"
+    return Verdict(not worse, reason, fmean(after), fmean(before))
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """Chooses the best on validation, after a further draw of those within its reach where that helps.
+
+    Where the task LM samples, a validation score is one draw, and the best of many is
+    partly luck. So the best few are drawn again, as far as the budget allows, but for
+    those that trail the best clearly.
+    """
+
+    count: int  # how many may be drawn again; 1 chooses at once
+    samples: bool  # whether the task LM gives other answers to the same question
+    effects: Effects
+
+    async def choose(self, pool: Pool) -> Member:
+        """Return the chosen candidate, with its scores over all draws that decided, and say why.
+
+        A pool whose members were validated on different rows, or by a policy of the
+        user's, is left to that policy.
+        """
+        best = pool.best
+        order = sorted((one for one in pool.members if one.scores.keys() == best.scores.keys()), key=_rank)
+        leader = order[0]
+        if round(best.mean, _DIGITS) != round(leader.mean, _DIGITS):
+            return self._chosen(best, "best by the validation policy")
+        within = [leader, *(one for one in order[1 : self.count] if _reaches(one, leader))]
+        room = self.effects.purse.room
+        final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
+        drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
+        if drawn is None:
+            return self._chosen(leader, f"best of {len(pool.members)} on validation, {leader.mean:.4g}")
+        winner = min(drawn, key=_rank)
+        return self._chosen(winner, f"best of {len(drawn)} finalists over two draws, {winner.mean:.4g}")
+
+    async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
+        """Return finalists with a further draw in their scores; ``None`` where a limit leaves no room for all."""
+        if self.effects.known("finals"):
+            return None
+        rows = [pool.validation[index] for index in sorted(final[0].scores)]
+        try:
+            again = await together(
+                pool.validate(one.candidate, rows, one.step, purpose="final", first=pool.draws) for one in final
+            )
+        except BudgetReached as reached:
+            reason = str(reached)
+            await self.effects.decide("finals", lambda: reason)
+            return None
+        return [
+            replace(one, scores={row: (one.scores[row] + _mean(drawn)) / 2 for row, drawn in found.items()})
+            for one, found in zip(final, again, strict=True)
+        ]
+
+    def _chosen(self, member: Member, reason: str) -> Member:
+        self.effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
+        return member
+
+
+def _mean(drawn: Sequence[Rollout]) -> float:
+    return fmean(one.score for one in drawn)
+
+
+def _rank(member: Member) -> tuple[float, int]:
+    # Of equals the newest, which has learned the most.
+    mean = -math.inf if math.isnan(member.mean) else round(member.mean, _DIGITS)
+    return -mean, -member.index
+
+
+def _reaches(member: Member, leader: Member) -> bool:
+    order = sorted(leader.scores)
+    _, _, chance = sign_test([leader.scores[i] for i in order], [member.scores[i] for i in order])
+    return chance > _REACH
