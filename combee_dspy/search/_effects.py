@@ -133,7 +133,7 @@ class Effects:
                 await self.log.keep(rollout_effect(key, candidate, row, place, replicate, found, None, usage=()))
                 return found
         if place.purpose != "heldout":
-            self.purse.send("rollout", reserved=place.step < 0)
+            await self.purse.grant("rollout", reserved=place.step < 0)
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         job = RolloutJob(
@@ -190,7 +190,7 @@ class Effects:
     ) -> dspy.Prediction | FailedCall:
         if (before := self._before(key, decode_answer)) is not None:
             return before.outcome
-        self.purse.send("call")
+        await self.purse.grant("call")
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
@@ -249,7 +249,7 @@ class Effects:
                     return error, meter.usage()
             return value, meter.usage()
 
-        self.purse.send(kind)
+        await self.purse.grant(kind)
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         try:
@@ -324,4 +324,5 @@ class Effects:
         """Take back what waits for a slot, and commit what is in flight."""
         while self._flying:
             self.slots.withdraw(self._number)
+            self.purse.withdraw()
             await asyncio.wait(self._flying.values())
