@@ -24,6 +24,7 @@ Everything here lives on one event loop. Nothing of it is public but what stands
 """
 
 from combee_dspy.search import _ahead as _ahead  # first of all: see there
+from combee_dspy.search._candidates import Shared
 from combee_dspy.search._checks import check_metric
 from combee_dspy.search._compile import (
     compile_program,
@@ -33,7 +34,6 @@ from combee_dspy.search._compile import (
     open_shared,
 )
 from combee_dspy.search._gepa import ONLY_PARETO, checked_gepa_kwargs
-from combee_dspy.search._run import Shared
 
 __all__ = [
     "ONLY_PARETO",

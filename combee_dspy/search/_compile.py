@@ -20,10 +20,10 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Cache, Journal
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
-from combee_dspy.search._candidates import Compilation
+from combee_dspy.search._candidates import Compilation, Shared
 from combee_dspy.search._checks import check_rows, check_splits, check_student
 from combee_dspy.search._describe import describe, identity, result_of
-from combee_dspy.search._run import Run, Shared, limits_of
+from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
 __all__ = ["compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
@@ -151,7 +151,7 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
         default=dspy.settings.lm,
     )
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(name, settings.seed, identity(task, prints), describe(task, limits_of(task)))
+    log = shared.journal.run(name, settings.seed, identity(task, prints), describe(task, task.limits))
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}

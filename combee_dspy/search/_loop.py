@@ -13,43 +13,20 @@ from typing import Any, NoReturn
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision, Reflection, Rollout
-from combee_dspy.search._batches import Batches, decision_from, decision_to
+from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._ends import Ends
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._update import Learned, Learner, Plan
 
-__all__ = ["Loop", "LoopSettings"]
+__all__ = ["Loop"]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How updates follow each other.
-
-    Attributes:
-        staleness: Update i begins when update i − 1 − staleness is released.
-        released_early: Whether an update is released when it has proposed, since the next parent does not hang on its
-            validation; otherwise when it is committed.
-        behind: Update i knows of the validations of updates up to i − behind, of those all and of no later one.
-        verdicts_from: The first update whose proposal reads a validation, where updates are released early.
-        rescue: Whether reflections that a scan does not cover are offered once more.
-        workers: Effects that may be in flight at most.
-        children: Children of an update.
-        screen: Rows of a screen; ``None`` where there is none.
-    """
-
-    staleness: int
-    released_early: bool
-    behind: int
-    verdicts_from: int
-    rescue: bool
-    workers: int
-    children: int
-    screen: int | None
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
 
 
 @dataclass(slots=True)
@@ -59,6 +36,7 @@ class _Update:
     Attributes:
         plan: What it runs.
         parent: What it runs on.
+        before: The update before it, if any.
         proposed: Done when it has proposed.
         gate: Done when it may commit: when every update that must not know of it has begun.
         committed: Done when it is committed.
@@ -69,9 +47,10 @@ class _Update:
 
     plan: Plan
     parent: Parent
-    proposed: asyncio.Future[None]
-    gate: asyncio.Future[None]
-    committed: asyncio.Future[None]
+    before: _Update | None
+    proposed: asyncio.Future[None] = field(default_factory=_future)
+    gate: asyncio.Future[None] = field(default_factory=_future)
+    committed: asyncio.Future[None] = field(default_factory=_future)
     began: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
     task: asyncio.Task[None] | None = None
@@ -84,43 +63,45 @@ class Loop:
     first, and what an update sees when it begins is a function of its number: given
     what effects return, the programs do not depend on the number of workers.
 
+    An update is released when it has proposed where one text grows, since the next parent does not hang on its
+    validation; otherwise when it is committed. Update i begins when update i − 1 − staleness is released.
+
     Args:
+        task: What is compiled.
         effects: The way to the world.
         learner: Turns minibatches into lessons.
         keeper: Keeps them.
         pool: The validated candidates.
-        batches: Draws minibatches.
         parts: gepa's parts.
-        ends: The reasons why no further update begins.
-        settings: How updates follow each other.
-        seed: The candidate that is the student itself.
         judge: Called with what each update learned, before it is committed; may raise to end the run.
+
+    Attributes:
+        decisions: The sizes of minibatches, and why.
+        committed: Updates committed.
+        reason: Why no further update began.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
+    def __init__(
         self,
+        task: Compilation,
         effects: Effects,
         learner: Learner,
         keeper: Keeper,
         pool: Pool,
-        batches: Batches,
         parts: GepaParts,
-        ends: Ends,
-        settings: LoopSettings,
         *,
-        seed: Candidate,
         judge: Callable[[Learned], Awaitable[None]],
     ) -> None:
+        self._task = task
+        self._search = task.settings.search
         self._effects = effects
         self._learner = learner
         self._keeper = keeper
         self._pool = pool
-        self._batches = batches
         self._parts = parts
-        self._settings = settings
-        self._ends = ends
-        self._seed = seed
         self._judge = judge
+        self._batches = Batches(task, parts.sampler)
+        self._ends = Ends(task, effects, pool, self._batches, parts)
         self._seeding: asyncio.Task[Any] | None = None
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
@@ -144,7 +125,7 @@ class Loop:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self._effects.purse.promise(-1, cost)
         self._effects.purse.reserve(cost)
-        self._broken = asyncio.get_running_loop().create_future()
+        self._broken = _future()
         self._keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -169,7 +150,7 @@ class Loop:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
         if self._parts.plain:
             await self._first.wait()
-        rollouts = await self._pool.validate(self._seed, rows, -1)
+        rollouts = await self._pool.validate(self._task.seed, rows, -1)
         # What was read from the journal or a cache was never sent.
         self._effects.purse.reserve(0)
         return rollouts
@@ -182,7 +163,7 @@ class Loop:
     async def _run_updates(self) -> tuple[int, str] | None:
         """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
         for step in itertools.count():
-            if step == self._settings.staleness + 1:
+            if step == self._search.staleness + 1:
                 await asyncio.sleep(0)  # the updates that have begun ask for their rollouts now
                 self._first.set()
             try:
@@ -192,19 +173,18 @@ class Loop:
                 return step, str(reached)
             if update is None:
                 return None
-            self._open(step + 1 - self._settings.behind)
+            self._open(step + 1 - self._task.behind)
         return None
 
     async def _may_begin(self, step: int) -> None:
         """Wait for what update ``step`` knows of."""
-        how = self._settings
-        released, known = self._updates.get(step - 1 - how.staleness), self._updates.get(step - how.behind)
-        if released is not None:
-            await self._ended(released.proposed if how.released_early else released.committed)
-        if known is not None:
-            await self._ended(known.committed)
-            del self._updates[step - how.behind]
-        self._effects.purse.look(step, step - how.behind)
+        known = step - self._task.behind
+        if (released := self._updates.get(step - 1 - self._search.staleness)) is not None:
+            await self._ended(released.proposed if self._task.is_trunk else released.committed)
+        if known in self._updates:
+            await self._ended(self._updates[known].committed)
+            del self._updates[known]
+        self._effects.purse.look(step, known)
 
     def _open(self, last: int) -> None:
         """Let updates up to ``last`` commit."""
@@ -240,7 +220,7 @@ class Loop:
                     rollouts = await asyncio.shield(self._seeding)
                 except BudgetReached as reached:
                     self._too_small(f"ends in the middle of the student's validation: {reached}")
-                self._pool.join(self._seed, (), -1, rollouts)
+                self._pool.join(self._task.seed, (), -1, rollouts)
 
     async def _begin(self, step: int) -> _Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
@@ -259,22 +239,19 @@ class Loop:
         children = self._affordable(len(rows))
         self._effects.purse.promise(step, self._keeper.rollouts(len(rows), children))
         self._keeper.sampled(parent, rows)
-        plan = Plan(step, parent.candidate, parent.index, tuple(rows), parent.components, children, self._again(step))
-        loop = asyncio.get_running_loop()
-        update = _Update(plan, parent, loop.create_future(), loop.create_future(), loop.create_future())
-        before = self._updates.get(step - 1)
-        self._updates[step] = update
-        update.task = asyncio.ensure_future(self._update(update, before))
+        plan = Plan(step, parent.candidate, tuple(rows), parent.components, children, self._again(step))
+        update = self._updates[step] = _Update(plan, parent, self._updates.get(step - 1))
+        update.task = asyncio.ensure_future(self._update(update))
         return update
 
     async def _size(self, step: int) -> int:
         """Return how many rows the next minibatch has, as far as there is room for them."""
         view = BatchView(
-            step, 0, workers=self._settings.workers, capacity=self._effects.slots.capacity,
+            step, 0, workers=self._effects.workers, capacity=self._effects.slots.capacity,
             remaining_rollouts=self._effects.purse.room, validation_size=self._pool.size,
-            children=self._settings.children, screen=self._settings.screen,
+            children=self._task.children, screen=None if self._task.is_trunk else self._search.screen,
         )  # fmt: skip
-        made = await self._effects.decide(f"batch/{step}", lambda: decision_to(self._batches.decide(view)), step=step)
+        made = await self._effects.decide(f"batch/{step}", lambda: self._batches.decide(view), step=step)
         decision = decision_from(made)
         size = self._fitting(min(decision.size, self._batches.left))
         if size:
@@ -285,13 +262,13 @@ class Loop:
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
         room = self._effects.purse.room
-        while room is not None and size and self._keeper.rollouts(size + self._batches.always, 1) > room:
+        while room is not None and size and self._keeper.rollouts(size + len(self._task.anchors), 1) > room:
             size -= 1
         return size
 
     def _affordable(self, size: int) -> int:
         """Return how many children the budget has room for beside a minibatch; one fits, or there would be none."""
-        room, children = self._effects.purse.room, max(1, self._settings.children)
+        room, children = self._effects.purse.room, max(1, self._task.children)
         while room is not None and children > 1 and self._keeper.rollouts(size, children) > room:
             children -= 1
         return children
@@ -305,22 +282,22 @@ class Loop:
         return () if self._fitting(len(rows)) < len(rows) else rows
 
     def _again(self, step: int) -> dict[str, tuple[Reflection, ...]]:
-        if not self._settings.rescue:
+        if not self._search.rescue:
             return {}
-        before = self._lost.pop(step - 1 - self._settings.staleness, None)
+        before = self._lost.pop(step - 1 - self._search.staleness, None)
         return dict(before.lost) if before is not None else {}
 
-    async def _update(self, update: _Update, before: _Update | None) -> None:
-        plan, parent = update.plan, update.parent
+    async def _update(self, update: _Update) -> None:
+        plan, parent, before = update.plan, update.parent, update.before
         try:
             learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
             if before is not None:
                 await asyncio.shield(before.proposed)
-            if not self._settings.released_early or plan.step >= self._settings.verdicts_from:
+            if not self._task.is_trunk or plan.step >= self._search.lag:
                 # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
                 await self._join_seed()
             proposed = await self._keeper.propose(learned, parent)
-            if self._settings.rescue:
+            if self._search.rescue:
                 self._lost[plan.step] = learned
             update.proposed.set_result(None)
             checked = await self._keeper.check(learned, parent, proposed)
@@ -339,6 +316,8 @@ class Loop:
             self._failed(update, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
+        finally:
+            update.before = None  # nothing is held of updates that have ended
 
     def _failed(self, update: _Update, error: BaseException) -> None:
         """Tell whoever waits for an update what ended it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,12 @@ import dspy
 from gepa.core.callbacks import BudgetUpdatedEvent, ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
 from gepa.core.data_loader import ensure_loader
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
+from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._effects import VALIDATION, Effects, Place
 from combee_dspy.search._gepa import GepaParts
 
@@ -53,38 +55,26 @@ class Member:
 class Pool:
     """The validated candidates of a run, in the order in which they joined.
 
-    Args:
-        effects: The way to the world.
-        parts: gepa's parts.
+    Attributes:
         validation: The validation rows.
         draws: Answers that one validation averages, for each row.
-        track_best_outputs: Whether gepa's state keeps the best outputs.
-        log_dir: Where gepa writes those.
-        emit: Says what happened: kind, data, update.
-        unseen: Train rows that are not in every validation.
+        log_dir: Where gepa writes the best outputs.
+        members: The candidates.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        parts: GepaParts,
-        validation: Sequence[Row],
-        *,
-        draws: int,
-        track_best_outputs: bool,
-        log_dir: str | None,
-        emit: Callable[..., None],
-        unseen: int,
-    ) -> None:
+    def __init__(self, task: Compilation, effects: Effects, parts: GepaParts) -> None:
         self._effects = effects
         self._parts = parts
-        self._unseen = unseen
-        self.validation = tuple(validation)
-        self.loader = ensure_loader([row.example for row in validation])
-        self.draws = draws
-        self._track_best_outputs = track_best_outputs
-        self.log_dir = log_dir
-        self._emit = emit
+        self.validation = task.splits.validation
+        self.loader = ensure_loader([row.example for row in self.validation])
+        self.draws: int = task.settings.validation.draws
+        self._track_best_outputs = task.settings.track_best_outputs
+        self.log_dir: str | None = task.settings.log_dir
+        # Train rows that are not in every candidate's validation, whose rollouts are not bought again.
+        self._unseen = sys.maxsize
+        if task.settings.cache is not False and isinstance(parts.policy, FullEvaluationPolicy):
+            rows = {row.hash for row in (*task.splits.train, *task.anchors)}
+            self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
         self._state: GEPAState | None = None
 
@@ -187,7 +177,7 @@ class Pool:
             "candidate": candidate.id, "index": index, "score": member.mean if scores else None, "rows": len(scores),
             "best": self.best.index == index,
         }  # fmt: skip
-        self._emit("validated", data, step=step)
+        self._effects.log.emit("validated", data, step=step)
         self._tell(member, evaluation)
         return member
 
