@@ -98,13 +98,7 @@ class Splits:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an effect is for.
-
-    Attributes:
-        purpose: See :class:`combee_dspy.journal.Effect`.
-        step: The update; −1 before the first.
-        component: The component it is about, else empty.
-    """
+    """What an effect is for; see :class:`combee_dspy.journal.Effect`."""
 
     purpose: str
     step: int = -1
@@ -116,9 +110,6 @@ class Shared:
     """What several searches may share.
 
     Attributes:
-        journal: Where all of them are written.
-        slots: Where effects are carried out.
-        tariff: What LM calls are charged by.
         cache: Rollouts shared with other runs.
         workers: Effects in flight at most.
         on_limit: Called with a new limit of the slots and the reason; each search adds its own.

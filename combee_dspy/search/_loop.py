@@ -102,13 +102,13 @@ class Loop:
         self._judge = judge
         self._batches = Batches(task, parts.sampler)
         self._ends = Ends(task, effects, pool, self._batches, parts)
-        self._seeding: asyncio.Task[Any] | None = None
+        self._seeding: asyncio.Future[Any] = _future()
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
         self._updates: dict[int, _Update] = {}
-        self._broken: asyncio.Future[None] | None = None
+        self._broken = _future()
         self._spent = False
-        self._lost: dict[int, Learned] = {}
+        self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
         self.decisions: list[BatchDecision] = []
         self.committed = 0
         self.reason = ""
@@ -125,7 +125,6 @@ class Loop:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self._effects.purse.promise(-1, cost)
         self._effects.purse.reserve(cost)
-        self._broken = _future()
         self._keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -194,11 +193,8 @@ class Loop:
 
     async def _ended(self, future: asyncio.Future[None]) -> None:
         """Wait for an update; raise what it failed with, or what broke another one meanwhile."""
-        broken = self._broken
-        if broken is None:
-            raise RuntimeError("an update was waited for before the run began")
-        await asyncio.wait({future, broken}, return_when=asyncio.FIRST_COMPLETED)
-        await (broken if broken.done() else future)
+        await asyncio.wait({future, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+        await (self._broken if self._broken.done() else future)
 
     async def _finished(self, end: tuple[int, str] | None) -> None:
         """Let every update that began end, up to the first one that the budget ends: of that one nothing is kept."""
@@ -215,7 +211,7 @@ class Loop:
     async def _join_seed(self) -> None:
         self._first.set()
         async with self._joining:
-            if not self._pool.started and self._seeding is not None:
+            if not self._pool.started:
                 try:
                     rollouts = await asyncio.shield(self._seeding)
                 except BudgetReached as reached:
@@ -236,12 +232,13 @@ class Loop:
         if not rows:
             self.reason = f"the budget leaves {self._effects.purse.room} rollouts, fewer than another update may take"
             return None
-        children = self._affordable(len(rows))
+        most = max(1, self._task.children)
+        children = self._affordable(most, 1, lambda count: self._keeper.rollouts(len(rows), count))
         self._effects.purse.promise(step, self._keeper.rollouts(len(rows), children))
         self._keeper.sampled(parent, rows)
         plan = Plan(step, parent.candidate, tuple(rows), parent.components, children, self._again(step))
         update = self._updates[step] = _Update(plan, parent, self._updates.get(step - 1))
-        update.task = asyncio.ensure_future(self._update(update))
+        update.task = asyncio.ensure_future(self._carry_out(update))
         return update
 
     async def _size(self, step: int) -> int:
@@ -261,17 +258,12 @@ class Loop:
 
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
-        room = self._effects.purse.room
-        while room is not None and size and self._keeper.rollouts(size + len(self._task.anchors), 1) > room:
-            size -= 1
-        return size
+        return self._affordable(size, 0, lambda rows: self._keeper.rollouts(rows + len(self._task.anchors), 1))
 
-    def _affordable(self, size: int) -> int:
-        """Return how many children the budget has room for beside a minibatch; one fits, or there would be none."""
-        room, children = self._effects.purse.room, max(1, self._task.children)
-        while room is not None and children > 1 and self._keeper.rollouts(size, children) > room:
-            children -= 1
-        return children
+    def _affordable(self, most: int, least: int, rollouts: Callable[[int], int]) -> int:
+        """Return the largest number whose rollouts the budget has room for; ``least`` is not asked for."""
+        room = self._effects.purse.room
+        return next((one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least)
 
     def _rows(self, decided: int | None) -> Sequence[Row]:
         """Return the next minibatch; none where there is no room for one any more, as after a merge."""
@@ -281,57 +273,55 @@ class Loop:
         rows = self._batches.draw(0, lambda: self._pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
 
-    def _again(self, step: int) -> dict[str, tuple[Reflection, ...]]:
-        if not self._search.rescue:
-            return {}
-        before = self._lost.pop(step - 1 - self._search.staleness, None)
-        return dict(before.lost) if before is not None else {}
+    def _again(self, step: int) -> Mapping[str, tuple[Reflection, ...]]:
+        """Return the reflections that an update's scan did not cover, which the next one to know of it reads again."""
+        return self._lost.pop(step - 1 - self._search.staleness, {})
 
     async def _update(self, update: _Update) -> None:
+        """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
         plan, parent, before = update.plan, update.parent, update.before
-        try:
-            learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
-            if before is not None:
-                await asyncio.shield(before.proposed)
-            if not self._task.is_trunk or plan.step >= self._search.lag:
-                # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
-                await self._join_seed()
-            proposed = await self._keeper.propose(learned, parent)
-            if self._search.rescue:
-                self._lost[plan.step] = learned
-            update.proposed.set_result(None)
-            checked = await self._keeper.check(learned, parent, proposed)
-            took = time.monotonic() - update.began
-            await update.gate
-            if before is not None:
-                await asyncio.shield(before.committed)
-            await self._judge(learned)
-            # The controller plans by it, so a resumed run must see the seconds that were measured.
-            seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+        learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
+        if before is not None:
+            await asyncio.shield(before.proposed)
+        if not self._task.is_trunk or plan.step >= self._search.lag:
+            # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
             await self._join_seed()
-            await self._keeper.commit(learned, parent, checked)
-            self._close(update, learned, seconds)
-            update.committed.set_result(None)
-        except BaseException as error:
-            self._failed(update, error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-        finally:
-            update.before = None  # nothing is held of updates that have ended
+        proposed = await self._keeper.propose(learned, parent)
+        if self._search.rescue:
+            self._lost[plan.step] = learned.lost
+        update.proposed.set_result(None)
+        checked = await self._keeper.check(learned, parent, proposed)
+        took = time.monotonic() - update.began
+        await update.gate
+        if before is not None:
+            await asyncio.shield(before.committed)
+        await self._judge(learned)
+        # The controller plans by it, so a resumed run must see the seconds that were measured.
+        seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+        await self._join_seed()
+        await self._keeper.commit(learned, parent, checked)
+        self._close(update, learned, seconds)
+        update.committed.set_result(None)
 
-    def _failed(self, update: _Update, error: BaseException) -> None:
-        """Tell whoever waits for an update what ended it."""
-        if isinstance(error, BudgetReached):
-            self._spent = True
-        elif not isinstance(error, asyncio.CancelledError) and self._broken is not None and not self._broken.done():
-            self._broken.set_exception(error)
-        for future in (update.proposed, update.committed):
-            if not future.done():
-                if isinstance(error, asyncio.CancelledError):
-                    future.cancel()
-                else:
+    async def _carry_out(self, update: _Update) -> None:
+        """Run an update, and tell whoever waits for it what ended it."""
+        try:
+            await self._update(update)
+        except asyncio.CancelledError:
+            update.proposed.cancel()
+            update.committed.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            if isinstance(error, BudgetReached):
+                self._spent = True
+            elif not self._broken.done():
+                self._broken.set_exception(error)
+            for future in (update.proposed, update.committed):
+                if not future.done():
                     future.set_exception(error)
                     _heard(future)
+        finally:
+            update.before = None  # nothing is held of updates that have ended
 
     def _close(self, update: _Update, learned: Learned, seconds: float) -> None:
         plan = update.plan

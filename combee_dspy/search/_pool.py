@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -126,37 +129,19 @@ class Pool:
     async def validate(
         self, candidate: Candidate, rows: Sequence[Row], step: int, *, purpose: str = "validation", first: int = 0
     ) -> dict[int, tuple[Rollout, ...]]:
-        """Run a candidate on validation rows; return its draws by row.
+        """Run a candidate that update ``step`` made on validation rows; return its draws by row.
 
-        Args:
-            candidate: It.
-            rows: On what.
-            step: The update that made it.
-            purpose: What for: ``"validation"`` or ``"final"``.
-            first: The number of the first draw.
+        The purpose is ``"validation"`` or ``"final"``, and ``first`` the number of the first draw.
         """
-        place, draws = Place(purpose, step), range(first, first + self.draws)
-        wanted = [
-            self._effects.rollout(candidate, row, place, lane=VALIDATION, replicate=draw)
-            for row in rows
-            for draw in draws
-        ]
-        found = await asyncio.gather(*wanted)
-        return {
-            row.index: tuple(found[number * self.draws : (number + 1) * self.draws]) for number, row in enumerate(rows)
-        }
+        place, buy = Place(purpose, step), partial(self._effects.rollout, candidate, lane=VALIDATION)
+        draws = range(first, first + self.draws)
+        found = iter(await asyncio.gather(*(buy(row, place, replicate=draw) for row in rows for draw in draws)))
+        return {row.index: tuple(itertools.islice(found, self.draws)) for row in rows}
 
     def join(
         self, candidate: Candidate, parents: Sequence[int], step: int, rollouts: Mapping[int, Sequence[Rollout]]
     ) -> Member:
-        """Take a validated candidate in.
-
-        Args:
-            candidate: It.
-            parents: Positions of its parents; empty for the seed.
-            step: The update that made it.
-            rollouts: Its validation, as :meth:`validate` returned it.
-        """
+        """Take a candidate in that update ``step`` made, with its validation; the seed has no parents."""
         scores = {index: math.fsum(one.score for one in drawn) / len(drawn) for index, drawn in rollouts.items()}
         evaluation = ValsetEvaluation(
             outputs_by_val_id={index: _output(drawn[0]) for index, drawn in rollouts.items()},
@@ -215,9 +200,11 @@ class Pool:
         self._parts.notify("on_valset_evaluated", event)
         if not member.index:
             state.add_budget_hook(self._budget_moved)
-        if member.parents and self._parts.experiment is not None:
+        if member.parents:
+            # What gepa logs there stands in the journal.
             log_detailed_metrics_after_discovering_new_program(
-                logger=_Silent(), gepa_state=state, new_program_idx=member.index, valset_evaluation=evaluation,
+                logger=SimpleNamespace(log=lambda _: None), gepa_state=state,
+                new_program_idx=member.index, valset_evaluation=evaluation,
                 objective_scores=state.prog_candidate_objective_scores[member.index],
                 experiment_tracker=self._parts.experiment, linear_pareto_front_program_idx=self.best.index,
                 valset_size=len(self.validation), val_evaluation_policy=self._parts.policy,
@@ -230,13 +217,6 @@ class Pool:
             metric_calls_remaining=None if most is None else max(0, most - total),
         )  # fmt: skip
         self._parts.notify("on_budget_updated", event)
-
-
-class _Silent:
-    """gepa's logger where the journal says it already."""
-
-    def log(self, message: str) -> None:
-        """Say nothing."""
 
 
 def _on_front(state: GEPAState) -> set[int]:

@@ -11,10 +11,7 @@ from typing import Any
 import dspy
 import orjson
 
-from combee_dspy._private import (
-    detailed_results,
-    make_adapter,
-)
+from combee_dspy._private import detailed_results, make_adapter
 from combee_dspy.costs import totals
 from combee_dspy.evaluation import Calibrator, check_roles_heard, evaluator_lms
 from combee_dspy.exceptions import ArgumentValueError
