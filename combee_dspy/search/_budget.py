@@ -78,7 +78,7 @@ class Purse:
     what is in flight counts. A run ends where that passes a limit. Tokens, dollars and GPU
     seconds may not be known at all, or differ: there no more effects are in flight than would stay
     within the limit if each cost as much as the dearest of its kind so far, and one where
-    none has cost anything yet; the others wait. Lives on the search's loop.
+    none has cost anything yet (of a user's own functions, as many as have ended); the others wait. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
@@ -202,5 +202,7 @@ class Purse:
             if name != "calls" and any(one.flying for one in flying):
                 most = expected - own.mean(name) + own.dearest[name]
                 most += sum(one.flying * one.dearest[name] for one in flying)
-                waits = waits or most > limit or bool(own.flying and not own.dearest[name])
+                # A function of the user's may never call an LM: as many at once as have cost nothing so far.
+                free = 0 if kind in ("rollout", "call") else own.ended
+                waits = waits or most > limit or (not own.dearest[name] and own.flying > free)
         return waits

@@ -195,7 +195,8 @@ class Effects:
             make: Returns JSON values.
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
-        return (await self._once(key, dict, lambda: self._worked(effect, role, make)))["value"]
+        found: dict[str, Any] = await self._once(key, dict, lambda: self._worked(effect, role, make))
+        return found["value"]
 
     async def _worked(self, effect: Effect, role: Role, make: Callable[[], Any]) -> dict[str, Any]:
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
@@ -270,10 +271,11 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             Exception: What ``work`` raised, or returned in the place of a result.
         """
-        charged, usage = effect.purpose != "heldout", ()
+        charged = effect.purpose != "heldout"
         if charged:
             await self.purse.grant(effect.kind, reserved=effect.kind == "rollout" and effect.step < 0)
         started = time.time()
+        usage: tuple[CallUsage, ...] = ()
         result: T | Exception
         try:
             result, usage = await work()

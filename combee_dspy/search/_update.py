@@ -144,8 +144,9 @@ class Learner:
         rollouts, found = ran[0], ran[1:]
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
-        parts = ({name: one[part] for name, one in zip(components, found, strict=True)} for part in range(3))
-        return Learned(plan, tuple(rollouts), *parts)
+        taught = dict(zip(components, found, strict=True))
+        lessons, reflections, lost = ({name: one[part] for name, one in taught.items()} for part in range(3))
+        return Learned(plan, tuple(rollouts), lessons, reflections, lost)
 
     async def _all_run(self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]) -> list[Rollout]:
         """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
