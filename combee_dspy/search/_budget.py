@@ -73,12 +73,14 @@ class Purse:
     Rollouts are counted by what the search asks for, so an update knows before it
     begins what is left, whatever was read from a journal or a cache. Of updates
     that are under way the whole promise counts, however far they are: what is left
-    must not hang on how fast an update was. What an effect will cost is known afterwards
-    only: it is expected to cost what those of its kind have cost so far on average, and
-    what is in flight counts. A run ends where that passes a limit. Tokens, dollars and GPU
-    seconds may not be known at all, or differ: there no more effects are in flight than would stay
-    within the limit if each cost as much as the dearest of its kind so far, and one where
-    none has cost anything yet (of a user's own functions, as many as have ended); the others wait. Lives on the search's loop.
+    must not hang on how fast an update was.
+
+    What an effect will cost is known afterwards only: it is expected to cost what those
+    of its kind have cost so far on average, and a run ends where that passes a limit.
+    Tokens, dollars and GPU seconds differ, or are not known at all: there no more effects
+    are in flight than stay within the limit if each costs as much as the dearest of its
+    kind so far, and one where none has cost anything yet (of a user's own functions, as
+    many as have ended). The others wait. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
@@ -190,6 +192,8 @@ class Purse:
         waits = False
         for name in ("calls", *_UNKNOWN_BEFOREHAND):
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)
+            if name == "gpu_seconds":
+                spent = spent or 0.0  # nobody has counted any yet
             if limit is None or spent is None:
                 continue
             rollouts, own, flying = self._kinds["rollout"], self._kinds[kind], self._kinds.values()
