@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.stopping import Patience, StoppingRule, Target
+from combee_dspy.records import CallUsage
+from combee_dspy.search._budget import Purse
+from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from tests.worlds import TwoSteps, World, events, examples, metric, rows, task_answer
 
 
@@ -147,6 +150,35 @@ def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
         world.compile(budget=budget, log_dir=place, search=Search(keep=keep, staleness=1), **given)
     costs = [one["cost"] for one in rows(place, sql)]
     assert 0.5 * limit < sum(costs) <= limit + max(costs)
+
+
+@pytest.mark.parametrize("name", ["tokens", "dollars", "gpu_seconds"])
+def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
+    cost = CallUsage("task", "m", 1, 0, 0, 4, 0, 4.0, 4.0, 0.1)
+
+    async def granted(purse: Purse, kind: str, wanted: int) -> int:
+        waiting = [asyncio.ensure_future(purse.grant(kind)) for _ in range(wanted)]
+        done, late = await asyncio.wait(waiting, timeout=0.01)
+        for one in late:
+            one.cancel()
+        return sum(one.exception() is None for one in done)
+
+    async def run() -> None:
+        purse = Purse(Limits(**{name: 20}))
+        assert await granted(purse, "rollout", 8) == 1
+        purse.returned("rollout", [cost])
+        assert await granted(purse, "rollout", 8) == 4
+        for _ in range(4):
+            purse.returned("rollout", [cost])
+        assert await granted(purse, "rollout", 8) == 0
+        # A metric that calls no LM costs nothing, and is soon asked as often as there are slots.
+        free = Purse(Limits(**{name: 20}))
+        for flying in (1, 2, 4):
+            assert await granted(free, "feedback", 8) == flying
+            for _ in range(flying):
+                free.returned("feedback", ())
+
+    asyncio.run(run())
 
 
 def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
