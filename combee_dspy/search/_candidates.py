@@ -62,12 +62,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example of a split.
+    """One example of a split, not to be changed.
 
     Attributes:
-        split: Which split.
         index: Its position there, which is gepa's id of it.
-        example: The example. Not to be changed.
         hash: SHA-256 of its content.
     """
 
@@ -129,8 +127,6 @@ class Compilation:
 
     Attributes:
         settings: The teleprompter.
-        student: The program.
-        splits: Its data, checked.
         heldout: The held-out set as the user gave it; ``None`` for none.
         name: The run's name in its journal.
         number: Tells the search apart from others that share the slots.

@@ -37,10 +37,8 @@ class Member:
 
     Attributes:
         index: Its position in the pool, and in gepa's state.
-        candidate: It.
         parents: Positions of its parents; empty for the seed.
         step: The update that made it; −1 for the seed.
-        scores: Its validation.
     """
 
     index: int

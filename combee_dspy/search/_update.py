@@ -26,12 +26,9 @@ __all__ = ["Learned", "Learner", "Plan"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an update runs: decided before it begins.
+    """What an update runs, decided before it begins: a parent on the rows of a minibatch.
 
     Attributes:
-        step: The update.
-        parent: The candidate that is run.
-        rows: The minibatch.
         components: What will be edited; ``None`` where that hangs on the rollouts.
         children: How many candidates it may make.
         extra: Reflections of earlier updates that are offered again, by component.
@@ -41,20 +38,19 @@ class Plan:
     parent: Candidate
     rows: tuple[Row, ...]
     components: tuple[str, ...] | None
-    children: int = 1
-    extra: Mapping[str, tuple[Reflection, ...]] = field(default_factory=dict)
+    children: int
+    extra: Mapping[str, tuple[Reflection, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What an update learned.
+    """What an update learned; lessons, reflections and what was lost are by component.
 
     Attributes:
-        plan: What it ran.
         rollouts: The parent's, in minibatch order.
-        lessons: By component; empty where nothing was learned.
-        reflections: By component, those that teach something.
-        lost: Reflections that the result of a scan does not cover, by component.
+        lessons: Empty where nothing was learned.
+        reflections: Those that teach something.
+        lost: Those that the result of a scan does not cover.
         skipped: Why nothing was learned, else empty.
     """
 
