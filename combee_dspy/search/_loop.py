@@ -56,6 +56,7 @@ class _Update:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class Loop:
     """Runs updates until a rule, a budget or an epoch ends it.
 
@@ -66,42 +67,28 @@ class Loop:
     An update is released when it has proposed where one text grows, since the next parent does not hang on its
     validation; otherwise when it is committed. Update i begins when update i − 1 − staleness is released.
 
-    Args:
-        task: What is compiled.
-        effects: The way to the world.
-        learner: Turns minibatches into lessons.
-        keeper: Keeps them.
-        pool: The validated candidates.
-        parts: gepa's parts.
-        judge: Called with what each update learned, before it is committed; may raise to end the run.
-
     Attributes:
+        judge: Called with what each update learned, before it is committed; may raise to end the run.
         decisions: The sizes of minibatches, and why.
         committed: Updates committed.
         reason: Why no further update began.
     """
 
-    def __init__(
-        self,
-        task: Compilation,
-        effects: Effects,
-        learner: Learner,
-        keeper: Keeper,
-        pool: Pool,
-        parts: GepaParts,
-        *,
-        judge: Callable[[Learned], Awaitable[None]],
-    ) -> None:
-        self._task = task
-        self._search = task.settings.search
-        self._effects = effects
-        self._learner = learner
-        self._keeper = keeper
-        self._pool = pool
-        self._parts = parts
-        self._judge = judge
-        self._batches = Batches(task, parts.sampler)
-        self._ends = Ends(task, effects, pool, self._batches, parts)
+    task: Compilation
+    effects: Effects
+    learner: Learner
+    keeper: Keeper
+    pool: Pool
+    parts: GepaParts
+    judge: Callable[[Learned], Awaitable[None]]
+    decisions: list[BatchDecision] = field(default_factory=list, init=False)
+    committed: int = field(default=0, init=False)
+    reason: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self._search = self.task.settings.search
+        self._batches = Batches(self.task, self.parts.sampler)
+        self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts)
         self._seeding: asyncio.Future[Any] = _future()
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
@@ -109,9 +96,6 @@ class Loop:
         self._broken = _future()
         self._spent = False
         self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
-        self.decisions: list[BatchDecision] = []
-        self.committed = 0
-        self.reason = ""
 
     async def run(self) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
@@ -119,22 +103,22 @@ class Loop:
         Raises:
             ArgumentValueError: The budget does not even pay for the student's validation.
         """
-        rows = self._pool.rows_to_validate()
-        limits, cost = self._effects.purse.limits, len(rows) * self._pool.draws
+        rows = self.pool.rows_to_validate()
+        limits, cost = self.effects.purse.limits, len(rows) * self.pool.draws
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
-        self._effects.purse.promise(-1, cost)
-        self._effects.purse.reserve(cost)
-        self._keeper.begun()
+        self.effects.purse.promise(-1, cost)
+        self.effects.purse.reserve(cost)
+        self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
-            if not self._parts.plain:
+            if not self.parts.plain:
                 await self._join_seed()
             await self._finished(await self._run_updates())
             await self._join_seed()
-            self._keeper.ended(None)
+            self.keeper.ended(None)
         except Exception as error:
-            self._keeper.ended(error)
+            self.keeper.ended(error)
             raise
         finally:
             tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
@@ -142,21 +126,21 @@ class Loop:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             _heard(self._broken)
-        self._effects.log.emit("stopped", {"reason": self.reason}, single=True)
-        self._effects.purse.look(self._ends.begun, self._ends.begun - 1)
+        self.effects.log.emit("stopped", {"reason": self.reason}, single=True)
+        self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
-        if self._parts.plain:
+        if self.parts.plain:
             await self._first.wait()
-        rollouts = await self._pool.validate(self._task.seed, rows, -1)
+        rollouts = await self.pool.validate(self.task.seed, rows, -1)
         # What was read from the journal or a cache was never sent.
-        self._effects.purse.reserve(0)
+        self.effects.purse.reserve(0)
         return rollouts
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
-        limits = {name: limit for name, limit in asdict(self._effects.purse.limits).items() if limit is not None}
+        limits = {name: limit for name, limit in asdict(self.effects.purse.limits).items() if limit is not None}
         raise ArgumentValueError("budget", limits, problem, remedy)
 
     async def _run_updates(self) -> tuple[int, str] | None:
@@ -172,18 +156,18 @@ class Loop:
                 return step, str(reached)
             if update is None:
                 return None
-            self._open(step + 1 - self._task.behind)
+            self._open(step + 1 - self.task.behind)
         return None
 
     async def _may_begin(self, step: int) -> None:
         """Wait for what update ``step`` knows of."""
-        known = step - self._task.behind
+        known = step - self.task.behind
         if (released := self._updates.get(step - 1 - self._search.staleness)) is not None:
-            await self._ended(released.proposed if self._task.is_trunk else released.committed)
+            await self._ended(released.proposed if self.task.is_trunk else released.committed)
         if known in self._updates:
             await self._ended(self._updates[known].committed)
             del self._updates[known]
-        self._effects.purse.look(step, known)
+        self.effects.purse.look(step, known)
 
     def _open(self, last: int) -> None:
         """Let updates up to ``last`` commit."""
@@ -211,12 +195,12 @@ class Loop:
     async def _join_seed(self) -> None:
         self._first.set()
         async with self._joining:
-            if not self._pool.started:
+            if not self.pool.started:
                 try:
                     rollouts = await asyncio.shield(self._seeding)
                 except BudgetReached as reached:
                     self._too_small(f"ends in the middle of the student's validation: {reached}")
-                self._pool.join(self._task.seed, (), -1, rollouts)
+                self.pool.join(self.task.seed, (), -1, rollouts)
 
     async def _begin(self, step: int) -> _Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
@@ -227,15 +211,15 @@ class Loop:
         self._ends.begins()
         rows: Sequence[Row] = ()
         if decided != 0:
-            parent = await self._keeper.parent(step)
+            parent = await self.keeper.parent(step)
             rows = self._rows(decided)
         if not rows:
-            self.reason = f"the budget leaves {self._effects.purse.room} rollouts, fewer than another update may take"
+            self.reason = f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update may take"
             return None
-        most = max(1, self._task.children)
-        children = self._affordable(most, 1, lambda count: self._keeper.rollouts(len(rows), count))
-        self._effects.purse.promise(step, self._keeper.rollouts(len(rows), children))
-        self._keeper.sampled(parent, rows)
+        most = max(1, self.task.children)
+        children = self._affordable(most, 1, lambda count: self.keeper.rollouts(len(rows), count))
+        self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
+        self.keeper.sampled(parent, rows)
         plan = Plan(step, parent.candidate, tuple(rows), parent.components, children, self._again(step))
         update = self._updates[step] = _Update(plan, parent, self._updates.get(step - 1))
         update.task = asyncio.ensure_future(self._carry_out(update))
@@ -244,33 +228,33 @@ class Loop:
     async def _size(self, step: int) -> int:
         """Return how many rows the next minibatch has, as far as there is room for them."""
         view = BatchView(
-            step, 0, workers=self._effects.workers, capacity=self._effects.slots.capacity,
-            remaining_rollouts=self._effects.purse.room, validation_size=self._pool.size,
-            children=self._task.children, screen=None if self._task.is_trunk else self._search.screen,
+            step, 0, workers=self.effects.workers, capacity=self.effects.slots.capacity,
+            remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
+            children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
         )  # fmt: skip
-        made = await self._effects.decide(f"batch/{step}", lambda: self._batches.decide(view), step=step)
+        made = await self.effects.decide(f"batch/{step}", lambda: self._batches.decide(view), step=step)
         decision = decision_from(made)
         size = self._fitting(min(decision.size, self._batches.left))
         if size:
             self.decisions.append(decision)
-            self._effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
+            self.effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
         return size
 
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
-        return self._affordable(size, 0, lambda rows: self._keeper.rollouts(rows + len(self._task.anchors), 1))
+        return self._affordable(size, 0, lambda rows: self.keeper.rollouts(rows + len(self.task.anchors), 1))
 
     def _affordable(self, most: int, least: int, rollouts: Callable[[int], int]) -> int:
         """Return the largest number whose rollouts the budget has room for; ``least`` is not asked for."""
-        room = self._effects.purse.room
+        room = self.effects.purse.room
         return next((one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least)
 
     def _rows(self, decided: int | None) -> Sequence[Row]:
         """Return the next minibatch; none where there is no room for one any more, as after a merge."""
         if decided is not None:
             size = self._fitting(decided)
-            return self._batches.draw(size, lambda: self._pool.state) if size else ()
-        rows = self._batches.draw(0, lambda: self._pool.state)
+            return self._batches.draw(size, lambda: self.pool.state) if size else ()
+        rows = self._batches.draw(0, lambda: self.pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
 
     def _again(self, step: int) -> Mapping[str, tuple[Reflection, ...]]:
@@ -280,26 +264,26 @@ class Loop:
     async def _update(self, update: _Update) -> None:
         """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
         plan, parent, before = update.plan, update.parent, update.before
-        learned = await self._learner.learn(plan, partial(self._keeper.select, parent, plan.rows))
+        learned = await self.learner.learn(plan, partial(self.keeper.select, parent, plan.rows))
         if before is not None:
             await asyncio.shield(before.proposed)
-        if not self._task.is_trunk or plan.step >= self._search.lag:
+        if not self.task.is_trunk or plan.step >= self._search.lag:
             # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
             await self._join_seed()
-        proposed = await self._keeper.propose(learned, parent)
+        proposed = await self.keeper.propose(learned, parent)
         if self._search.rescue:
             self._lost[plan.step] = learned.lost
         update.proposed.set_result(None)
-        checked = await self._keeper.check(learned, parent, proposed)
+        checked = await self.keeper.check(learned, parent, proposed)
         took = time.monotonic() - update.began
         await update.gate
         if before is not None:
             await asyncio.shield(before.committed)
-        await self._judge(learned)
+        await self.judge(learned)
         # The controller plans by it, so a resumed run must see the seconds that were measured.
-        seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+        seconds = await self.effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
         await self._join_seed()
-        await self._keeper.commit(learned, parent, checked)
+        await self.keeper.commit(learned, parent, checked)
         self._close(update, learned, seconds)
         update.committed.set_result(None)
 
@@ -332,7 +316,7 @@ class Loop:
             "parent": plan.parent.id, "components": list(learned.lessons), "rows": len(plan.rows),
             "started": update.started, "seconds": seconds, "skipped": learned.skipped,
         }  # fmt: skip
-        self._effects.log.emit("update", data, step=plan.step, single=True)
+        self.effects.log.emit("update", data, step=plan.step, single=True)
 
 
 def _heard(future: asyncio.Future[Any]) -> None:
