@@ -18,6 +18,7 @@ class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the
     """A limit leaves no room for the next effect; the message says which."""
 
 
+_GROWTH = 2  # texts grow as they learn, and with them what is in flight may cost more than all before it
 _UNKNOWN_BEFOREHAND = ("tokens", "dollars", "gpu_seconds")
 
 
@@ -78,8 +79,8 @@ class Purse:
     What an effect will cost is known afterwards only: it is expected to cost what those
     of its kind have cost so far on average, and a run ends where that passes a limit.
     Tokens, dollars and GPU seconds differ, or are not known at all: there no more effects
-    are in flight than stay within the limit if each costs as much as the dearest of its
-    kind so far, and one where none has cost anything yet (of a user's own functions, as
+    are in flight than stay within the limit if each costs twice as much as the dearest of
+    its kind so far, and one where none has cost anything yet (of a user's own functions, as
     many as have ended). The others wait. Lives on the search's loop.
 
     Args:
@@ -204,8 +205,8 @@ class Purse:
                 text = f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
                 raise BudgetReached(text)
             if name != "calls" and any(one.flying for one in flying):
-                most = expected - own.mean(name) + own.dearest[name]
-                most += sum(one.flying * one.dearest[name] for one in flying)
+                coming = own.dearest[name] + sum(one.flying * one.dearest[name] for one in flying)
+                most = expected - own.mean(name) + _GROWTH * coming
                 # A function of the user's may never call an LM: as many at once as have cost nothing so far.
                 free = 0 if kind in ("rollout", "call") else own.ended
                 waits = waits or most > limit or (not own.dearest[name] and own.flying > free)
