@@ -12,18 +12,21 @@
 | ``_propose``, ``_merge`` | children by operators and proposers of the user's; by gepa's merge | effects |
 | ``_choices`` | which child goes on; which candidate is returned | pool |
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
-| ``_ends`` | the reasons why no further update begins | effects, pool, batches |
-| ``_batches`` | which rows an update runs | controller |
+| ``_batches`` | which rows an update runs, and the reasons why none begins any more | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |
 | ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
 | ``_gepa`` | gepa's own parts | gepa |
-| ``_values``, ``_records``, ``_ledger``, ``_candidates``, ``_programs`` | pure parts | nothing |
+| ``_candidates``, ``_ledger``, ``_records`` | what is moved around; pure parts | nothing |
 
 Everything here lives on one event loop. Nothing of it is public but what stands below.
 """
 
-from combee_dspy.search import _ahead as _ahead  # first of all: see there
+# Loaded before a compile begins: numpy loads once in a process, and where somebody puts another dict in the place of
+# sys.modules meanwhile, as tests do that mock a module, what was first imported in its middle is forgotten afterwards.
+import scipy.sparse  # noqa: F401
+
+from combee_dspy.search._candidates import Shared
 from combee_dspy.search._compile import (
     check_metric,
     compile_program,
@@ -33,7 +36,6 @@ from combee_dspy.search._compile import (
     open_shared,
 )
 from combee_dspy.search._gepa import ONLY_PARETO, checked_gepa_kwargs
-from combee_dspy.search._run import Shared
 
 __all__ = [
     "ONLY_PARETO",

@@ -1,20 +1,31 @@
-"""Which rows an update runs: epochs in a shuffled order, cut into the sizes that a controller plans."""
+"""What the next update runs, or why there is none: epochs cut into planned sizes, and the reasons to stop."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import pvariance
 from typing import Any
 
 from gepa.core.data_loader import ensure_loader
 
-from combee_dspy.controllers import BatchController, BatchView
+from combee_dspy.controllers import BatchView
 from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit
-from combee_dspy.search._candidates import Row
+from combee_dspy.search._candidates import Compilation, Row
+from combee_dspy.search._describe import stable_repr
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._gepa import GepaParts
+from combee_dspy.search._pool import Pool
+from combee_dspy.stopping import RunView, ask
 from combee_dspy.streams import derive
 
-__all__ = ["Batches", "decision_from", "decision_to"]
+__all__ = ["Batches", "Ends", "decision_from"]
+
+# Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
+# nothing may have had an answer that did not parse, or a child that was refused.
+_BARREN = 3
 
 
 class Batches:
@@ -23,32 +34,20 @@ class Batches:
     Rows are drawn without replacement, epoch by epoch, each epoch in an order of
     its own; no minibatch crosses the end of an epoch. Anchors are in every one.
 
-    Args:
-        train: All train rows.
-        anchors: Rows that are in every minibatch.
-        controller: Plans sizes.
-        seed: The run's seed.
-        sampler: The user's own sampler of gepa's kind, or ``None``.
-        epochs: Epochs after which there is no minibatch any more; ``None`` for no such limit.
+    Attributes:
+        seen: Rows drawn so far.
+        left: Rows that the epoch, or the limit in epochs, leaves for the next minibatch.
+        samples_itself: Whether a sampler of the user's sets sizes.
     """
 
-    def __init__(
-        self,
-        train: Sequence[Row],
-        anchors: Sequence[Row],
-        controller: BatchController,
-        *,
-        seed: int,
-        sampler: Any | None,
-        epochs: float | None,
-    ) -> None:
-        self._train = tuple(train)
-        self._anchors = tuple(anchors)
-        self._controller = controller
-        self._seed = seed
+    def __init__(self, task: Compilation, sampler: Any | None) -> None:
+        self._task = task
+        self._train = task.splits.train
         self._sampler = sampler
-        self._loader = ensure_loader([row.example for row in train])
+        self._loader = ensure_loader([row.example for row in self._train])
+        epochs = task.limits.epochs
         self._last = None if epochs is None else max(1, round(epochs * len(self._train)))
+        self.samples_itself = sampler is not None
         self.seen = 0
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
@@ -61,18 +60,12 @@ class Batches:
 
     @property
     def left(self) -> int:
-        """Rows that the epoch, or the limit in epochs, leaves for the next minibatch."""
         left = len(self._train) - self.seen % len(self._train)
         return left if self._last is None else max(0, min(left, self._last - self.seen))
 
-    @property
-    def always(self) -> int:
-        """Rows that are in a minibatch beside those that are drawn, at most."""
-        return len(self._anchors)
-
-    def decide(self, view: BatchView) -> BatchDecision:
-        """Return the controller's decision, completed by what is known here."""
-        return self._controller.plan(
+    def decide(self, view: BatchView) -> dict[str, Any]:
+        """Return the controller's decision, from a view completed by what is known here, as JSON values."""
+        decision = self._task.settings.controller.plan(
             dataclasses.replace(
                 view,
                 trainset_size=len(self._train),
@@ -82,6 +75,7 @@ class Batches:
                 score_variance=pvariance(self._scores) if self._scores else None,
             )
         )
+        return dataclasses.asdict(decision)
 
     def draw(self, size: int, state: Callable[[], Any]) -> tuple[Row, ...]:
         """Return the rows of the next minibatch.
@@ -91,37 +85,111 @@ class Batches:
             state: Returns gepa's state, for a sampler of the user's.
         """
         if self._sampler is not None:
-            ids = self._sampler.next_minibatch_ids(self._loader, state())
-            rows = tuple(self._train[index] for index in ids)
-            size = len(rows)
+            rows = tuple(self._train[index] for index in self._sampler.next_minibatch_ids(self._loader, state()))
         else:
             order = list(range(len(self._train)))
             epoch, start = divmod(self.seen, len(self._train))
-            derive(self._seed, "epoch", epoch).shuffle(order)
+            derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
             rows = tuple(self._train[index] for index in order[start : start + size])
-        self.seen += size
-        self._planned.append(size)
+        self.seen += len(rows)
+        self._planned.append(len(rows))
         hashes = {row.hash for row in rows}
-        return rows + tuple(row for row in self._anchors if row.hash not in hashes)
+        return rows + tuple(row for row in self._task.anchors if row.hash not in hashes)
 
     def measured(self, size: int, seconds: float, scores: Sequence[float]) -> None:
         """Note how long an update took, and how its parent scored."""
         self._measured.append(Measurement(size, seconds))
         self._scores.extend(scores)
 
-    @property
-    def samples_itself(self) -> bool:
-        """Whether the user's own sampler sets sizes."""
-        return self._sampler is not None
-
-
-def decision_to(decision: BatchDecision) -> dict[str, Any]:
-    """Return a decision as JSON values."""
-    return dataclasses.asdict(decision)
-
 
 def decision_from(data: Any) -> BatchDecision:
-    """Return what :func:`decision_to` was given."""
-    fit = data["fit"]
-    clamps = tuple(Clamp(**one) for one in data["clamps"])
+    """Return the decision that :meth:`Batches.decide` has returned as JSON values."""
+    fit, clamps = data["fit"], tuple(Clamp(**one) for one in data["clamps"])
     return BatchDecision(data["size"], data["reason"], None if fit is None else PowerLawFit(**fit), clamps)
+
+
+class Ends:
+    """Asks limits, rules and stop callbacks. What hangs on the clock, the bill or the user's code is decided once."""
+
+    def __init__(self, task: Compilation, effects: Effects, pool: Pool, batches: Batches, parts: GepaParts) -> None:
+        self._effects = effects
+        self._pool = pool
+        self._batches = batches
+        self._parts = parts
+        self._rule = task.settings.budget
+        self._behind = task.behind
+        self._turns = max(_BARREN, len(task.components))
+        self._epochs: list[int] = []
+        # A larger budget is another decision: a run goes on with it.
+        limits = stable_repr((task.limits, self._rule)).encode()
+        self._key = hashlib.blake2b(limits, digest_size=6).hexdigest()
+
+    @property
+    def begun(self) -> int:
+        """Updates that were to begin so far."""
+        return len(self._epochs)
+
+    def begins(self) -> None:
+        """Note that an update begins, before its minibatch is drawn."""
+        self._epochs.append(int(self._batches.epochs))
+
+    async def cut_off(self, step: int, reason: str) -> str:
+        """Note that a budget ended the run in the middle of an update, of which nothing is kept; return why."""
+        data = {"step": step, "reason": reason}
+        ended = await self._effects.decide(f"end/{self._key}", lambda: data, step=step)
+        return str(ended["reason"])
+
+    async def reason(self, step: int) -> str:
+        """Return why update ``step`` does not begin; empty where it does."""
+        ended = self._effects.known(f"end/{self._key}")
+        if ended is not None and step >= ended["step"]:
+            return str(ended["reason"])
+        if not self._batches.left:
+            return f"{self._batches.epochs:g} epochs are done"
+        limits = self._effects.purse.limits
+        if limits.updates is not None and step >= limits.updates:
+            return f"{step} updates are done"
+        if self._nothing_new(step - self._behind):
+            return "a whole epoch bought no new rollout: there is nothing more to learn here"
+        if self._seed_is_known(step):
+            for place, stopper in enumerate(self._parts.stoppers):
+                stops = partial(_stops, stopper, self._pool.state)
+                if await self._effects.decide(f"stopper/{step}/{place}", stops, step=step):
+                    return f"stop callback {type(stopper).__name__}"
+        rule = self._rule
+        if rule is None:
+            return ""
+        view = self._view(step)
+        return await self._effects.decide(f"stop/{step}/{self._key}", lambda: ask(rule, view) or "", step=step) or ""
+
+    def _seed_is_known(self, step: int) -> bool:
+        """Return whether the student's validation is surely there: before, it may be there or not."""
+        return step >= self._behind or not self._parts.plain
+
+    def _nothing_new(self, known: int) -> bool:
+        """Return whether the last whole epoch that is committed, and enough updates, bought nothing."""
+        now = int(self._batches.epochs)
+        past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
+        whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}
+        steps = [step for epoch, step in past if whole and epoch == max(whole)]
+        first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
+        return first >= 0 and not self._effects.purse.bought(steps[-1], first)
+
+    def _view(self, step: int) -> RunView:
+        purse, known = self._effects.purse, step - self._behind
+        seen = known if self._seed_is_known(step) else -2
+        return RunView(
+            rollouts=purse.bought(known),
+            calls=purse.spent.calls,
+            tokens=purse.spent.tokens,
+            dollars=purse.spent.dollars,
+            seconds=purse.seconds,
+            gpu_seconds=purse.spent.gpu_seconds,
+            updates=step,
+            epochs=self._batches.epochs,
+            validation_history=tuple(one for one in self._pool.history if one[0] <= seen),
+        )
+
+
+def _stops(stopper: Any, state: Any) -> bool:
+    return bool(stopper(state))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from combee_dspy.records import CallUsage
 from combee_dspy.stopping import Limits
@@ -17,15 +18,15 @@ class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the
     """A limit leaves no room for the next effect; the message says which."""
 
 
+_GROWTH = 2  # texts grow as they learn, and with them what is in flight may cost more than all before it
+_UNKNOWN_BEFOREHAND = ("tokens", "dollars", "gpu_seconds")
+
+
 @dataclass(slots=True)
 class Spent:
-    """What effects have cost together.
+    """What effects have cost together: LM calls that a service answered, and prompt and completion tokens.
 
-    Attributes:
-        calls: LM calls that a service answered.
-        tokens: Prompt and completion tokens together.
-        dollars: ``None`` once the price of a call is not known.
-        gpu_seconds: ``None`` where nobody counts them.
+    ``dollars`` are ``None`` once the price of a call is not known, ``gpu_seconds`` where nobody counts them.
     """
 
     calls: int = 0
@@ -44,16 +45,43 @@ class Spent:
                 self.gpu_seconds = (self.gpu_seconds or 0.0) + one.gpu_seconds
 
 
+@dataclass(slots=True)
+class _Kind:
+    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the dearest of them."""
+
+    flying: int = 0
+    ended: int = 0
+    total: Spent = field(default_factory=Spent)
+    dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def mean(self, name: str) -> float:
+        # Before the first of its kind has ended, every effect is known to make one call at least.
+        return (getattr(self.total, name) or 0) / self.ended if self.ended else float(name == "calls")
+
+    def land(self, usage: Sequence[CallUsage]) -> None:
+        self.flying -= 1
+        self.ended += 1
+        self.total.add(usage)
+        own = Spent()
+        own.add(usage)
+        for name in _UNKNOWN_BEFOREHAND:
+            self.dearest[name] = max(self.dearest[name], getattr(own, name) or 0)
+
+
 class Purse:
     """Promises rollouts to updates before they begin, and costs to effects before they are sent.
 
     Rollouts are counted by what the search asks for, so an update knows before it
     begins what is left, whatever was read from a journal or a cache. Of updates
     that are under way the whole promise counts, however far they are: what is left
-    must not hang on how fast an update was. What an effect will cost in calls,
-    tokens or dollars is known afterwards only: it is expected to cost what those of
-    its kind have cost so far on average, and what is in flight counts. Lives on the
-    search's loop.
+    must not hang on how fast an update was.
+
+    What an effect will cost is known afterwards only: it is expected to cost what those
+    of its kind have cost so far on average, and a run ends where that passes a limit.
+    Tokens, dollars and GPU seconds differ, or are not known at all: there no more effects
+    are in flight than stay within the limit if each costs twice as much as the dearest of
+    its kind so far, and one where none has cost anything yet (of a user's own functions, as
+    many as have ended). The others wait. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
@@ -78,8 +106,8 @@ class Purse:
         self._step = self._known = -1
         self._reserved = 0
         self._began = time.monotonic() - seconds
-        self._kinds: dict[str, tuple[int, Spent]] = defaultdict(lambda: (0, Spent()))
-        self._flying: dict[str, int] = defaultdict(int)
+        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        self._landing: asyncio.Future[None] | None = None
 
     @property
     def seconds(self) -> float:
@@ -102,12 +130,7 @@ class Purse:
         return max(0, self.limits.rollouts - taken - under_way)
 
     def bought(self, last: int, first: int = -1) -> int:
-        """Return the rollouts that some updates asked for and that no earlier one did; −1 is the student's validation.
-
-        Args:
-            last: The last of them.
-            first: The first of them.
-        """
+        """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for before all others."""
         return sum(count for step, count in self._by_step.items() if first <= step <= last)
 
     def promise(self, step: int, rollouts: int) -> None:
@@ -128,8 +151,8 @@ class Purse:
         """Keep room for the student's validation, which begins behind other rollouts and is needed before them."""
         self._reserved = rollouts
 
-    def send(self, kind: str, *, reserved: bool = False) -> None:
-        """Grant one effect of a kind before it is sent.
+    async def grant(self, kind: str, *, reserved: bool = False) -> None:
+        """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Its kind.
@@ -138,40 +161,53 @@ class Purse:
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
         """
-        kept, self._reserved = self._reserved, 0 if reserved else self._reserved
-        reason = self._lacking(kind)
-        self._reserved = max(0, kept - reserved)
-        if reason:
-            raise BudgetReached(reason)
-        self._flying[kind] += 1
+        while self._charged and self._must_wait(kind, 0 if reserved else self._reserved):
+            if self._landing is None:
+                self._landing = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._landing)
+        self._reserved = max(0, self._reserved - reserved)
+        self._kinds[kind].flying += 1
 
-    def returned(self, kind: str, usage: Iterable[CallUsage]) -> None:
+    def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
         """Note what an effect that was granted has cost."""
-        self._flying[kind] -= 1
-        count, total = self._kinds[kind]
-        usage = tuple(usage)
-        total.add(usage)
-        self._kinds[kind] = (count + 1, total)
+        self._kinds[kind].land(usage)
         self.spent.add(usage)
+        if self._landing is not None:
+            self._landing.set_result(None)
+            self._landing = None
 
-    def _lacking(self, kind: str) -> str:
-        if not self._charged:
-            return ""
+    def withdraw(self) -> None:
+        """Cancel what waits to be granted."""
+        if self._landing is not None:
+            self._landing.cancel()
+            self._landing = None
+
+    def _must_wait(self, kind: str, reserved: int) -> bool:
+        """Return whether an effect must wait for one that is in flight.
+
+        Raises:
+            BudgetReached: There is no room for it, whatever those in flight will cost.
+        """
         if self.limits.seconds is not None and self.seconds >= self.limits.seconds:
-            return f"{self.seconds:.0f} of {self.limits.seconds:g} seconds have passed"
-        for name in ("calls", "tokens", "dollars", "gpu_seconds"):
-            limit = getattr(self.limits, name)
-            spent = getattr(self.spent, name)
+            raise BudgetReached(f"{self.seconds:.0f} of {self.limits.seconds:g} seconds have passed")
+        waits = False
+        for name in ("calls", *_UNKNOWN_BEFOREHAND):
+            limit, spent = getattr(self.limits, name), getattr(self.spent, name)
+            if name == "gpu_seconds":
+                spent = spent or 0.0  # nobody has counted any yet
             if limit is None or spent is None:
                 continue
-            coming = {**self._flying, kind: self._flying[kind] + 1}
-            coming["rollout"] = coming.get("rollout", 0) + self._reserved
-            expected = spent + sum(flying * self._mean(one, name) for one, flying in coming.items())
+            rollouts, own, flying = self._kinds["rollout"], self._kinds[kind], self._kinds.values()
+            expected = spent + own.mean(name) + reserved * rollouts.mean(name)
+            if name == "calls":
+                expected += sum(one.flying * one.mean(name) for one in flying)
             if expected > limit:
-                return f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
-        return ""
-
-    def _mean(self, kind: str, name: str) -> float:
-        count, total = self._kinds[kind]
-        # Before the first of its kind has ended, every effect is known to make one call at least.
-        return (getattr(total, name) or 0) / count if count else float(name == "calls")
+                text = f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
+                raise BudgetReached(text)
+            if name != "calls" and any(one.flying for one in flying):
+                coming = own.dearest[name] + sum(one.flying * one.dearest[name] for one in flying)
+                most = expected - own.mean(name) + _GROWTH * coming
+                # A function of the user's may never call an LM: as many at once as have cost nothing so far.
+                free = 0 if kind in ("rollout", "call") else own.ended
+                waits = waits or most > limit or (not own.dearest[name] and own.flying > free)
+        return waits

@@ -1,18 +1,36 @@
-"""What a search moves around: candidates, rows and splits, known by their content; and what it is given."""
+"""What a search is given, and what it moves around: rows and candidates, known by their content, and programs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import dspy
 
+from combee_dspy._private import AUTO_CANDIDATES, auto_budget, flex_sources
+from combee_dspy.artifacts import Instruction
+from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout
+from combee_dspy.hashing import row_hash
+from combee_dspy.journal import Cache, Journal
+from combee_dspy.operators import visible
+from combee_dspy.rollouts import Slots, fingerprint, patient_program
+from combee_dspy.stopping import Limits
 
-__all__ = ["Candidate", "Compilation", "Row", "Split", "Splits"]
+__all__ = [
+    "Candidate", "Compilation", "Place", "Programs", "Row", "Shared", "Split", "Splits", "another_draw",
+    "repeats_itself",
+]  # fmt: skip
+
+_KEPT = 16
+# DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough from those.
+_STRIDE = 1_000_000
+
 
 Split = Literal["train", "validation", "heldout"]
 
@@ -44,12 +62,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example of a split.
+    """One example of a split, not to be changed.
 
     Attributes:
-        split: Which split.
         index: Its position there, which is gepa's id of it.
-        example: The example. Not to be changed.
         hash: SHA-256 of its content.
     """
 
@@ -79,13 +95,38 @@ class Splits:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """What an effect is for; see :class:`combee_dspy.journal.Effect`."""
+
+    purpose: str
+    step: int = -1
+    component: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What several searches may share.
+
+    Attributes:
+        cache: Rollouts shared with other runs.
+        workers: Effects in flight at most.
+        on_limit: Called with a new limit of the slots and the reason; each search adds its own.
+    """
+
+    journal: Journal
+    slots: Slots
+    tariff: Tariff
+    cache: Cache | None
+    workers: int
+    on_limit: list[Callable[[int, str], None]]
+
+
+@dataclass(frozen=True)
 class Compilation:
-    """What one compilation works on.
+    """What one compilation works on, and what follows from it.
 
     Attributes:
         settings: The teleprompter.
-        student: The program.
-        splits: Its data, checked.
         heldout: The held-out set as the user gave it; ``None`` for none.
         name: The run's name in its journal.
         number: Tells the search apart from others that share the slots.
@@ -97,3 +138,122 @@ class Compilation:
     heldout: Heldout | None
     name: str = "main"
     number: int = 0
+
+    @cached_property
+    def seed(self) -> Candidate:
+        """The candidate that is the student itself."""
+        return Candidate(self.settings.artifact.seed(self.student))
+
+    @cached_property
+    def components(self) -> tuple[str, ...]:
+        """The components that an update may be about."""
+        return visible(self.seed.texts)
+
+    @cached_property
+    def code(self) -> frozenset[str]:
+        """Components that are the source code of a ``dspy.Flex``."""
+        return frozenset(flex_sources(self.student))
+
+    @cached_property
+    def anchors(self) -> tuple[Row, ...]:
+        """Rows that are in every minibatch."""
+        given = self.settings.guards.anchors
+        return tuple(Row("train", -1 - place, one, row_hash(one)) for place, one in enumerate(given))
+
+    @property
+    def edits_instructions(self) -> bool:
+        """Whether operators or proposers edit what is learned; otherwise the artifact applies lessons itself."""
+        return isinstance(self.settings.artifact, Instruction)
+
+    @property
+    def proposes_itself(self) -> bool:
+        """Whether a proposer of GEPA's kind stands in the place of aggregator and operators."""
+        return self.settings.custom_instruction_proposer is not None or bool(self.code)
+
+    @property
+    def is_trunk(self) -> bool:
+        """Whether all lessons join one text."""
+        return self.settings.keeps == "trunk" or not self.edits_instructions
+
+    @property
+    def children(self) -> int:
+        """Children of an update; 0 where one text grows."""
+        if self.is_trunk:
+            return 0
+        return 1 if self.proposes_itself else self.settings.search.children or len(self.settings.operators)
+
+    @property
+    def behind(self) -> int:
+        """Update i knows of the validations of updates up to i − behind, of those all and of no later one."""
+        search = self.settings.search
+        return int(1 + search.staleness + (search.lag if self.settings.keeps == "trunk" else 0))
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The hard limits of the run: the user's, and what GEPA's names for budgets come to."""
+        settings, splits = self.settings, self.splits
+        limits = Limits() if settings.budget is None else settings.budget.limits()
+        rollouts = settings.max_metric_calls
+        if settings.auto is not None:
+            components = max(len(settings.artifact.components(self.student)), 1)
+            rollouts = auto_budget(components, AUTO_CANDIDATES[settings.auto], len(splits.validation))
+        elif settings.max_full_evals is not None:
+            rollouts = settings.max_full_evals * (len(splits.train) + len(splits.validation))
+        if rollouts is not None:
+            limits = limits | Limits(rollouts=rollouts)
+        if limits == Limits() and not self.edits_instructions:
+            limits = Limits(epochs=1.0)  # a playbook reads its trainset once, unless it is told otherwise
+        return limits
+
+
+def another_draw(lm: Any, replicate: int) -> Any:
+    """Return a copy of an LM whose answers are a draw of their own; the LM itself for ``None`` or replicate 0.
+
+    DSPy's cache then keeps each replicate's answers apart. At temperature 0
+    the answer of a service stays what it was.
+    """
+    if lm is None or replicate == 0:
+        return lm
+    first = (getattr(lm, "kwargs", None) or {}).get("rollout_id")
+    return lm.copy(rollout_id=(first if isinstance(first, int) else 0) + replicate * _STRIDE)
+
+
+def repeats_itself(program: dspy.Module) -> bool:
+    """Return whether every LM of a program is asked at temperature 0, so that a further draw tells nothing new.
+
+    An LM without a temperature counts as sampling, since services then do.
+    """
+    lms = [predictor.lm or dspy.settings.lm for predictor in program.predictors()] or [dspy.settings.lm]
+    return all((getattr(lm, "kwargs", None) or {}).get("temperature") == 0 for lm in lms if lm is not None)
+
+
+class Programs:
+    """Builds candidates' programs; the last few are kept. Lives on the search's loop."""
+
+    def __init__(
+        self, build: Callable[[Mapping[str, str]], dspy.Module], metric: Callable[..., Any], failure_score: float
+    ) -> None:
+        self._build = build
+        self._metric = metric
+        self._failure_score = failure_score
+        self._programs: OrderedDict[tuple[str, int], dspy.Module] = OrderedDict()
+        self._prints: dict[str, str] = {}
+
+    def of(self, candidate: Candidate, replicate: int = 0) -> dspy.Module:
+        """Return a candidate's program for one of its draws. Only to be run, never changed."""
+        place = (candidate.id, replicate)
+        if place not in self._programs:
+            program = self._build(candidate.texts)
+            for predictor in program.predictors() if replicate else ():
+                predictor.lm = another_draw(predictor.lm, replicate)
+            self._programs[place] = patient_program(program)
+            if len(self._programs) > _KEPT:
+                self._programs.popitem(last=False)
+        self._programs.move_to_end(place)
+        return self._programs[place]
+
+    def fingerprint(self, candidate: Candidate) -> str:
+        """Return what rollouts of a candidate depend on besides their example, as a hash."""
+        if candidate.id not in self._prints:
+            self._prints[candidate.id] = fingerprint(self.of(candidate), self._metric, self._failure_score)
+        return self._prints[candidate.id]

@@ -25,9 +25,9 @@ from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.journal import Cache, Journal, Reader
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
-from combee_dspy.search._candidates import Compilation, Row, Split, Splits
+from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
 from combee_dspy.search._describe import describe, identity, result_of
-from combee_dspy.search._run import Run, Shared, limits_of
+from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
 __all__ = ["check_metric", "compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
@@ -221,7 +221,7 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     calibration = settings.validation.calibration
     check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, limits_of(task)))
+    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -11,29 +13,32 @@ from typing import Any, TypeVar
 
 import dspy
 
-from combee_dspy.costs import Tariff, metered
+from combee_dspy.costs import metered
 from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
-from combee_dspy.journal import Cache, Effect, RunLog
+from combee_dspy.hashing import canonical_json
+from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
+    Answer,
     CallJob,
     RolloutJob,
-    Slots,
     decode_answer,
+    decode_rollout,
     encode_answer,
+    encode_rollout,
     takes_trace,
 )
 from combee_dspy.search._budget import Purse
-from combee_dspy.search._candidates import Candidate, Row
-from combee_dspy.search._programs import Programs, another_draw
-from combee_dspy.search._values import Place, call_key, changed, rollout_effect, rollout_of
+from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 
-__all__ = ["CALLS", "ROLLOUTS", "VALIDATION", "Effects", "Place"]
+__all__ = ["ROLLOUTS", "VALIDATION", "Effects", "Place"]
 
 T = TypeVar("T")
 
 CALLS, ROLLOUTS, VALIDATION = 0, 1, 2
 """Lanes, the most urgent first: what many rollouts wait for goes before what few wait for."""
+
+_SHOWN = 2_000
 
 
 class Effects:
@@ -43,53 +48,41 @@ class Effects:
     has been paid for.
 
     Args:
+        task: What is compiled.
+        shared: Slots, cache and tariff. Borrowed.
         log: The run's part of the journal. Borrowed.
-        slots: Where effects are carried out. Borrowed, shared with other searches.
-        programs: Makes programs of candidates.
         purse: Grants what is bought.
-        metric: GEPA's metric.
-        failure_score: Score of a rollout that failed.
         lms: LM by role; a role without one uses DSPy's own.
-        adapter: How strategies' calls are written and read.
-        tariff: What LM calls are charged by.
-        cache: Rollouts shared with other runs. Borrowed.
-        memoize: Whether a rollout that was asked for before is the same rollout.
-        number: The search's own number among those that share the slots.
         decided: Returns what an earlier run decided in a place, or ``None``.
         scrub: Takes keys out of a text: what follows from an answer stands in files.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
+    def __init__(
         self,
+        task: Compilation,
+        shared: Shared,
         log: RunLog,
-        slots: Slots,
-        programs: Programs,
         purse: Purse,
         *,
-        metric: Callable[..., Any],
-        failure_score: float,
         lms: Mapping[Role, dspy.BaseLM | None],
-        adapter: dspy.Adapter,
-        tariff: Tariff,
-        cache: Cache | None = None,
-        memoize: bool = True,
-        number: int = 0,
-        decided: Callable[[str], Any | None] = lambda _: None,
-        scrub: Callable[[str], str] = lambda text: text,
+        decided: Callable[[str], Any | None],
+        scrub: Callable[[str], str],
     ) -> None:
+        settings = task.settings
         self.log = log
-        self.slots = slots
-        self.programs = programs
         self.purse = purse
-        self.metric = metric
-        self._failure_score = failure_score
+        self.slots = shared.slots
+        self.workers = shared.workers
+        self.metric: Callable[..., Any] = settings.metric_fn
+        self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
+        self._failure_score = settings.failure_score
+        self._memoize = settings.cache is not False
+        self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
+        self._sees_trace = takes_trace(self.metric)
+        self._number = task.number
+        self._cache = shared.cache
+        self._tariff = shared.tariff
         self._lms = lms
-        self._adapter = adapter
-        self._cache = cache
-        self._memoize = memoize
-        self._number = number
-        self._tariff = tariff
-        self._sees_trace = takes_trace(metric)
         self._decided = decided
         self._scrub = scrub
         # What the journal cannot give back as it was; the rest of what has ended is read there.
@@ -121,46 +114,39 @@ class Effects:
         if place.purpose != "heldout":
             self._may_buy(key)
             self.purse.count(key, place.step)
-        return self._once(key, lambda: self._rolled(key, candidate, row, place, lane, replicate))
+        return self._once(key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate))
 
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
     ) -> Rollout:
-        if (before := self._before(key, rollout_of)) is not None:
-            return before
-        program = self.programs.of(candidate, replicate)
-        shared = None if self._cache is None else f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}"
-        if shared is not None and self._cache is not None:
-            cached = self._cache.find(shared)
-            if cached is not None and (found := rollout_of(cached)) is not None:
-                await self.log.keep(rollout_effect(key, candidate, row, place, replicate, found, None, usage=()))
-                return found
-        if place.purpose != "heldout":
-            self.purse.send("rollout", reserved=place.step < 0)
-        started = time.time()
-        usage: tuple[CallUsage, ...] = ()
+        program, cache = self.programs.of(candidate, replicate), self._cache
+        effect = Effect(
+            key, "rollout", {}, "task", place.purpose, place.step, candidate=candidate.id, example=row.hash,
+            split=row.split, replicate=replicate,
+        )  # fmt: skip
+        shared = "" if cache is None else f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}"
+        if cache is not None and (cached := _rollout_of(cache.find(shared))) is not None:
+            now = time.time()
+            await self._keep(_of_rollout(replace(effect, started=now, ended=now), cached, row), cached)
+            return cached
         job = RolloutJob(
             program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace
         )
-        try:
+
+        async def run() -> tuple[Rollout, tuple[CallUsage, ...]]:
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, (lane, max(place.step, 0), row.index, self._number))
-            # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
-            told = None if rollout.error is None else self._scrub(rollout.error)
-            rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
-            usage = rollout.usage
-        except InfrastructureError as error:
-            usage = error.usage
-            await self._paid_for_nothing(key, place, error)
-            raise
-        finally:
-            if place.purpose != "heldout":
-                self.purse.returned("rollout", usage)
-        effect = rollout_effect(key, candidate, row, place, replicate, rollout, started, usage)
+            return rollout, rollout.usage
+
+        rollout, effect = await self._bought(effect, run)
+        # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
+        told = None if rollout.error is None else self._scrub(rollout.error)
+        rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
+        effect = _of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
         await self._keep(effect, rollout)
         # What a service did says nothing of the rollout when another run asks for it.
-        if shared is not None and self._cache is not None and rollout.failed_in != "service":
-            self._cache.keep(shared, effect.value)
+        if cache is not None and rollout.failed_in != "service":
+            cache.keep(shared, effect.value)
         return rollout
 
     async def call(
@@ -178,55 +164,29 @@ class Effects:
         Raises:
             BudgetReached: The budget leaves no room for it.
         """
-        key = call_key(signature, inputs, place, role, step, temperature)
+        # Another question in the same place is another call.
+        text = canonical_json([signature.instructions, temperature, inputs])
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        key = f"call/{step}/{'/'.join(map(str, place))}/{role}/{digest}"
         self._may_buy(key)
-        return await self._once(key, lambda: self._asked(key, signature, inputs, place, role, step, temperature))
-
-    async def _asked(
-        self,
-        key: str,
-        signature: type[dspy.Signature],
-        inputs: Mapping[str, Any],
-        place: tuple[str | int, ...],
-        role: Role,
-        step: int,
-        temperature: float | None,
-    ) -> dspy.Prediction | FailedCall:
-        if (before := self._before(key, decode_answer)) is not None:
-            return before.outcome
-        self.purse.send("call")
-        started = time.time()
-        usage: tuple[CallUsage, ...] = ()
+        component = str(place[0]) if place else ""
+        effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
-        try:
-            answer = await self.slots.call(job, (CALLS, max(step, 0), 0, self._number))
-            usage = answer.usage
-        except InfrastructureError as error:
-            usage = error.usage
-            await self._paid_for_nothing(key, Place(signature.__name__, step), error)
-            raise
-        finally:
-            self.purse.returned("call", usage)
-        # Scrubbed once, here: whatever is made of an answer ends in files.
-        value = changed(encode_answer(answer), self._scrub)
-        failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
-        effect = Effect(
-            key, "call", value, role, signature.__name__, step, str(place[0]) if place else "",
-            error=failed, started=started + answer.queue_seconds, ended=time.time(),
-            queued=answer.queue_seconds, usage=usage,
-        )  # fmt: skip
-        found = decode_answer(value) or answer
-        await self._keep(effect, found)
-        return found.outcome
+        answer: Answer = await self._once(key, decode_answer, lambda: self._asked(effect, job))
+        return answer.outcome
 
-    async def _paid_for_nothing(self, key: str, place: Place, error: InfrastructureError) -> None:
-        """Keep what attempts have cost that came to nothing; a resumed run tries again."""
-        now, usage = time.time(), error.usage
-        effect = Effect(
-            f"failed/{key}/{time.time_ns()}", "failed", {}, purpose=place.purpose, step=place.step,
-            error=self._scrub(error.reason), failed_in="service", started=now, ended=now, usage=usage,
-        )  # fmt: skip
-        await self.log.keep(effect)
+    async def _asked(self, effect: Effect, job: CallJob) -> Answer:
+        async def ask() -> tuple[Answer, tuple[CallUsage, ...]]:
+            answer = await self.slots.call(job, self._before_rollouts(effect.step))
+            return answer, answer.usage
+
+        answer, effect = await self._bought(effect, ask)
+        # Scrubbed once, here: whatever is made of an answer ends in files.
+        value = _changed(encode_answer(answer), self._scrub)
+        failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
+        found = decode_answer(value) or answer
+        await self._keep(replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found)
+        return found
 
     async def work(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
         """Carry out a user's own function in a worker thread as one effect; it may call LMs.
@@ -239,37 +199,24 @@ class Effects:
             make: Returns JSON values.
         """
         self._may_buy(key)
-        return await self._once(key, lambda: self._worked(key, place, role, kind, make))
+        effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
+        found: dict[str, Any] = await self._once(key, dict, lambda: self._worked(effect, role, make))
+        return found["value"]
 
-    async def _worked(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
-        known = self.log.find(key)
-        if known is not None:
-            return known["value"]
-
+    async def _worked(self, effect: Effect, role: Role, make: Callable[[], Any]) -> dict[str, Any]:
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
                 try:
-                    value = changed(make(), self._scrub)
+                    made = _changed(make(), self._scrub)
                 except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
-                    return error, meter.usage()
-            return value, meter.usage()
+                    made = error
+            return made, meter.usage()
 
-        self.purse.send(kind)
-        started = time.time()
-        usage: tuple[CallUsage, ...] = ()
-        try:
-            value, usage = await self.slots.run(metered_work, (CALLS, max(place.step, 0), 0, self._number))
-        finally:
-            self.purse.returned(kind, usage)
-        if isinstance(value, Exception):
-            failure = InfrastructureError(1, 1, f"{type(value).__name__}: {value}", usage)
-            await self._paid_for_nothing(key, place, failure)
-            raise value
-        effect = Effect(
-            key, kind, {"value": value}, role, place.purpose, place.step, place.component, started=started,
-            ended=time.time(), usage=usage,
-        )  # fmt: skip
-        await self.log.keep(effect)
+        made, effect = await self._bought(
+            effect, lambda: self.slots.run(metered_work, self._before_rollouts(effect.step))
+        )
+        value = {"value": made}
+        await self._keep(replace(effect, value=value), value)
         return value
 
     async def decide(self, place: str, make: Callable[[], Any], *, step: int = -1) -> Any:
@@ -281,17 +228,12 @@ class Effects:
             step: The update.
         """
         key = f"decision/{place}"
-        known = self.log.find(key)
-        if known is not None:
+        if (known := self.log.find(key)) is not None:
             return known["value"]
         before = self._decided(key)
         value = make() if before is None else before["value"]
         await self.log.keep(Effect(key, "decision", {"value": value}, purpose=place.split("/")[0], step=step))
         return value
-
-    def usage(self) -> tuple[CallUsage, ...]:
-        """Return what all parts of the run have spent; every effect that was waited for is in it."""
-        return self.log.usage()
 
     def known(self, place: str) -> Any | None:
         """Return a decision that was taken before, by this run or the one that it replays; ``None`` for none."""
@@ -303,11 +245,13 @@ class Effects:
         if self.sealed and self.log.find(key) is None:
             raise HeldoutReadError(self.sealed)
 
-    def _once(self, key: str, make: Callable[[], Coroutine[Any, Any, T]]) -> Awaitable[T]:
+    def _once(
+        self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
+    ) -> Awaitable[T]:
         """Return an effect that is under way, or begin it; it goes on where whoever waits for it is cancelled."""
         task = self._flying.get(key)
         if task is None:
-            task = self._flying[key] = asyncio.ensure_future(make())
+            task = self._flying[key] = asyncio.ensure_future(self._found(key, decode, make))
             task.add_done_callback(partial(self._landed, key))
         return asyncio.shield(task)
 
@@ -316,21 +260,96 @@ class Effects:
         if not task.cancelled():
             task.exception()  # whoever awaits it hears of it; where nobody does any more, nobody needs to
 
-    def _before(self, key: str, decode: Callable[[Any], T | None]) -> T | None:
-        """Return what an effect returned before, as far as it can be had again."""
+    async def _found(
+        self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Return what an effect returned before, as far as it can be had again; else buy it."""
         if key in self._kept:
             kept: T = self._kept[key]
             return kept
-        known = self.log.find(key)
-        return None if known is None else decode(known)
+        value = self.log.find(key)
+        before = None if value is None else decode(value)
+        return await make() if before is None else before
+
+    async def _bought(
+        self, effect: Effect, work: Callable[[], Awaitable[tuple[T, tuple[CallUsage, ...]]]]
+    ) -> tuple[T, Effect]:
+        """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
+
+        Raises:
+            BudgetReached: The budget leaves no room for it.
+            Exception: What ``work`` raised, or returned in the place of a result.
+        """
+        charged = effect.purpose != "heldout"
+        if charged:
+            await self.purse.grant(effect.kind, reserved=effect.kind == "rollout" and effect.step < 0)
+        started = time.time()
+        usage: tuple[CallUsage, ...] = ()
+        result: T | Exception
+        try:
+            result, usage = await work()
+        except InfrastructureError as error:
+            result, usage = error, error.usage
+        finally:
+            if charged:
+                self.purse.returned(effect.kind, usage)
+        ended = time.time()
+        if not isinstance(result, Exception):
+            return result, replace(effect, started=started, ended=ended, usage=usage)
+        # What came to nothing has cost something all the same; a resumed run tries again.
+        reason = result.reason if isinstance(result, InfrastructureError) else f"{type(result).__name__}: {result}"
+        failed = Effect(
+            f"failed/{effect.key}/{time.time_ns()}", "failed", {}, purpose=effect.purpose, step=effect.step,
+            error=self._scrub(reason), failed_in="service", started=ended, ended=ended, usage=usage,
+        )  # fmt: skip
+        await self.log.keep(failed)
+        raise result
 
     async def _keep(self, effect: Effect, result: Any) -> None:
         await self.log.keep(effect)
         if effect.value.get("partial"):
             self._kept[effect.key] = result
 
+    def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
+        return CALLS, max(step, 0), 0, self._number
+
     async def drain(self) -> None:
-        """Take back what waits for a slot, and commit what is in flight."""
+        """Take back what waits for the budget or for a slot, and commit what is in flight."""
         with self.slots.refusing(self._number):
             while self._flying:
+                self.purse.withdraw()
                 await asyncio.wait(self._flying.values())
+
+
+def _queued(effect: Effect, seconds: float) -> Effect:
+    return replace(effect, started=effect.started + seconds, queued=seconds)
+
+
+def _of_rollout(effect: Effect, rollout: Rollout, row: Row) -> Effect:
+    value = encode_rollout(rollout)
+    if row.split != "heldout":
+        value["inputs"] = _shown(row.example)
+    return replace(effect, value=value, score=rollout.score, error=rollout.error, failed_in=rollout.failed_in)
+
+
+def _rollout_of(value: Mapping[str, Any] | None) -> Rollout | None:
+    """Return the rollout in an effect's value, which holds what people are shown beside it."""
+    return None if value is None else decode_rollout({name: part for name, part in value.items() if name != "inputs"})
+
+
+def _shown(example: dspy.Example) -> str:
+    fields = example.inputs().toDict() if len(example) else {}
+    try:
+        text = json.dumps(fields, default=str, ensure_ascii=False)
+    except TypeError:  # keys that JSON lacks
+        text = repr(fields)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON values with every text in them changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_changed(one, change) for one in value]
+    return {key: _changed(one, change) for key, one in value.items()} if isinstance(value, dict) else value

@@ -37,10 +37,7 @@ class LessonLedger:
     def offer(self, component: str, parent: str, fresh: Iterable[Lesson]) -> tuple[Lesson, ...]:
         """Return earlier lessons that the parent's text does not hold, the latest first; each counts as offered.
 
-        Args:
-            component: The component.
-            parent: Its text in the parent.
-            fresh: What the scan at hand returned, which is offered anyway.
+        Those that the scan at hand returned (``fresh``) are offered anyway.
         """
         text, own = normalised(parent), {normalised(one.text) for one in fresh}
         known, room, offered = self._offers.get(component, {}), _OFFERED_TOKENS, []

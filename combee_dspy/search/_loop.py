@@ -13,43 +13,20 @@ from typing import Any, NoReturn
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision, Reflection, Rollout
-from combee_dspy.search._batches import Batches, decision_from, decision_to
+from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._ends import Ends
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._update import Learned, Learner, Plan
 
-__all__ = ["Loop", "LoopSettings"]
+__all__ = ["Loop"]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How updates follow each other.
-
-    Attributes:
-        staleness: Update i begins when update i − 1 − staleness is released.
-        released_early: Whether an update is released when it has proposed, since the next parent does not hang on its
-            validation; otherwise when it is committed.
-        behind: Update i knows of the validations of updates up to i − behind, of those all and of no later one.
-        verdicts_from: The first update whose proposal reads a validation, where updates are released early.
-        rescue: Whether reflections that a scan does not cover are offered once more.
-        workers: Effects that may be in flight at most.
-        children: Children of an update.
-        screen: Rows of a screen; ``None`` where there is none.
-    """
-
-    staleness: int
-    released_early: bool
-    behind: int
-    verdicts_from: int
-    rescue: bool
-    workers: int
-    children: int
-    screen: int | None
+def _future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
 
 
 @dataclass(slots=True)
@@ -59,6 +36,7 @@ class _Update:
     Attributes:
         plan: What it runs.
         parent: What it runs on.
+        before: The update before it, if any.
         proposed: Done when it has proposed.
         gate: Done when it may commit: when every update that must not know of it has begun.
         committed: Done when it is committed.
@@ -70,15 +48,17 @@ class _Update:
 
     plan: Plan
     parent: Parent
-    proposed: asyncio.Future[None]
-    gate: asyncio.Future[None]
-    committed: asyncio.Future[None]
+    before: _Update | None
+    proposed: asyncio.Future[None] = field(default_factory=_future)
+    gate: asyncio.Future[None] = field(default_factory=_future)
+    committed: asyncio.Future[None] = field(default_factory=_future)
     began: float = field(default_factory=time.monotonic)
     started: float = field(default_factory=time.time)
     task: asyncio.Task[None] | None = None
-    selected: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    selected: asyncio.Future[None] = field(default_factory=_future)
 
 
+@dataclass(eq=False)
 class Loop:
     """Runs updates until a rule, a budget or an epoch ends it.
 
@@ -86,53 +66,38 @@ class Loop:
     first, and what an update sees when it begins is a function of its number: given
     what effects return, the programs do not depend on the number of workers.
 
-    Args:
-        effects: The way to the world.
-        learner: Turns minibatches into lessons.
-        keeper: Keeps them.
-        pool: The validated candidates.
-        batches: Draws minibatches.
-        parts: gepa's parts.
-        ends: The reasons why no further update begins.
-        settings: How updates follow each other.
-        seed: The candidate that is the student itself.
+    An update is released when it has proposed where one text grows, since the next parent does not hang on its
+    validation; otherwise when it is committed. Update i begins when update i − 1 − staleness is released.
+
+    Attributes:
         judge: Called with what each update learned, before it is committed; may raise to end the run.
+        decisions: The sizes of minibatches, and why.
+        committed: Updates committed.
+        reason: Why no further update began.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        learner: Learner,
-        keeper: Keeper,
-        pool: Pool,
-        batches: Batches,
-        parts: GepaParts,
-        ends: Ends,
-        settings: LoopSettings,
-        *,
-        seed: Candidate,
-        judge: Callable[[Learned], Awaitable[None]],
-    ) -> None:
-        self._effects = effects
-        self._learner = learner
-        self._keeper = keeper
-        self._pool = pool
-        self._batches = batches
-        self._parts = parts
-        self._settings = settings
-        self._ends = ends
-        self._seed = seed
-        self._judge = judge
-        self._seeding: asyncio.Task[Any] | None = None
+    task: Compilation
+    effects: Effects
+    learner: Learner
+    keeper: Keeper
+    pool: Pool
+    parts: GepaParts
+    judge: Callable[[Learned], Awaitable[None]]
+    decisions: list[BatchDecision] = field(default_factory=list, init=False)
+    committed: int = field(default=0, init=False)
+    reason: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self._search = self.task.settings.search
+        self._batches = Batches(self.task, self.parts.sampler)
+        self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts)
+        self._seeding: asyncio.Future[Any] = _future()
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
         self._updates: dict[int, _Update] = {}
-        self._broken: asyncio.Future[None] | None = None
+        self._broken = _future()
         self._spent = False
-        self._lost: dict[int, Learned] = {}
-        self.decisions: list[BatchDecision] = []
-        self.committed = 0
-        self.reason = ""
+        self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
 
     async def run(self) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
@@ -140,23 +105,22 @@ class Loop:
         Raises:
             ArgumentValueError: The budget does not even pay for the student's validation.
         """
-        rows = self._pool.rows_to_validate()
-        limits, cost = self._effects.purse.limits, len(rows) * self._pool.draws
+        rows = self.pool.rows_to_validate()
+        limits, cost = self.effects.purse.limits, len(rows) * self.pool.draws
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
-        self._effects.purse.promise(-1, cost)
-        self._effects.purse.reserve(cost)
-        self._broken = asyncio.get_running_loop().create_future()
-        self._keeper.begun()
+        self.effects.purse.promise(-1, cost)
+        self.effects.purse.reserve(cost)
+        self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
-            if not self._parts.plain:
+            if not self.parts.plain:
                 await self._join_seed()
             await self._finished(await self._run_updates())
             await self._join_seed()
-            self._keeper.ended(None)
+            self.keeper.ended(None)
         except Exception as error:
-            self._keeper.ended(error)
+            self.keeper.ended(error)
             raise
         finally:
             tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
@@ -164,52 +128,51 @@ class Loop:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             _heard(self._broken)
-        self._effects.log.emit("stopped", {"reason": self.reason}, single=True)
-        self._effects.purse.look(self._ends.begun, self._ends.begun - 1)
+        self.effects.log.emit("stopped", {"reason": self.reason}, single=True)
+        self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
-        if self._parts.plain:
+        if self.parts.plain:
             await self._first.wait()
-        rollouts = await self._pool.validate(self._seed, rows, -1)
+        rollouts = await self.pool.validate(self.task.seed, rows, -1)
         # What was read from the journal or a cache was never sent.
-        self._effects.purse.reserve(0)
+        self.effects.purse.reserve(0)
         return rollouts
 
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
-        limits = {name: limit for name, limit in asdict(self._effects.purse.limits).items() if limit is not None}
+        limits = {name: limit for name, limit in asdict(self.effects.purse.limits).items() if limit is not None}
         raise ArgumentValueError("budget", limits, problem, remedy)
 
     async def _run_updates(self) -> tuple[int, str] | None:
         """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
         for step in itertools.count():
-            if step == self._settings.staleness + 1:
+            if step == self._search.staleness + 1:
                 await asyncio.sleep(0)  # the updates that have begun ask for their rollouts now
                 self._first.set()
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
-                if update is not None and update.plan.components is None and self._settings.staleness:
+                if update is not None and update.plan.components is None and self._search.staleness:
                     # A selector of the user's reads gepa's state, which later updates change: it is asked in order.
                     await self._ended(update.selected)
             except BudgetReached as reached:
                 return step, str(reached)
             if update is None:
                 return None
-            self._open(step + 1 - self._settings.behind)
+            self._open(step + 1 - self.task.behind)
         return None
 
     async def _may_begin(self, step: int) -> None:
         """Wait for what update ``step`` knows of."""
-        how = self._settings
-        released, known = self._updates.get(step - 1 - how.staleness), self._updates.get(step - how.behind)
-        if released is not None:
-            await self._ended(released.proposed if how.released_early else released.committed)
-        if known is not None:
-            await self._ended(known.committed)
-            del self._updates[step - how.behind]
-        self._effects.purse.look(step, step - how.behind)
+        known = step - self.task.behind
+        if (released := self._updates.get(step - 1 - self._search.staleness)) is not None:
+            await self._ended(released.proposed if self.task.is_trunk else released.committed)
+        if known in self._updates:
+            await self._ended(self._updates[known].committed)
+            del self._updates[known]
+        self.effects.purse.look(step, known)
 
     def _open(self, last: int) -> None:
         """Let updates up to ``last`` commit."""
@@ -219,11 +182,8 @@ class Loop:
 
     async def _ended(self, future: asyncio.Future[None]) -> None:
         """Wait for an update; raise what it failed with, or what broke another one meanwhile."""
-        broken = self._broken
-        if broken is None:
-            raise RuntimeError("an update was waited for before the run began")
-        await asyncio.wait({future, broken}, return_when=asyncio.FIRST_COMPLETED)
-        await (broken if broken.done() else future)
+        await asyncio.wait({future, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+        await (self._broken if self._broken.done() else future)
 
     async def _finished(self, end: tuple[int, str] | None) -> None:
         """Let every update that began end, up to the first one that the budget ends: of that one nothing is kept."""
@@ -240,12 +200,12 @@ class Loop:
     async def _join_seed(self) -> None:
         self._first.set()
         async with self._joining:
-            if not self._pool.started and self._seeding is not None:
+            if not self.pool.started:
                 try:
                     rollouts = await asyncio.shield(self._seeding)
                 except BudgetReached as reached:
                     self._too_small(f"ends in the middle of the student's validation: {reached}")
-                self._pool.join(self._seed, (), -1, rollouts)
+                self.pool.join(self.task.seed, (), -1, rollouts)
 
     async def _begin(self, step: int) -> _Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
@@ -256,98 +216,85 @@ class Loop:
         self._ends.begins()
         rows: Sequence[Row] = ()
         if decided != 0:
-            parent = await self._keeper.parent(step)
+            parent = await self.keeper.parent(step)
             rows = self._rows(decided)
         if not rows:
-            self.reason = f"the budget leaves {self._effects.purse.room} rollouts, fewer than another update may take"
+            self.reason = f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update may take"
             return None
-        children = self._affordable(len(rows))
-        self._effects.purse.promise(step, self._keeper.rollouts(len(rows), children))
-        self._keeper.sampled(parent, rows)
-        plan = Plan(step, parent.candidate, parent.index, tuple(rows), parent.components, children, self._again(step))
-        loop = asyncio.get_running_loop()
-        update = _Update(plan, parent, loop.create_future(), loop.create_future(), loop.create_future())
-        before = self._updates.get(step - 1)
-        self._updates[step] = update
-        update.task = asyncio.ensure_future(self._update(update, before))
+        most = max(1, self.task.children)
+        children = self._affordable(most, 1, lambda count: self.keeper.rollouts(len(rows), count))
+        self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
+        self.keeper.sampled(parent, rows)
+        plan = Plan(step, parent.candidate, tuple(rows), parent.components, children, self._again(step))
+        update = self._updates[step] = _Update(plan, parent, self._updates.get(step - 1))
+        update.task = asyncio.ensure_future(self._carry_out(update))
         return update
 
     async def _size(self, step: int) -> int:
         """Return how many rows the next minibatch has, as far as there is room for them."""
         view = BatchView(
-            step, 0, workers=self._settings.workers, capacity=self._effects.slots.capacity,
-            remaining_rollouts=self._effects.purse.room, validation_size=self._pool.size,
-            children=self._settings.children, screen=self._settings.screen,
+            step, 0, workers=self.effects.workers, capacity=self.effects.slots.capacity,
+            remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
+            children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
         )  # fmt: skip
-        made = await self._effects.decide(f"batch/{step}", lambda: decision_to(self._batches.decide(view)), step=step)
+        made = await self.effects.decide(f"batch/{step}", lambda: self._batches.decide(view), step=step)
         decision = decision_from(made)
         size = self._fitting(min(decision.size, self._batches.left))
         if size:
             self.decisions.append(decision)
-            self._effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
+            self.effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
         return size
 
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""
-        room = self._effects.purse.room
-        while room is not None and size and self._keeper.rollouts(size + self._batches.always, 1) > room:
-            size -= 1
-        return size
+        return self._affordable(size, 0, lambda rows: self.keeper.rollouts(rows + len(self.task.anchors), 1))
 
-    def _affordable(self, size: int) -> int:
-        """Return how many children the budget has room for beside a minibatch; one fits, or there would be none."""
-        room, children = self._effects.purse.room, max(1, self._settings.children)
-        while room is not None and children > 1 and self._keeper.rollouts(size, children) > room:
-            children -= 1
-        return children
+    def _affordable(self, most: int, least: int, rollouts: Callable[[int], int]) -> int:
+        """Return the largest number whose rollouts the budget has room for; ``least`` is not asked for."""
+        room = self.effects.purse.room
+        return next((one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least)
 
     def _rows(self, decided: int | None) -> Sequence[Row]:
         """Return the next minibatch; none where there is no room for one any more, as after a merge."""
         if decided is not None:
             size = self._fitting(decided)
-            return self._batches.draw(size, lambda: self._pool.state) if size else ()
-        rows = self._batches.draw(0, lambda: self._pool.state)
+            return self._batches.draw(size, lambda: self.pool.state) if size else ()
+        rows = self._batches.draw(0, lambda: self.pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
 
-    def _again(self, step: int) -> dict[str, tuple[Reflection, ...]]:
-        if not self._settings.rescue:
-            return {}
-        before = self._lost.pop(step - 1 - self._settings.staleness, None)
-        return dict(before.lost) if before is not None else {}
+    def _again(self, step: int) -> Mapping[str, tuple[Reflection, ...]]:
+        """Return the reflections that an update's scan did not cover, which the next one to know of it reads again."""
+        return self._lost.pop(step - 1 - self._search.staleness, {})
 
-    async def _update(self, update: _Update, before: _Update | None) -> None:
-        plan, parent = update.plan, update.parent
-        try:
-            learned = await self._learner.learn(plan, partial(self._select, update))
-            if not update.selected.done():
-                update.selected.set_result(None)
-            if before is not None:
-                await asyncio.shield(before.proposed)
-            if not self._settings.released_early or plan.step >= self._settings.verdicts_from:
-                # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
-                await self._join_seed()
-            proposed = await self._keeper.propose(learned, parent)
-            if self._settings.rescue:
-                self._lost[plan.step] = learned
-            update.proposed.set_result(None)
-            turn = partial(self._turn, update, before)
-            checked = await self._keeper.check(learned, parent, proposed, turn)
-            took = time.monotonic() - update.began
-            await turn()
-            await self._judge(learned)
-            # The controller plans by it, so a resumed run must see the seconds that were measured.
-            seconds = await self._effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+    async def _update(self, update: _Update) -> None:
+        """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
+        plan, parent, before = update.plan, update.parent, update.before
+        learned = await self.learner.learn(plan, partial(self._select, update))
+        if not update.selected.done():
+            update.selected.set_result(None)
+        if before is not None:
+            await asyncio.shield(before.proposed)
+        if not self.task.is_trunk or plan.step >= self._search.lag:
+            # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
             await self._join_seed()
-            await self._keeper.commit(learned, parent, checked)
-            self._close(update, learned, seconds)
-            update.committed.set_result(None)
-        except BaseException as error:
-            self._failed(update, error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        proposed = await self.keeper.propose(learned, parent)
+        if self._search.rescue:
+            self._lost[plan.step] = learned.lost
+        update.proposed.set_result(None)
+        turn = partial(self._turn, update, before)
+        checked = await self.keeper.check(learned, parent, proposed, turn)
+        took = time.monotonic() - update.began
+        await turn()
+        await self.judge(learned)
+        # The controller plans by it, so a resumed run must see the seconds that were measured.
+        seconds = await self.effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
+        await self._join_seed()
+        await self.keeper.commit(learned, parent, checked)
+        self._close(update, learned, seconds)
+        update.committed.set_result(None)
 
     def _select(self, update: _Update, rollouts: Sequence[Rollout]) -> Sequence[str]:
-        chosen = self._keeper.select(update.parent, update.plan.rows, rollouts)
+        chosen = self.keeper.select(update.parent, update.plan.rows, rollouts)
         update.selected.set_result(None)
         return chosen
 
@@ -357,19 +304,25 @@ class Loop:
         if before is not None:
             await asyncio.shield(before.committed)
 
-    def _failed(self, update: _Update, error: BaseException) -> None:
-        """Tell whoever waits for an update what ended it."""
-        if isinstance(error, BudgetReached):
-            self._spent = True
-        elif not isinstance(error, asyncio.CancelledError) and self._broken is not None and not self._broken.done():
-            self._broken.set_exception(error)
-        for future in (update.selected, update.proposed, update.committed):
-            if not future.done():
-                if isinstance(error, asyncio.CancelledError):
-                    future.cancel()
-                else:
+    async def _carry_out(self, update: _Update) -> None:
+        """Run an update, and tell whoever waits for it what ended it."""
+        try:
+            await self._update(update)
+        except asyncio.CancelledError:
+            for future in (update.selected, update.proposed, update.committed):
+                future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            if isinstance(error, BudgetReached):
+                self._spent = True
+            elif not self._broken.done():
+                self._broken.set_exception(error)
+            for future in (update.selected, update.proposed, update.committed):
+                if not future.done():
                     future.set_exception(error)
                     _heard(future)
+        finally:
+            update.before = None  # nothing is held of updates that have ended
 
     def _close(self, update: _Update, learned: Learned, seconds: float) -> None:
         plan = update.plan
@@ -380,7 +333,7 @@ class Loop:
             "parent": plan.parent.id, "components": list(learned.lessons), "rows": len(plan.rows),
             "started": update.started, "seconds": seconds, "skipped": learned.skipped,
         }  # fmt: skip
-        self._effects.log.emit("update", data, step=plan.step, single=True)
+        self.effects.log.emit("update", data, step=plan.step, single=True)
 
 
 def _heard(future: asyncio.Future[Any]) -> None:

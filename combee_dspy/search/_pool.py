@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
 from gepa.core.callbacks import BudgetUpdatedEvent, ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
 from gepa.core.data_loader import ensure_loader
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
+from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._effects import VALIDATION, Effects, Place
 from combee_dspy.search._gepa import GepaParts
 
@@ -32,10 +37,8 @@ class Member:
 
     Attributes:
         index: Its position in the pool, and in gepa's state.
-        candidate: It.
         parents: Positions of its parents; empty for the seed.
         step: The update that made it; −1 for the seed.
-        scores: Its validation.
     """
 
     index: int
@@ -53,38 +56,26 @@ class Member:
 class Pool:
     """The validated candidates of a run, in the order in which they joined.
 
-    Args:
-        effects: The way to the world.
-        parts: gepa's parts.
+    Attributes:
         validation: The validation rows.
         draws: Answers that one validation averages, for each row.
-        track_best_outputs: Whether gepa's state keeps the best outputs.
-        log_dir: Where gepa writes those.
-        emit: Says what happened: kind, data, update.
-        unseen: Train rows that are not in every validation.
+        log_dir: Where gepa writes the best outputs.
+        members: The candidates.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        parts: GepaParts,
-        validation: Sequence[Row],
-        *,
-        draws: int,
-        track_best_outputs: bool,
-        log_dir: str | None,
-        emit: Callable[..., None],
-        unseen: int,
-    ) -> None:
+    def __init__(self, task: Compilation, effects: Effects, parts: GepaParts) -> None:
         self._effects = effects
         self._parts = parts
-        self._unseen = unseen
-        self.validation = tuple(validation)
-        self.loader = ensure_loader([row.example for row in validation])
-        self.draws = draws
-        self._track_best_outputs = track_best_outputs
-        self.log_dir = log_dir
-        self._emit = emit
+        self.validation = task.splits.validation
+        self.loader = ensure_loader([row.example for row in self.validation])
+        self.draws: int = task.settings.validation.draws
+        self._track_best_outputs = task.settings.track_best_outputs
+        self.log_dir: str | None = task.settings.log_dir
+        # Train rows that are not in every candidate's validation, whose rollouts are not bought again.
+        self._unseen = sys.maxsize
+        if task.settings.cache is not False and isinstance(parts.policy, FullEvaluationPolicy):
+            rows = {row.hash for row in (*task.splits.train, *task.anchors)}
+            self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
         self._state: GEPAState | None = None
 
@@ -136,37 +127,19 @@ class Pool:
     async def validate(
         self, candidate: Candidate, rows: Sequence[Row], step: int, *, purpose: str = "validation", first: int = 0
     ) -> dict[int, tuple[Rollout, ...]]:
-        """Run a candidate on validation rows; return its draws by row.
+        """Run a candidate that update ``step`` made on validation rows; return its draws by row.
 
-        Args:
-            candidate: It.
-            rows: On what.
-            step: The update that made it.
-            purpose: What for: ``"validation"`` or ``"final"``.
-            first: The number of the first draw.
+        The purpose is ``"validation"`` or ``"final"``, and ``first`` the number of the first draw.
         """
-        place, draws = Place(purpose, step), range(first, first + self.draws)
-        wanted = [
-            self._effects.rollout(candidate, row, place, lane=VALIDATION, replicate=draw)
-            for row in rows
-            for draw in draws
-        ]
-        found = await asyncio.gather(*wanted)
-        return {
-            row.index: tuple(found[number * self.draws : (number + 1) * self.draws]) for number, row in enumerate(rows)
-        }
+        place, buy = Place(purpose, step), partial(self._effects.rollout, candidate, lane=VALIDATION)
+        draws = range(first, first + self.draws)
+        found = iter(await asyncio.gather(*(buy(row, place, replicate=draw) for row in rows for draw in draws)))
+        return {row.index: tuple(itertools.islice(found, self.draws)) for row in rows}
 
     def join(
         self, candidate: Candidate, parents: Sequence[int], step: int, rollouts: Mapping[int, Sequence[Rollout]]
     ) -> Member:
-        """Take a validated candidate in.
-
-        Args:
-            candidate: It.
-            parents: Positions of its parents; empty for the seed.
-            step: The update that made it.
-            rollouts: Its validation, as :meth:`validate` returned it.
-        """
+        """Take a candidate in that update ``step`` made, with its validation; the seed has no parents."""
         scores = {index: math.fsum(one.score for one in drawn) / len(drawn) for index, drawn in rollouts.items()}
         evaluation = ValsetEvaluation(
             outputs_by_val_id={index: _output(drawn[0]) for index, drawn in rollouts.items()},
@@ -187,7 +160,7 @@ class Pool:
             "candidate": candidate.id, "index": index, "score": member.mean if scores else None, "rows": len(scores),
             "best": self.best.index == index,
         }  # fmt: skip
-        self._emit("validated", data, step=step)
+        self._effects.log.emit("validated", data, step=step)
         self._tell(member, evaluation)
         return member
 
@@ -225,9 +198,11 @@ class Pool:
         self._parts.notify("on_valset_evaluated", event)
         if not member.index:
             state.add_budget_hook(self._budget_moved)
-        if member.parents and self._parts.experiment is not None:
+        if member.parents:
+            # What gepa logs there stands in the journal.
             log_detailed_metrics_after_discovering_new_program(
-                logger=_Silent(), gepa_state=state, new_program_idx=member.index, valset_evaluation=evaluation,
+                logger=SimpleNamespace(log=lambda _: None), gepa_state=state,
+                new_program_idx=member.index, valset_evaluation=evaluation,
                 objective_scores=state.prog_candidate_objective_scores[member.index],
                 experiment_tracker=self._parts.experiment, linear_pareto_front_program_idx=self.best.index,
                 valset_size=len(self.validation), val_evaluation_policy=self._parts.policy,
@@ -240,13 +215,6 @@ class Pool:
             metric_calls_remaining=None if most is None else max(0, most - total),
         )  # fmt: skip
         self._parts.notify("on_budget_updated", event)
-
-
-class _Silent:
-    """gepa's logger where the journal says it already."""
-
-    def log(self, message: str) -> None:
-        """Say nothing."""
 
 
 def _on_front(state: GEPAState) -> set[int]:

@@ -20,14 +20,8 @@ def call_to_show(
 ) -> PredictorCall | None:
     """Return the call of a predictor that its record is about, or ``None`` where there is none to learn from.
 
-    An answer that did not parse comes first where such answers are reflected on;
-    otherwise one call is drawn, as in GEPA.
-
-    Args:
-        rollout: The rollout.
-        component: The predictor's path.
-        stream: Draws one call where there are several.
-        format_failures: Whether answers that did not parse are reflected on.
+    An answer that did not parse comes first where such answers are reflected on
+    (``format_failures``); otherwise one call is drawn, as in GEPA.
     """
     calls = [call for call in rollout.calls if call.predictor == component]
     unparsed = [call for call in calls if call.outputs is None]
@@ -42,22 +36,16 @@ def call_to_show(
 def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
     """Return a record's ``"Inputs"`` and ``"Generated Outputs"``.
 
-    Args:
-        call: The call.
-        as_objects: Whether values stay what they are, as DSPy's own proposer gets them; otherwise they become
-            texts, except for DSPy's types such as images.
+    Values stay what they are where DSPy's own proposer gets them (``as_objects``); otherwise they become texts,
+    except for DSPy's types such as images.
     """
-
-    def shown(value: Any) -> Any:
-        return value if as_objects or isinstance(value, Type) else str(value)
-
     inputs: dict[str, Any] = {}
     for value in call.inputs.values():
         if isinstance(value, dspy.History):
             inputs["Context"] = value if as_objects else history_text(value)
     for name, value in call.inputs.items():
         if not isinstance(value, dspy.History):
-            inputs[name] = shown(value)
+            inputs[name] = value if as_objects or isinstance(value, Type) else str(value)
     outputs: Any
     if call.outputs is None:
         outputs = f"The answer did not have the fields that were asked for. As the model wrote it:\n{call.completion}\n"
@@ -67,11 +55,7 @@ def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
 
 
 def predictor_feedback(
-    program: dspy.Module,
-    metric: Callable[..., Any],
-    example: dspy.Example,
-    rollout: Rollout,
-    call: PredictorCall,
+    program: dspy.Module, metric: Callable[..., Any], example: dspy.Example, rollout: Rollout, call: PredictorCall
 ) -> Mapping[str, Any]:
     """Ask GEPA's metric for its feedback on one predictor. Runs in a worker thread: the metric may call an LM.
 
@@ -105,12 +89,10 @@ def predictor_feedback(
 
 
 def _traced(predictors: Mapping[str, Any], call: PredictorCall) -> tuple[Any, Mapping[str, Any], Any]:
-    outputs: Any
-    if call.outputs is None:
-        outputs = FailedPrediction(completion_text=call.completion)
-    else:
-        outputs = dspy.Prediction(**call.outputs)
-    return predictors.get(call.predictor), call.inputs, outputs
+    said: Any = FailedPrediction(completion_text=call.completion)
+    if call.outputs is not None:
+        said = dspy.Prediction(**call.outputs)
+    return predictors.get(call.predictor), call.inputs, said
 
 
 def trajectories(
@@ -118,19 +100,14 @@ def trajectories(
 ) -> list[dict[str, Any]]:
     """Return rollouts as DSPy's trajectories, for parts of gepa's that look at them."""
     predictors = dict(program.named_predictors())
-    found = []
-    for number, (example, rollout) in enumerate(zip(examples, rollouts, strict=True)):
-        prediction: Any = FailedPrediction(completion_text=rollout.error or "")
-        if rollout.prediction is not None:
-            prediction = dspy.Prediction(**rollout.prediction)
-        trace = [_traced(predictors, call) for call in rollout.calls]
-        found.append(
-            {
-                "example_ind": number,
-                "example": example,
-                "prediction": prediction,
-                "trace": trace,
-                "score": rollout.score,
-            }
-        )
-    return found
+
+    def predicted(rollout: Rollout) -> Any:
+        if rollout.prediction is None:
+            return FailedPrediction(completion_text=rollout.error or "")
+        return dspy.Prediction(**rollout.prediction)
+
+    return [
+        {"example_ind": number, "example": example, "prediction": predicted(rollout),
+         "trace": [_traced(predictors, call) for call in rollout.calls], "score": rollout.score}
+        for number, (example, rollout) in enumerate(zip(examples, rollouts, strict=True))
+    ]  # fmt: skip

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
-from combee_dspy.records import Lessons, PredictorCall, Reflection, Rollout
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.guards import guard_notes
+from combee_dspy.operators import decode_fields, fields_key
+from combee_dspy.records import Lessons, Reflection, Rollout
+from combee_dspy.search._candidates import Candidate, Compilation, Row
 from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._pool import Pool
 from combee_dspy.search._records import call_to_show, predictor_feedback, shown_call
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive
@@ -22,13 +26,9 @@ __all__ = ["Learned", "Learner", "Plan"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an update runs: decided before it begins.
+    """What an update runs, decided before it begins: a parent on the rows of a minibatch.
 
     Attributes:
-        step: The update.
-        parent: The candidate that is run.
-        parent_index: Its index in the pool; −1 where it has none.
-        rows: The minibatch.
         components: What will be edited; ``None`` where that hangs on the rollouts.
         children: How many candidates it may make.
         extra: Reflections of earlier updates that are offered again, by component.
@@ -36,23 +36,21 @@ class Plan:
 
     step: int
     parent: Candidate
-    parent_index: int
     rows: tuple[Row, ...]
     components: tuple[str, ...] | None
-    children: int = 1
-    extra: Mapping[str, tuple[Reflection, ...]] = field(default_factory=dict)
+    children: int
+    extra: Mapping[str, tuple[Reflection, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What an update learned.
+    """What an update learned; lessons, reflections and what was lost are by component.
 
     Attributes:
-        plan: What it ran.
         rollouts: The parent's, in minibatch order.
-        lessons: By component; empty where nothing was learned.
-        reflections: By component, those that teach something.
-        lost: Reflections that the result of a scan does not cover, by component.
+        lessons: Empty where nothing was learned.
+        reflections: Those that teach something.
+        lost: Those that the result of a scan does not cover.
         skipped: Why nothing was learned, else empty.
     """
 
@@ -64,66 +62,30 @@ class Learned:
     skipped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerSettings:
-    """How rollouts become reflections.
-
-    Attributes:
-        seed: The run's seed.
-        perfect_score: The score of a success.
-        skip_perfect: Whether minibatches and shards without a mistake are skipped.
-        format_failures: Whether answers that did not parse are reflected on.
-        as_objects: Whether records keep values as they are (see :func:`shown_call`).
-        warn_on_mismatch: Whether a metric whose score depends on the predictor is warned of.
-    """
-
-    seed: int
-    perfect_score: float
-    skip_perfect: bool
-    format_failures: bool
-    as_objects: bool
-    warn_on_mismatch: bool
-
-
 class Learner:
     """Runs a minibatch and learns from it. Lives on the search's loop.
 
     Each trajectory is reflected on as soon as its rollout is there, and an
     aggregator reads a shard as soon as its reflections are; nothing waits for
     the whole minibatch that need not.
-
-    Args:
-        effects: The way to the world.
-        artifact: What is learned.
-        aggregator: Turns reflections into lessons; ``None`` where a proposer of the user's takes the records.
-        settings: How rollouts become reflections.
-        notes: Returns what a proposer must know about a component's text.
-        temperature: Returns the temperature of an update's calls, or ``None`` for the LM's own.
-        joined_later: Whether whoever gets the lessons reads all of them in one call.
-        code: Components that are the source code of a ``dspy.Flex``.
     """
 
-    def __init__(  # noqa: PLR0913 - one wiring point
-        self,
-        effects: Effects,
-        artifact: Artifact,
-        aggregator: Aggregator | None,
-        settings: LearnerSettings,
-        *,
-        notes: Callable[[str, Candidate], str],
-        temperature: Callable[[int], float | None],
-        joined_later: bool,
-        code: frozenset[str] = frozenset(),
-    ) -> None:
-        self._effects = effects
-        self._artifact = artifact
-        self._aggregator = aggregator
+    def __init__(self, task: Compilation, effects: Effects, pool: Pool) -> None:
+        settings = task.settings
+        self._task = task
         self._settings = settings
-        self._notes = notes
-        self._temperature = temperature
-        self._joined_later = joined_later
-        self._code = code
-        self._warned = not settings.warn_on_mismatch
+        self._effects = effects
+        self._pool = pool
+        self._artifact: Artifact = settings.artifact
+        reads = [one for one in settings.operators if one.needs_lessons]
+        # A proposer of the user's takes the records themselves, and some operators take nothing.
+        needs = not task.proposes_itself and (bool(reads) or not task.edits_instructions)
+        self._aggregator: Aggregator | None = settings.aggregator if needs else None
+        # Whether whoever gets the lessons reads all of them in one call.
+        joined = bool(settings.operators) and all(one.joins_lessons for one in reads)
+        self._joined_later = joined and not task.proposes_itself
+        self._as_objects = isinstance(settings.custom_instruction_proposer, (InstructionProposer, type(None)))
+        self._warned = not settings.warn_on_score_mismatch
 
     def context(self, component: str, candidate: Candidate, step: int) -> StrategyContext:
         """Return what a strategy gets for one component of one update."""
@@ -138,22 +100,38 @@ class Learner:
             joined_later=self._joined_later,
         )
 
-    async def learn(self, plan: Plan, select: Callable[[Sequence[Rollout]], Sequence[str]] | None = None) -> Learned:
+    def _temperature(self, step: int) -> float | None:
+        schedule = self._settings.diversity.temperature
+        if schedule is None:
+            return None
+        # What is known for sure when the update begins, so that it never hangs on arrival.
+        known = [score for made, score in self._pool.history if made <= step - self._task.behind]
+        best = max(range(len(known)), key=lambda place: known[place], default=0)
+        return float(schedule.at(step, max(0, len(known) - 1 - best)))
+
+    def _notes(self, component: str, candidate: Candidate) -> str:
+        """Return what a proposer must know about a component's text."""
+        if not self._task.edits_instructions:
+            return self._artifact.task(self._task.student)
+        described = decode_fields(candidate.texts.get(fields_key(component), ""))
+        text, seed = candidate.texts[component], self._task.seed.texts[component]
+        return guard_notes(self._settings.guards, component, text, described, seed)
+
+    async def learn(self, plan: Plan, select: Callable[[Sequence[Rollout]], Sequence[str]]) -> Learned:
         """Run the minibatch and return what it teaches.
 
         Args:
-            plan: The update's plan.
-            select: Chooses components from the rollouts, where the plan names none; asked only if there is something
-                to learn.
+            plan: What the update runs.
+            select: Chooses components from the rollouts, where the plan names none and there is something to learn.
         """
         place = Place("train", plan.step)
         futures = [self._effects.rollout(plan.parent, row, place) for row in plan.rows]
         components = plan.components
         if components is None:
-            rollouts = await _all(futures)
+            rollouts = await asyncio.gather(*futures)
             if self._nothing(rollouts):
                 return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
-            components = tuple(select(rollouts)) if select is not None else ()
+            components = tuple(select(rollouts))
         worth: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         ran: Any  # the rollouts, then one entry a component
         ran = await together(
@@ -162,13 +140,9 @@ class Learner:
         rollouts, found = ran[0], ran[1:]
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
-        return Learned(
-            plan,
-            tuple(rollouts),
-            lessons={component: lessons for component, (lessons, _, _) in zip(components, found, strict=True)},
-            reflections={component: read for component, (_, read, _) in zip(components, found, strict=True)},
-            lost={component: lost for component, (_, _, lost) in zip(components, found, strict=True)},
-        )
+        taught = dict(zip(components, found, strict=True))
+        lessons, reflections, lost = ({name: one[part] for name, one in taught.items()} for part in range(3))
+        return Learned(plan, tuple(rollouts), lessons, reflections, lost)
 
     async def _all_run(self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]) -> list[Rollout]:
         """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
@@ -185,7 +159,7 @@ class Learner:
         return rollouts
 
     def _nothing(self, rollouts: Sequence[Rollout]) -> bool:
-        return self._settings.skip_perfect and all(one.score >= self._settings.perfect_score for one in rollouts)
+        return self._settings.skip_perfect_score and all(one.score >= self._settings.perfect_score for one in rollouts)
 
     async def _component(
         self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
@@ -204,7 +178,7 @@ class Learner:
                 lessons = Lessons(component)
             else:
                 lessons = await self._artifact.learn([*reflections, *extra], self._aggregator, context)
-            read = tuple(one for one in await _all([*reflections, *extra]) if one is not None)
+            read = tuple(one for one in await asyncio.gather(*reflections, *extra) if one is not None)
         finally:
             for task in (*reflections, *extra):
                 task.cancel()
@@ -217,11 +191,12 @@ class Learner:
     ) -> tuple[Reflection, ...]:
         """Keep the scan as an event; return the reflections of this minibatch that its result does not cover."""
         retained = await asyncio.to_thread(kept, lessons, read)
+        scan = self._aggregator
         context.emit(
             "scan",
-            aggregator=self._aggregator.name if self._aggregator is not None else "",
+            aggregator="" if scan is None else scan.name,
             n=len(read),
-            copies=getattr(self._aggregator, "copies", 1),
+            copies=getattr(scan, "copies", 1),
             nodes=[
                 {"level": one.level, "node": one.node, "sources": one.sources, "lessons": one.lessons,
                  "failed": one.failed}
@@ -253,22 +228,26 @@ class Learner:
         record = await self._record(plan, row, rollout, component)
         trajectory = Trajectory(position, row.example, rollout, record)
         reflection = await self._artifact.reflect(trajectory, component, context)
-        if reflection is None or not self._settings.skip_perfect:
+        if reflection is None or not self._settings.skip_perfect_score:
             return reflection
         return replace(reflection, perfect=rollout.score >= self._settings.perfect_score)
 
     async def _record(self, plan: Plan, row: Row, rollout: Rollout, component: str) -> dict[str, Any] | None:
         """Return GEPA's reflective record, with the metric's feedback on this predictor."""
-        if component in self._code:
+        if component in self._task.code:
             return _code_record(row, rollout)
         stream = derive(self._settings.seed, "shown call", plan.step, component, row.hash)
-        call = call_to_show(rollout, component, stream, format_failures=self._settings.format_failures)
+        call = call_to_show(rollout, component, stream, format_failures=self._settings.add_format_failure_as_feedback)
         if call is None:
             return None
         if getattr(self._effects.metric, "whole_rollout", False) and rollout.prediction is not None:
             # Such a metric says the same of every predictor: it is not paid for again.
-            return {**shown_call(call, as_objects=self._settings.as_objects), "Feedback": rollout.feedback}
-        said = await self._feedback(plan, row, rollout, component, call)
+            return {**shown_call(call, as_objects=self._as_objects), "Feedback": rollout.feedback}
+        program, number = self._effects.programs.of(plan.parent), rollout.calls.index(call)
+        key = f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{number}"
+        make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call)
+        where = Place("feedback", plan.step, component)
+        said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make)
         if "error" in said:
             self._effects.log.emit("error", {"where": "metric", "error": said["error"]}, step=plan.step)
         if said["score"] is not None and said["score"] != rollout.score and not self._warned:
@@ -278,18 +257,7 @@ class Learner:
                 "the program's score counts. warn_on_score_mismatch=False silences this."
             )
             self._effects.log.emit("warning", {"text": text}, step=plan.step)
-        return {**shown_call(call, as_objects=self._settings.as_objects), "Feedback": said["feedback"]}
-
-    async def _feedback(
-        self, plan: Plan, row: Row, rollout: Rollout, component: str, call: PredictorCall
-    ) -> Mapping[str, Any]:
-        program = self._effects.programs.of(plan.parent)
-        key = f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{rollout.calls.index(call)}"
-        make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call)
-        said: Mapping[str, Any] = await self._effects.work(
-            key, Place("feedback", plan.step, component), "evaluator", "feedback", make
-        )
-        return said
+        return {**shown_call(call, as_objects=self._as_objects), "Feedback": said["feedback"]}
 
 
 def _code_record(row: Row, rollout: Rollout) -> dict[str, Any]:
@@ -301,7 +269,3 @@ def _code_record(row: Row, rollout: Rollout) -> dict[str, Any]:
 
 async def _known(reflection: Reflection) -> Reflection | None:
     return reflection
-
-
-async def _all(awaitables: Sequence[Awaitable[Any]]) -> list[Any]:
-    return list(await asyncio.gather(*awaitables))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import pytest
 
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.stopping import Patience, StoppingRule, Target
-from tests.worlds import TwoSteps, World, events, examples, metric, rows
+from combee_dspy.records import CallUsage
+from combee_dspy.search._budget import Purse
+from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
+from tests.worlds import TwoSteps, World, events, examples, metric, rows, task_answer
 
 
 @pytest.mark.parametrize("limit", [24, 47, 100])
@@ -118,6 +123,62 @@ def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> 
     # What an effect comes to is known afterwards: it is expected to come to what others of its kind did.
     assert spent < 1.1 * given[name]
     assert report.updates >= 1
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("name", ["tokens", "dollars"])
+@pytest.mark.parametrize("share", [0.3, 1.5])
+def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
+    tmp_path: Path, share: float, name: str, keep: Any
+) -> None:
+    """What the first effects cost is not known when they are sent, and slow ones would be sent all at once."""
+
+    def slow(request: Any) -> str:
+        time.sleep(0.003)
+        return task_answer(request)
+
+    prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
+    sums = {"tokens": "prompt_tokens + completion_tokens", "dollars": "dollars"}
+    sql = f"SELECT e.kind, sum({sums[name]}) AS cost FROM usage u JOIN effect e ON e.id = u.effect GROUP BY e.id"  # noqa: S608 - of two names
+    given: dict[str, Any] = {"costs": prices, "reflection_minibatch_size": 24, "train": 48, "num_threads": 64}
+    whole = World.made(slow)
+    whole.compile(budget=Budget(updates=1), log_dir=tmp_path / "whole", **given)
+    limit = share * sum(one["cost"] for one in rows(tmp_path / "whole", sql))
+    world, place = World.made(slow), tmp_path / "limited"
+    budget = Budget(**{name: int(limit) if name == "tokens" else limit})
+    with contextlib.suppress(ArgumentValueError):  # a small one ends in the middle of the student's validation
+        world.compile(budget=budget, log_dir=place, search=Search(keep=keep, staleness=1), **given)
+    costs = [one["cost"] for one in rows(place, sql)]
+    assert 0.5 * limit < sum(costs) <= limit + max(costs)
+
+
+@pytest.mark.parametrize("name", ["tokens", "dollars", "gpu_seconds"])
+def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
+    cost = CallUsage("task", "m", 1, 0, 0, 4, 0, 4.0, 4.0, 0.1)
+
+    async def granted(purse: Purse, kind: str, wanted: int) -> int:
+        waiting = [asyncio.ensure_future(purse.grant(kind)) for _ in range(wanted)]
+        done, late = await asyncio.wait(waiting, timeout=0.01)
+        for one in late:
+            one.cancel()
+        return sum(one.exception() is None for one in done)
+
+    async def run() -> None:
+        purse = Purse(Limits(**{name: 20}))
+        assert await granted(purse, "rollout", 8) == 1
+        purse.returned("rollout", [cost])
+        for flying in (2, 1, 1, 0):
+            assert await granted(purse, "rollout", 8) == flying
+            for _ in range(flying):
+                purse.returned("rollout", [cost])
+        # A metric that calls no LM costs nothing, and is soon asked as often as there are slots.
+        free = Purse(Limits(**{name: 20}))
+        for flying in (1, 2, 4):
+            assert await granted(free, "feedback", 8) == flying
+            for _ in range(flying):
+                free.returned("feedback", ())
+
+    asyncio.run(run())
 
 
 def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
