@@ -1,4 +1,4 @@
-"""The one module that touches private parts of DSPy and gepa.
+"""What is needed of the private parts of ``dspy.GEPA`` and gepa, in one module.
 
 What it relies on is pinned by ``tests/search/test_private_contract.py``: when a
 release moves one of these parts, that test names it.

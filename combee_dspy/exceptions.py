@@ -241,15 +241,13 @@ class CalibrationFailedError(EvaluationError):
     """Two ways of judging do not agree well enough: going on would optimize the wrong thing.
 
     Attributes:
-        subject: ``"judge"`` or ``"proxy"``.
         reason: The figures, in one sentence.
         result: The calibration, with its pairs; ``None`` where there was nothing to compare.
     """
 
-    subject: str
     reason: str
     result: object = None
-    _says = "the {subject} is not fit to score this run: {reason}"
+    _says = "the judge is not fit to score this run: {reason}"
 
 
 @dataclass(eq=False, repr=False)

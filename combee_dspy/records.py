@@ -121,8 +121,8 @@ class Reflection:
             Values may be DSPy types (images, histories) and travel to the LM as such.
         example_id: The example's row hash, or ``None`` where DSPy dropped the link.
         part: 0 for a whole record; 1, 2, … for the parts of a record that was split.
-        perfect: Whether its rollout made no mistake: a shard of such reflections alone teaches nothing
-            and is not read.
+        perfect: Whether its rollout made no mistake: a scan does not read a shard of such reflections alone.
+        again: Whether an earlier scan has read it already, and lost what it said.
     """
 
     index: int
@@ -130,6 +130,7 @@ class Reflection:
     example_id: str | None = None
     part: int = 0
     perfect: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +218,7 @@ class Demonstration:
 class Edit:
     """What an operator changes of a component's instruction, demonstrations and field descriptions.
 
-    ``None`` leaves one as it is. ``field_descriptions`` holds every field of the signature by its name,
-    unchanged ones included.
+    ``None`` leaves one as it is. ``field_descriptions`` are by the field's name; fields left out stay as they are.
     """
 
     instruction: str | None = None

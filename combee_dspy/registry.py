@@ -224,6 +224,8 @@ def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Stra
     found, given = find(kind, name), dict(params or {})
     try:
         return found(**given)
+    except ArgumentTypeError:
+        raise  # it names the parameter
     except TypeError as error:
         remedy = f"See help({found.__module__}.{found.__qualname__}) for its parameters."
         raise ArgumentTypeError(kind, {name: given}, f"cannot be built: {error}", remedy) from error
@@ -244,6 +246,9 @@ def resolve(kind: str, value: object) -> Strategy:
     if isinstance(value, Spec) and value.kind == kind:
         return value.build()
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        if unknown := sorted(set(value) - {"name", "params"}, key=str):
+            remedy = f"Put parameters under params: {{'name': {value['name']!r}, 'params': {{…}}}}."
+            raise ArgumentValueError(kind, dict(value), f"has unknown keys {', '.join(map(str, unknown))}", remedy)
         return build(kind, value["name"], value.get("params"))
     if isinstance(value, base):
         return cast("Strategy", value)

@@ -107,8 +107,8 @@ class Strategy(ABC):
         return type(self) is type(other) and self.params() == other.params()
 
     def __hash__(self) -> int:
-        # Parameters may be lists; the repr of equal parameters is equal, which is all a hash needs.
-        return hash((type(self), repr(self.params())))
+        # Parameters may be lists and dicts: their names alone can always be hashed.
+        return hash((type(self), *self.params()))
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={value!r}" for name, value in self.params().items())

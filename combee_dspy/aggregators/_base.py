@@ -37,8 +37,9 @@ class Aggregator(Strategy):
 
         Args:
             reflections: Position i of the minibatch at i; each may be awaited any number of times (a task or a future).
-                ``None``: that position teaches nothing. An aggregator that needs all of them first begins with
-                :func:`gathered`.
+                ``None``: that position teaches nothing. Where all that a call would read are ``perfect``, there is
+                nothing to pay for. An aggregator that needs all of them first begins with :func:`gathered`, which
+                returns none then.
             context: The component, its current text, and the way to the LM.
 
         Returns:

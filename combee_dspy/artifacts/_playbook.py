@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_dspy.aggregators import Aggregator, gathered
+from combee_dspy.aggregators import Aggregator, arrived
 from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.artifacts._book import SECTIONS, Book, Delta, apply_deltas, read_text, refine, render, write_text
 from combee_dspy.artifacts._curating import curated
@@ -137,7 +137,8 @@ class Playbook(Artifact):
             shards = (tuple(range(n)),) if n else ()
         book, call_tokens = self._book(context.text), getattr(aggregator, "max_call_tokens", None)
         found = await curated(reflections, shards, book, context, max_tokens=self.max_tokens, call_tokens=call_tokens)
-        counts = counts_of(await gathered(reflections))
+        # A success counts as well: what it was shown may have helped. What is offered again was counted before.
+        counts = counts_of(one for one in await arrived(reflections) if one is not None and not one.again)
         counted = [{"op": _COUNT, **counts}] if any(counts.values()) else []
         return replace(found, deltas=(*counted, *found.deltas))
 

@@ -57,8 +57,8 @@ class LMConfig(_Section):
 
     @model_validator(mode="after")
     def _fits(self) -> LMConfig:
-        local = self.model in ("embedded", "simulated")
-        for name in ("api_base", "api_key_env") if local else ("slots", "time_scale"):
+        local = {"embedded": ("api_base", "api_key_env", "time_scale"), "simulated": ("api_base", "api_key_env")}
+        for name in local.get(self.model, ("slots", "time_scale")):
             if getattr(self, name) is not None:
                 raise ValueError(f"{self.model!r} takes no {name}")
         if any(map(SECRET_NAME.search, self.options)):
@@ -137,7 +137,8 @@ class StrategiesConfig(_Section):
 def _arguments(of: Any, without: tuple[str, ...]) -> dict[str, Any]:
     """Return pydantic fields for the parameters of a class, described as its docstring does."""
     hints = get_type_hints(of.__init__ if of is Combee else of, include_extras=True)
-    told = dict(re.findall(r"^        (\w+): (.+(?:\n {12}.+)*)", of.__doc__ or "", re.MULTILINE))
+    # getdoc() takes the indent away, as Python 3.13 does by itself.
+    told = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(of) or "", re.MULTILINE))
     return {
         name: (hints[name], Field(default=one.default, description=" ".join(told.get(name, "").split())))
         for name, one in inspect.signature(of).parameters.items()

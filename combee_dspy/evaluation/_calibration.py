@@ -70,7 +70,7 @@ class CalibrationResult:
             CalibrationFailedError: It did not.
         """
         if not self.passed:
-            raise CalibrationFailedError("judge", self.reason, self)
+            raise CalibrationFailedError(self.reason, self)
         return self
 
 
@@ -117,9 +117,9 @@ class Calibrator:
             raise
         except Exception as error:
             reason = f"its reference raised {type(error).__name__}: {error}"
-            raise CalibrationFailedError("judge", reason) from error
+            raise CalibrationFailedError(reason) from error
         if not math.isfinite(score):
-            raise CalibrationFailedError("judge", f"its reference gave the score {score}")
+            raise CalibrationFailedError(f"its reference gave the score {score}")
         return score
 
     def add(self, judged: float, reference: float) -> None:
@@ -138,7 +138,7 @@ class Calibrator:
         n, settings = len(self.pairs), self.calibration
         if final and n < LEAST_PAIRS:
             reason = f"the run has ended with {n} rollouts judged by both, at least {LEAST_PAIRS} are needed"
-            raise CalibrationFailedError("judge", reason)
+            raise CalibrationFailedError(reason)
         told_apart = len({reference for _, reference in self.pairs}) != 1
         due = final or (told_apart and n >= max(settings.minimum, 2 * self._decided))
         if n == self._decided or not due:

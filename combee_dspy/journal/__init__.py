@@ -22,7 +22,7 @@ and kept for people and trackers to read.
 | ``validated`` | candidate, index, score, rows, best |
 | ``reverted`` | update, reason |
 | ``batch`` | size, reason, fit, clamps |
-| ``update`` | parent, components, rows, started, seconds |
+| ``update`` | parent, components, rows, started, seconds, skipped |
 | ``scan`` | aggregator, n, copies, nodes, lessons, retained |
 | ``merge`` | candidate, parents, accepted |
 | ``limit`` | limit, reason |

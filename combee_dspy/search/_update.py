@@ -170,7 +170,7 @@ class Learner:
             for position, future in enumerate(futures)
         ]
         extra = [
-            asyncio.ensure_future(_known(replace(one, index=len(futures) + position)))
+            asyncio.ensure_future(_known(replace(one, index=len(futures) + position, again=True)))
             for position, one in enumerate(plan.extra.get(component, ()))
         ]
         try:

@@ -24,7 +24,7 @@ GIVEN = {
     "LMUnreachableError": ("task", "some/model", "401"),
     "InfrastructureError": (2, 5, "503"),
     "HeldoutReadError": ("yesterday",),
-    "CalibrationFailedError": ("judge", "kappa 0.1"),
+    "CalibrationFailedError": ("kappa 0.1",),
     "JudgeVerdictError": (3, "no number"),
     "TaskCancelledError": ("task-1",),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dspy
@@ -372,6 +373,13 @@ def test_tags_are_counted_and_what_harms_leaves():
     assert [(one.id, one.helpful, one.harmful) for one in after.bullets] == [("str-1", 4, 3), ("str-2", 3, 0)]
     again = read_text(Playbook(sections=SHORT, leave_at=2).apply(write_text(after), lessons)).book
     assert [one.id for one in again.bullets] == ["str-2"]
+
+
+def test_tags_of_successes_count_and_those_offered_again_do_not():
+    service = Service(CurateInsights={"operations": []})
+    (own, lost) = taught(2, **{"str-1": "helpful"})
+    lessons = learn(service, [replace(own, perfect=True), replace(lost, again=True)], SingleCall(), write_text(BOOK))
+    assert lessons.deltas == ({"op": "COUNT", "helpful": {"str-1": 1}, "harmful": {}},)
 
 
 def test_a_curator_sees_what_the_budget_shows_and_the_deltas_name_its_bullets():

@@ -210,6 +210,7 @@ def test_a_service_key_in_the_file_is_refused_and_not_repeated(folder, task):
         ({"data": {"train": "rows.jsonl", "inputs": ["q"]}}, "program", "is missing"),
         ({"data": None}, "data", "is missing"),
         ({"lms": {"task": {"model": "embedded", "api_base": "http://x"}}}, "lms.task", "takes no api_base"),
+        ({"lms": {"task": {"model": "embedded", "time_scale": 0.5}}}, "lms.task", "takes no time_scale"),
         ({"lms": {"task": {"model": "openai/m", "slots": 3}}}, "lms.task", "takes no slots"),
         ({"lms": {"task": {"model": "openai/x", "api_key_env": "NOT_SET"}}}, "lms.task.api_key_env", "is not set"),
         ({"seed": "many"}, "seed", "integer"),

@@ -121,9 +121,8 @@ def test_it_decides_at_the_minimum_at_each_doubling_and_at_the_end() -> None:
 
 
 def test_disagreement_ends_the_run() -> None:
-    with pytest.raises(CalibrationFailedError, match="over 8 rollouts") as caught:
+    with pytest.raises(CalibrationFailedError, match="over 8 rollouts"):
         fed([(n, -n) for n in range(8)]).decide()
-    assert caught.value.subject == "judge"
     assert fed([(n, -n) for n in range(8)], threshold=-0.99).calibration.threshold == -0.99
 
 

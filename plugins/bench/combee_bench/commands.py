@@ -35,7 +35,7 @@ from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["bench", "command", "compare", "tune_scan"]
 
-_ARGUMENT = re.compile(r"^        (\w+): (.*?)(?=^        \w+: |\Z)", re.MULTILINE | re.DOTALL)
+_ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
 
 
 def command(name: str, options: type, module: str, epilog: str = "") -> Callable[..., None]:
@@ -49,7 +49,7 @@ def command(name: str, options: type, module: str, epilog: str = "") -> Callable
     """
     fields = dataclasses.fields(options)
     hints = get_type_hints(options)
-    said = {found[1]: " ".join(found[2].split()) for found in _ARGUMENT.finditer(f"{options.__doc__}\n")}
+    said = {found[1]: " ".join(found[2].split()) for found in _ARGUMENT.finditer(f"{inspect.getdoc(options)}\n")}
     parameters = [_parameter(one, hints[one.name], said[one.name]) for one in fields]
 
     def run(**given: Any) -> None:
