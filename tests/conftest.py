@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from combee_bench.simulated import SimulatedService
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 # No test may reach a model host.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+# Neither a busy machine nor chance decides whether a test passes.
+settings.register_profile("combee", deadline=None, derandomize=True)
+settings.load_profile("combee")
 
 
 @pytest.fixture(scope="session")
