@@ -137,12 +137,14 @@ class Ends:
         """Note that a budget ended the run in the middle of an update, of which nothing is kept; return why."""
         data = {"step": step, "reason": reason}
         ended = await self._effects.decide(f"end/{self._key}", lambda: data, step=step)
+        self._effects.purse.exhausted = True
         return str(ended["reason"])
 
     async def reason(self, step: int) -> str:
         """Return why update ``step`` does not begin; empty where it does."""
         ended = self._effects.known(f"end/{self._key}")
         if ended is not None and step >= ended["step"]:
+            self._effects.purse.exhausted = True
             return str(ended["reason"])
         if not self._batches.left:
             return f"{self._batches.epochs:g} epochs are done"

@@ -52,6 +52,7 @@ class _Kind:
     flying: int = 0
     ended: int = 0
     total: Spent = field(default_factory=Spent)
+    answered: int = 0  # calls that a service answered: what they cost says what the next may
     dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def mean(self, name: str) -> float:
@@ -62,6 +63,7 @@ class _Kind:
         self.flying -= 1
         self.ended += 1
         self.total.add(usage)
+        self.answered += sum(one.calls - one.cached - one.errors for one in usage)
         own = Spent()
         own.add(usage)
         for name in _UNKNOWN_BEFOREHAND:
@@ -80,8 +82,8 @@ class Purse:
     of its kind have cost so far on average, and a run ends where that passes a limit.
     Tokens, dollars and GPU seconds differ, or are not known at all: there no more effects
     are in flight than stay within the limit if each costs twice as much as the dearest of
-    its kind so far, and one where none has cost anything yet (of a user's own functions, as
-    many as have ended). The others wait. Lives on the search's loop.
+    its kind so far, and one more than have ended where no service has answered one yet. The
+    others wait. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
@@ -91,6 +93,8 @@ class Purse:
 
     Attributes:
         spent: What effects have cost so far.
+        exhausted: Whether a limit has cut the run off: then there is no room for any further rollout, however much
+            the update that was cut off had asked for by then.
     """
 
     def __init__(
@@ -104,7 +108,8 @@ class Purse:
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
         self._step = self._known = -1
-        self._reserved = 0
+        self._reserved: set[str] = set()
+        self.exhausted = False
         self._began = time.monotonic() - seconds
         self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
         self._landing: asyncio.Future[None] | None = None
@@ -121,6 +126,8 @@ class Purse:
     @property
     def room(self) -> int | None:
         """Rollouts that are neither bought nor promised; ``None`` without a limit."""
+        if self.exhausted:
+            return 0
         if self.limits.rollouts is None:
             return None
         under_way = sum(count for step, count in self._promised.items() if max(self._known, -1) < step < self._step)
@@ -147,25 +154,25 @@ class Purse:
         if first is not None:
             self._by_step[first] -= 1
 
-    def reserve(self, rollouts: int) -> None:
+    def reserve(self, keys: Iterable[str]) -> None:
         """Keep room for the student's validation, which begins behind other rollouts and is needed before them."""
-        self._reserved = rollouts
+        self._reserved = set(keys)
 
-    async def grant(self, kind: str, *, reserved: bool = False) -> None:
+    async def grant(self, kind: str, key: str = "") -> None:
         """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Its kind.
-            reserved: Whether room was kept for it.
+            key: Its key, for which room may have been kept.
 
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
         """
-        while self._charged and self._must_wait(kind, 0 if reserved else self._reserved):
+        while self._charged and self._must_wait(kind, len(self._reserved - {key})):
             if self._landing is None:
                 self._landing = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._landing)
-        self._reserved = max(0, self._reserved - reserved)
+        self._reserved.discard(key)
         self._kinds[kind].flying += 1
 
     def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
@@ -207,7 +214,6 @@ class Purse:
             if name != "calls" and any(one.flying for one in flying):
                 coming = own.dearest[name] + sum(one.flying * one.dearest[name] for one in flying)
                 most = expected - own.mean(name) + _GROWTH * coming
-                # A function of the user's may never call an LM: as many at once as have cost nothing so far.
-                free = 0 if kind in ("rollout", "call") else own.ended
-                waits = waits or most > limit or (not own.dearest[name] and own.flying > free)
+                # What no service has answered yet tells nothing of what one costs, and may never be asked for one.
+                waits = waits or most > limit or (not own.answered and own.flying > own.ended)
         return waits

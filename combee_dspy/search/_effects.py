@@ -107,14 +107,16 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             InfrastructureError: The service kept failing.
         """
-        # A row is the same rollout in whichever split it stands; what counts against the budget is the search alone.
-        key = f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}"
-        if not self._memoize:
-            key = f"{key}/{place.purpose}/{place.step}"
+        key = self.rollout_key(candidate, row, place, replicate)
         if place.purpose != "heldout":
             self._may_buy(key)
             self.purse.count(key, place.step)
         return self._once(key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate))
+
+    def rollout_key(self, candidate: Candidate, row: Row, place: Place, replicate: int = 0) -> str:
+        """Return what a rollout is known by: a row is the same one in whichever split and update it stands."""
+        key = f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}"
+        return key if self._memoize else f"{key}/{place.purpose}/{place.step}"
 
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
@@ -282,7 +284,7 @@ class Effects:
         """
         charged = effect.purpose != "heldout"
         if charged:
-            await self.purse.grant(effect.kind, reserved=effect.kind == "rollout" and effect.step < 0)
+            await self.purse.grant(effect.kind, effect.key)
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception

@@ -15,7 +15,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision, Reflection, Rollout
 from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._budget import BudgetReached
-from combee_dspy.search._candidates import Compilation, Row
+from combee_dspy.search._candidates import Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
@@ -110,7 +110,9 @@ class Loop:
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
-        self.effects.purse.reserve(cost)
+        keys = itertools.product(rows, range(self.pool.draws))
+        place = Place("validation", -1)
+        self.effects.purse.reserve(self.effects.rollout_key(self.task.seed, row, place, draw) for row, draw in keys)
         self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -137,7 +139,7 @@ class Loop:
             await self._first.wait()
         rollouts = await self.pool.validate(self.task.seed, rows, -1)
         # What was read from the journal or a cache was never sent.
-        self.effects.purse.reserve(0)
+        self.effects.purse.reserve(())
         return rollouts
 
     def _too_small(self, problem: str) -> NoReturn:

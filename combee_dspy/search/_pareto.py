@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 
+from combee_dspy.aggregators import together
 from combee_dspy.diversity import Restart, UpdateView
 from combee_dspy.operators import OperatorOutcome, operator_weights, visible
 from combee_dspy.records import Rollout
@@ -153,7 +154,7 @@ class Pareto(Keeper):
         for _ in children:
             self.telling.screening(learned.plan.step, parent, [learned.plan.rows[place] for place in places])
         if not self.parts.ordered:
-            return list(await asyncio.gather(*(self._checked(learned, parent, child, places) for child in children)))
+            return await together(self._checked(learned, parent, child, places) for child in children)
         ran = await asyncio.gather(*(self._ran(learned, child, places) for child in children))
         # Parts of the user's are asked child after child, and on what every earlier update has left.
         await turn()

@@ -161,6 +161,7 @@ class Run:
         await self._probe()
         with self.parts.experiment:
             await self.loop.run()
+        await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought
         if self.calibrator is not None:
             self.calibrator.decide(final=True)
         chosen = await self.keeper.result()
@@ -168,7 +169,7 @@ class Run:
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
-        await self.effects.drain()  # what a budget has cut off is on its way still, and in the books once it is there
+        await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
         report = self._report(chosen, held, receipt)
         program = settings.artifact.build(task.student, chosen.candidate.texts)
         program._compiled = True

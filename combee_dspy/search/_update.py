@@ -148,7 +148,7 @@ class Learner:
         """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
 
         async def looked(future: Awaitable[Rollout]) -> Rollout:
-            rollout = await future
+            rollout = await asyncio.shield(future)
             if not worth.done() and not self._nothing([rollout]):
                 worth.set_result(True)
             return rollout
@@ -221,7 +221,8 @@ class Learner:
         context: StrategyContext,
         worth: asyncio.Future[bool],
     ) -> Reflection | None:
-        rollout, row = await future, plan.rows[position]
+        # Others wait for it too: to be cancelled here must not cancel it for them.
+        rollout, row = await asyncio.shield(future), plan.rows[position]
         # A success alone teaches nothing, and to reflect on it may cost: a mistake must be among the rollouts.
         if not await asyncio.shield(worth):
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import CallUsage
-from combee_dspy.search._budget import Purse
+from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from tests.worlds import TwoSteps, World, events, examples, metric, rows, task_answer
 
@@ -171,6 +172,12 @@ def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
             assert await granted(purse, "rollout", 8) == flying
             for _ in range(flying):
                 purse.returned("rollout", [cost])
+        # A server of one's own costs nothing: what is known to be free does not wait.
+        nothing = replace(cost, prompt_tokens=0, dollars=0.0, gpu_seconds=0.0)
+        own = Purse(Limits(**{name: 20}))
+        assert await granted(own, "rollout", 8) == 1
+        own.returned("rollout", [nothing])
+        assert await granted(own, "rollout", 8) == 8
         # A metric that calls no LM costs nothing, and is soon asked as often as there are slots.
         free = Purse(Limits(**{name: 20}))
         for flying in (1, 2, 4):
@@ -179,6 +186,37 @@ def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
                 free.returned("feedback", ())
 
     asyncio.run(run())
+
+
+def test_room_that_was_kept_is_used_by_whoever_asks_for_it_first() -> None:
+    async def run() -> None:
+        purse = Purse(Limits(calls=2))
+        purse.reserve(["a", "b"])
+        for key in ("a", "b"):
+            await purse.grant("rollout", key)
+        with pytest.raises(BudgetReached):
+            await purse.grant("rollout", "c")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("heldout", [False, True])
+def test_a_run_that_a_limit_cut_off_ends_as_it_did_when_it_is_compiled_again(tmp_path: Path, heldout: bool) -> None:
+    """What is left of a budget in rollouts must not be another when the update that was cut off is not begun."""
+    for calls in (60, 75, 90, 105):
+        place, answers = tmp_path / str(calls), []
+        for _ in range(2):
+            world = World.made(temperature=1.0)
+            with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+                program = world.combee(
+                    budget=Budget(rollouts=140, calls=calls), log_dir=place, reflection_minibatch_size=8
+                ).compile(
+                    dspy.Predict("question -> answer"), trainset=examples(60), valset=examples(12, 100),
+                    heldout=examples(8, 200) if heldout else None,
+                )  # fmt: skip
+            answers.append((program.combee_report.best_score, program.signature.instructions))
+        assert answers[0] == answers[1]
+        assert not world.asked
 
 
 def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:

@@ -322,3 +322,13 @@ def test_a_value_without_a_json_form_costs_a_rollout_again_and_nothing_else(worl
     assert again.texts == first.texts
     assert len(world.task_lm.requests) == 2 * first.rollouts
     assert again.costs.total.calls == world.asked
+
+
+def test_an_error_in_a_scan_is_raised_while_other_rollouts_are_under_way() -> None:
+    def slow(request: Any) -> str:
+        if "17" in str(request.messages):
+            time.sleep(0.3)
+        return task_answer(request)
+
+    with pytest.raises(Bug, match="aggregator"):
+        World.made(slow).compile(aggregator=BadAggregator(), reflection_minibatch_size=24)
