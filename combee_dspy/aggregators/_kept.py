@@ -149,7 +149,7 @@ def _teaches(feedback: str) -> bool:
     The list of verdict words is English; in other languages every feedback of three words counts.
     """
     words = {word for word in normalised(feedback).split() if word.isalnum()}
-    return sum(word not in _VERDICT and not _NUMBER.search(word) for word in words) >= _FEWEST_WORDS
+    return len([word for word in words if word not in _VERDICT and not _NUMBER.search(word)]) >= _FEWEST_WORDS
 
 
 class Coverage:

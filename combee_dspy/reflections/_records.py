@@ -45,11 +45,10 @@ def estimate_record_tokens(value: Any) -> int:
         return estimate_tokens(value)
     inside = _opened(value)
     if isinstance(inside, Mapping):
-        return sum(
-            _KEY_TOKENS + estimate_tokens(str(key)) + estimate_record_tokens(item) for key, item in inside.items()
-        )
+        keys = [estimate_tokens(str(key)) for key in inside]
+        return len(keys) * _KEY_TOKENS + sum(keys) + sum(map(estimate_record_tokens, inside.values()))
     if inside is not None:
-        return sum(1 + estimate_record_tokens(item) for item in inside)
+        return len(inside) + sum(map(estimate_record_tokens, inside))
     return MEDIA_TOKENS if is_media(value) else estimate_tokens(_as_text(value))
 
 

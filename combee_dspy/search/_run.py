@@ -18,7 +18,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import CopyIndex, check_program
 from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.lms import probe
-from combee_dspy.lms.redact import scrub, secrets_of
+from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.operators import decode_fields, fields_key
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import patient
@@ -61,10 +61,11 @@ class Run:
         lms = {role: patient(lm) for role, lm in lms_by_role(settings).items()}
         own = [getattr(predictor, "lm", None) for predictor in task.student.predictors()]
         asked = [*lms.values(), dspy.settings.lm, *own, *evaluator_lms(settings.metric_fn)]
-        secrets = {key for lm in asked if lm is not None for key in secrets_of(lm)}
+        keys = {key for lm in asked if lm is not None for key in secrets_of(lm)}
+        secrets = forms_of({*keys, *secret_variables()})
         self.effects = Effects(
             task, shared, log, self.purse, lms=lms, decided=_replayed(settings.search.replay, task.name),
-            scrub=lambda text: scrub(text, secrets),
+            scrub=partial(mask, secrets=secrets),
         )  # fmt: skip
         rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
         self.parts = make_parts(settings, rng)
