@@ -12,7 +12,7 @@ import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
 
 from combee_dspy.aggregators import Aggregator
-from combee_dspy.artifacts import Artifact, Instruction, Playbook
+from combee_dspy.artifacts import Artifact, Instruction
 from combee_dspy.controllers import BatchController, Static
 from combee_dspy.costs import Costs
 from combee_dspy.diversity import Diversity
@@ -333,9 +333,11 @@ class Combee(Teleprompter):
         remedy = "Give one of auto, max_full_evals, max_metric_calls, or a budget."
         if len(given) > 1:
             raise ArgumentValueError(" and ".join(given), given, "cannot be given together", remedy)
-        bounded = isinstance(self.artifact, Playbook) or self.gepa_kwargs.get("stop_callbacks")
+        bounded = not isinstance(self.artifact, Instruction) or self.gepa_kwargs.get("stop_callbacks")
         if not given and self.budget is None and not bounded:
             raise ArgumentValueError("budget", None, "is missing: the run would never stop", remedy)
+        if self.use_mlflow and self.trackers is not None and "mlflow" not in [one.name for one in self.trackers]:
+            raise ArgumentValueError("use_mlflow", True, "contradicts tracker", "Add 'mlflow' to tracker=[…].")
         if self.track_best_outputs and not self.track_stats:
             raise ArgumentValueError("track_best_outputs", True, "needs track_stats", "Set track_stats=True as well.")
         if self.keeps == "pareto" and not isinstance(self.artifact, Instruction):

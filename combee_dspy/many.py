@@ -89,7 +89,7 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
 
 async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
-    async with open_shared(combee, [task.student for task in tasks]) as shared:
+    async with open_shared(combee) as shared:
         every = (_one(task, number, combee, shared, turns) for number, task in enumerate(tasks))
         return list(await asyncio.gather(*every))
 

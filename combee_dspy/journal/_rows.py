@@ -58,11 +58,13 @@ class Effect:
 
     Attributes:
         key: Its place in the run; the same place is never bought twice.
-        kind: ``"rollout"``, ``"call"``, ``"feedback"``, ``"decision"`` or ``"probe"``.
+        kind: ``"rollout"``, ``"call"``, ``"feedback"``, ``"decision"`` or ``"probe"``; ``"failed"``: what came
+            to nothing, and cost something all the same.
         value: What it returned, JSON values.
         role: Whom it was for, where one role is meant.
         purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``, ``"final"``, ``"heldout"``,
-            ``"calibration"``); the signature's name of a call.
+            ``"calibration"``); the signature's name of a call; of other work ``"feedback"``, ``"proposal"`` or
+            ``"probe"``.
         step: The update; −1 before the first.
         component: The component it was about, else empty.
         candidate: The candidate's id, else empty.

@@ -8,9 +8,9 @@
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
-| ``_telling`` | what gepa's state and callbacks hear | pool, gepa |
-| ``_propose``, ``_merge`` | children by operators and proposers of the user's; by gepa's merge | effects |
-| ``_choices`` | which child goes on; which candidate is returned | pool |
+| ``_telling`` | what gepa's state and callbacks hear | effects, pool, gepa |
+| ``_propose``, ``_merge`` | children: operators', the user's proposer's, gepa's merge's | effects, learner, pool |
+| ``_choices`` | which child goes on; which candidate is returned | effects, pool |
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
 | ``_batches`` | which rows an update runs, and the reasons why none begins any more | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |

@@ -76,6 +76,7 @@ def make_compilation(
     if not settings.artifact.components(student):
         remedy = "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
         raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
+    settings.executor.check_program(student, settings.metric_fn)
     if heldout is not None and not isinstance(heldout, Heldout):
         heldout = Heldout(tuple(heldout)) if len(_list("heldout", heldout)) else None
     splits = _splits(trainset, valset, heldout.rows if heldout else (), settings.guards.anchors)
@@ -178,19 +179,17 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def _alone(task: Compilation) -> dspy.Module:
-    async with open_shared(task.settings, [task.student]) as shared:
+    async with open_shared(task.settings) as shared:
         return await compile_task(task, shared)
 
 
 @asynccontextmanager
-async def open_shared(settings: Any, students: Sequence[dspy.Module]) -> AsyncIterator[Shared]:
+async def open_shared(settings: Any) -> AsyncIterator[Shared]:
     """Open what searches share.
 
     Raises:
         JournalError: The journal is held by another process, or damaged.
     """
-    for student in students:
-        settings.executor.check_program(student, settings.metric_fn)
     named = settings.num_threads
     most = named or (_ELASTIC if settings.executor.elastic else dspy.settings.num_threads or _START)
     limit = Fixed(most) if named else Adaptive(min(dspy.settings.num_threads or _START, most), most)

@@ -37,8 +37,7 @@ _ACCEPTANCE = {"strict_improvement": StrictImprovementAcceptance, "improvement_o
 # What gepa.optimize takes and our loop calls.
 _OURS = (
     "acceptance_criterion", "batch_sampler", "callbacks", "frontier_type", "merge_val_overlap_floor", "stop_callbacks",
-    "val_evaluation_policy", "mlflow_tracking_uri", "mlflow_experiment_name", "mlflow_attach_existing",
-    "tracking_key_prefix", "use_cloudpickle", "wandb_attach_existing",
+    "val_evaluation_policy", "wandb_attach_existing",
 )  # fmt: skip
 
 ONLY_PARETO = ("acceptance_criterion", "batch_sampler", "callbacks", "frontier_type", "merge_val_overlap_floor")
@@ -51,7 +50,10 @@ _BY_THE_SAME_NAME = (
 )  # fmt: skip
 
 # What would hand the loop to somebody else, or would not do what it says, and the way to do it.
+_MLFLOW = ("mlflow_tracking_uri", "mlflow_experiment_name", "mlflow_attach_existing", "tracking_key_prefix")
 _REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(_MLFLOW, "Give tracker='mlflow', and tell mlflow itself where it writes."),
+    "use_cloudpickle": "Leave it out: nothing is pickled.",
     **{name: f"Give {name} to Combee." for name in _BY_THE_SAME_NAME},
     "sampling_strategy": "Give Search(children=…, staleness=…), or use Combee.parity, which is dspy.GEPA itself.",
     "selection_strategy": "Give acceptance_criterion, or use Combee.parity, which is dspy.GEPA itself.",
@@ -153,7 +155,7 @@ def make_parts(settings: Any, rng: random.Random) -> GepaParts:
         experiment=create_experiment_tracker(
             use_wandb=settings.use_wandb, wandb_api_key=settings.wandb_api_key,
             wandb_init_kwargs=settings.wandb_init_kwargs,
-            **{name: kwargs[name] for name in ("wandb_attach_existing",) if name in kwargs},
+            wandb_attach_existing=kwargs.get("wandb_attach_existing", False),
         ),
         plain=all(isinstance(one, str) for one in (chosen, selects, policy)) and acceptance is None
         and not callbacks and not kwargs.get("stop_callbacks") and "batch_sampler" not in kwargs,

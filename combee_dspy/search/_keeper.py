@@ -35,7 +35,7 @@ class Keeper(ABC):
 
     @abstractmethod
     async def parent(self, step: int) -> Parent:
-        """Return what update ``step`` runs on: a function of the updates committed so far."""
+        """Return what update ``step`` runs on: a function of the updates committed, in a trunk proposed, so far."""
 
     @abstractmethod
     def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:

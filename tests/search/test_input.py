@@ -33,6 +33,8 @@ def two(gold: Any, pred: Any) -> float:
         ({"reflection_minibatch_size": 0}, ArgumentValueError, "reflection_minibatch_size"),
         ({"reflection_minibatch_size": 3, "controller": "power-law"}, ArgumentValueError, "controller"),
         ({"num_threads": 0}, ArgumentValueError, "num_threads"),
+        ({"use_mlflow": True, "tracker": "progress"}, ArgumentValueError, "use_mlflow"),
+        ({"gepa_kwargs": {"use_cloudpickle": True}}, ArgumentValueError, r"gepa_kwargs\['use_cloudpickle'\]"),
         ({"reflection_lm": None}, ArgumentValueError, "reflection_lm"),
         ({"aggregator": "paralel-scan"}, UnknownStrategyError, "parallel-scan"),
         ({"aggregator": 3}, ArgumentTypeError, "aggregator"),

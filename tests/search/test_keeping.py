@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -141,12 +142,12 @@ def two_tricks(request: Any) -> str:
     return in_kind(request, {"answer": code_word(animal_of(request.last)) if knows else "unknown"})
 
 
-def merging(place: Path, least: float, **kwargs: Any) -> Any:
+def merging(place: Path, least: float, student: dspy.Module | None = None, **kwargs: Any) -> Any:
     def scored(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
         return dspy.Prediction(score=max(least, float(pred.answer == gold.answer)), feedback="no")
 
     return World.made(two_tricks).compile(
-        TwoSteps(), log_dir=place, max_metric_calls=400, reflection_minibatch_size=6, seed=1, metric=scored,
+        student or TwoSteps(), log_dir=place, max_metric_calls=400, reflection_minibatch_size=6, seed=1, metric=scored,
         candidate_selection_strategy=FromSeed(), aggregator=Told(("Rule one and Rule two",)), track_stats=True,
         **kwargs,
     )  # fmt: skip
@@ -163,6 +164,21 @@ def test_parts_of_two_candidates_are_merged(tmp_path: Path, staleness: int) -> N
     assert any(len(parents) == 2 for parents in program.detailed_results.parents)
     made = [one for one in events(tmp_path, "candidate") if one["operator"] == "merge"]
     assert set(made[0]["texts"]) == {"first", "second"}
+
+
+def test_a_merge_holds_no_thread_that_its_own_rollouts_need(tmp_path: Path) -> None:
+    class Awaited(TwoSteps):
+        async def aforward(self, question: str) -> dspy.Prediction:
+            hint = (await self.first.acall(question=question)).hint
+            return await self.second.acall(question=question, hint=hint)
+
+    found: list[Any] = []
+    given = {"student": Awaited(), "executor": "asyncio", "num_threads": 1}
+    run = threading.Thread(target=lambda: found.append(merging(tmp_path, 0.1, **given)), daemon=True)
+    run.start()
+    run.join(120)
+    assert found, "the run hangs"
+    assert events(tmp_path, "merge")
 
 
 def test_callbacks_hear_of_merges_in_gepas_fields(tmp_path: Path) -> None:

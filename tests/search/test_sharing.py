@@ -128,6 +128,22 @@ def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path)
     assert again[0].program.dump_state() == results[0].program.dump_state()
 
 
+def test_a_program_that_the_executor_cannot_run_fails_alone(world: World) -> None:
+    class Blocking(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> dspy.Prediction:
+            return self.part(question=question)
+
+    found = [Task("awaited", dspy.Predict("question -> answer"), examples(6)), Task("b", Blocking(), examples(6))]
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        fit, unfit = compile_many(found, combee=world.combee(max_metric_calls=20, executor="asyncio"))
+    assert fit.error is None
+    assert isinstance(unfit.error, ArgumentTypeError)
+
+
 def test_settings_of_one_task_alone(world: World) -> None:
     other = World.made()
     found = [
