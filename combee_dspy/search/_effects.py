@@ -255,12 +255,13 @@ class Effects:
         if task is None:
             task = self._flying[key] = asyncio.ensure_future(self._found(key, decode, make))
             task.add_done_callback(partial(self._landed, key))
-        return asyncio.shield(task)
+        shared = asyncio.shield(task)
+        shared.add_done_callback(_heard)
+        return shared
 
     def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._flying[key]
-        if not task.cancelled():
-            task.exception()  # whoever awaits it hears of it; where nobody does any more, nobody needs to
+        _heard(task)
 
     async def _found(
         self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
@@ -321,6 +322,11 @@ class Effects:
             while self._flying:
                 self.purse.withdraw()
                 await asyncio.wait(self._flying.values())
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # whoever awaits it hears of it; where nobody does any more, nobody needs to
 
 
 def _queued(effect: Effect, seconds: float) -> Effect:

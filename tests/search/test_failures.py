@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,14 @@ def test_an_lm_that_does_not_answer_is_found_before_anything_is_bought(world: Wo
     assert not world.task_lm.requests
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that starts pytest in the background has interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def slow_world(began: threading.Event, seconds: float = 0.2) -> World:
     def slowly(request: Any) -> str:
         began.set()
@@ -198,6 +206,7 @@ def slow_world(began: threading.Event, seconds: float = 0.2) -> World:
     return World.made(slowly)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_run_and_keeps_what_was_in_flight(tmp_path: Path) -> None:
     began = threading.Event()
     world = slow_world(began)
@@ -238,6 +247,7 @@ class Full:
         return self.inner.complete(request)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("patiently", [True, False])
 def test_an_interrupt_waits_for_no_service_that_is_full_and_what_was_turned_away_is_in_the_books(
     tmp_path: Path, patiently: bool
