@@ -26,6 +26,9 @@ from combee_dspy.rollouts._patient import NEVER, SURROUNDINGS, Halt, Patience, S
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
 
+Check = Callable[[], None]
+"""Raises where an effect may not begin any more, now that there is a slot for it."""
+
 
 class Slots:
     """Every effect of the searches that share it goes through here. Lives on one event loop.
@@ -71,25 +74,31 @@ class Slots:
         """How many are."""
         return self._flying
 
-    async def rollout(self, job: RolloutJob, priority: Priority) -> Rollout:
+    async def rollout(self, job: RolloutJob, priority: Priority, check: Check | None = None) -> Rollout:
         """Carry out a rollout, again where the service failed in passing; its usage is that of every attempt.
 
         Where nobody can tell whom to blame, it is the failed rollout in the end.
 
+        Args:
+            job: The rollout.
+            priority: When it goes.
+            check: Called on the loop once the first attempt has its slot. Where it raises, nothing is sent.
+
         Raises:
             InfrastructureError: The service is to blame; carries the usage spent.
+            Exception: What ``check`` raised.
         """
-        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", job)
+        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", job, check)
         self._queue.heard(rollout.score)
         return rollout
 
-    async def call(self, job: CallJob, priority: Priority) -> Answer:
+    async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
         """Carry out an LM call in the same way; may raise the same."""
-        return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, job)
+        return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, job, check)
 
-    async def run(self, work: Callable[[], T], priority: Priority) -> T:
+    async def run(self, work: Callable[[], T], priority: Priority, check: Check | None = None) -> T:
         """Carry out any synchronous work in a worker thread, in a slot, once."""
-        result, _ = await self._once(partial(self.session.run, work), priority, "work", None)
+        result, _ = await self._once(partial(self.session.run, work), priority, "work", None, check)
         return result
 
     @contextmanager
@@ -120,11 +129,16 @@ class Slots:
         await self.session.close()
 
     async def _bought(
-        self, work: Callable[[], Awaitable[R]], priority: Priority, lane: str, job: RolloutJob | CallJob
+        self,
+        work: Callable[[], Awaitable[R]],
+        priority: Priority,
+        lane: str,
+        job: RolloutJob | CallJob,
+        check: Check | None,
     ) -> R:
         started = time.monotonic()
         try:
-            result, began = await self._once(work, priority, lane, job)  # nearly always the only attempt
+            result, began = await self._once(work, priority, lane, job, check)  # nearly always the only attempt
         except InfrastructureFaultError as fault:
             attempt = partial(self._once, work, priority, lane, job)
             return await self._again(attempt, fault, self._halts[priority[-1]], started)
@@ -159,7 +173,12 @@ class Slots:
         raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
 
     async def _once(
-        self, work: Callable[[], Awaitable[T]], priority: Priority, lane: str, job: RolloutJob | CallJob | None
+        self,
+        work: Callable[[], Awaitable[T]],
+        priority: Priority,
+        lane: str,
+        job: RolloutJob | CallJob | None,
+        check: Check | None = None,
     ) -> tuple[T, float]:
         """Carry out one attempt in a slot; return its result and when it began."""
         limit, number, halt = self._limit, next(self._numbers), self._halts[priority[-1]]
@@ -171,6 +190,13 @@ class Slots:
         else:
             await self._slot(priority, job, number, began)
             began = time.monotonic()
+        if check is not None:
+            try:
+                check()
+            except BaseException:
+                self._flying -= 1
+                self._wake()
+                raise
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
         here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt)

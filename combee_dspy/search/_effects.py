@@ -21,6 +21,7 @@ from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
     Answer,
     CallJob,
+    Check,
     RolloutJob,
     decode_answer,
     decode_rollout,
@@ -28,10 +29,10 @@ from combee_dspy.rollouts import (
     encode_rollout,
     takes_trace,
 )
-from combee_dspy.search._budget import Purse
+from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 
-__all__ = ["ROLLOUTS", "VALIDATION", "Effects", "Place"]
+__all__ = ["VALIDATION", "Effects", "Place"]
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ class Effects:
         self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
         self._number = task.number
+        # Where an earlier run's decisions are taken again, they say where it ends.
+        self._last = purse.limits.seconds if settings.search.replay is None else None
         self._cache = shared.cache
         self._tariff = shared.tariff
         self._lms = lms
@@ -135,9 +138,14 @@ class Effects:
             program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace
         )
 
-        async def run() -> tuple[Rollout, tuple[CallUsage, ...]]:
+        urgency = lane, max(place.step, 0)
+        if self._last is not None and place.step < 0 and place.purpose == "validation":
+            urgency = ROLLOUTS, -1  # the student's validation: without it a run whose time is over has no result
+
+        async def run(check: Check | None) -> tuple[Rollout, tuple[CallUsage, ...]]:
+            priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
-                rollout = await self.slots.rollout(job, (lane, max(place.step, 0), row.index, self._number))
+                rollout = await self.slots.rollout(job, priority, check)
             return rollout, rollout.usage
 
         rollout, effect = await self._bought(effect, run)
@@ -178,8 +186,8 @@ class Effects:
         return answer.outcome
 
     async def _asked(self, effect: Effect, job: CallJob) -> Answer:
-        async def ask() -> tuple[Answer, tuple[CallUsage, ...]]:
-            answer = await self.slots.call(job, self._before_rollouts(effect.step))
+        async def ask(check: Check | None) -> tuple[Answer, tuple[CallUsage, ...]]:
+            answer = await self.slots.call(job, self._before_rollouts(effect.step), check)
             return answer, answer.usage
 
         answer, effect = await self._bought(effect, ask)
@@ -215,7 +223,7 @@ class Effects:
             return made, meter.usage()
 
         made, effect = await self._bought(
-            effect, lambda: self.slots.run(metered_work, self._before_rollouts(effect.step))
+            effect, lambda check: self.slots.run(metered_work, self._before_rollouts(effect.step), check)
         )
         value = {"value": made}
         await self._keep(replace(effect, value=value), value)
@@ -275,9 +283,11 @@ class Effects:
         return await make() if before is None else before
 
     async def _bought(
-        self, effect: Effect, work: Callable[[], Awaitable[tuple[T, tuple[CallUsage, ...]]]]
+        self, effect: Effect, work: Callable[[Check | None], Awaitable[tuple[T, tuple[CallUsage, ...]]]]
     ) -> tuple[T, Effect]:
         """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
+
+        ``work`` is given what is to be called when the effect has its slot, if anything is.
 
         Raises:
             BudgetReached: The budget leaves no room for it.
@@ -290,7 +300,7 @@ class Effects:
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception
         try:
-            result, usage = await work()
+            result, usage = await work(self._in_time if charged else None)
         except InfrastructureError as error:
             result, usage = error, error.usage
         finally:
@@ -307,6 +317,15 @@ class Effects:
         )  # fmt: skip
         await self.log.keep(failed)
         raise result
+
+    def _in_time(self) -> None:
+        """Hold the limit on time when an effect begins: it may have waited long for a slot since it was granted.
+
+        Raises:
+            BudgetReached: The time is over.
+        """
+        if self._last is not None and (seconds := self.purse.seconds) >= self._last:
+            raise BudgetReached(f"{seconds:.0f} of {self._last:g} seconds have passed")
 
     async def _keep(self, effect: Effect, result: Any) -> None:
         await self.log.keep(effect)

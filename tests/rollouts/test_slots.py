@@ -106,6 +106,39 @@ def test_most_urgent_goes_first_and_equals_by_arrival():
     slotted(test)
 
 
+def test_what_is_refused_when_it_has_its_slot_is_not_sent_and_hands_the_slot_on():
+    asked: list[int] = []
+
+    def refuse() -> None:
+        asked.append(slots_now[0].in_flight)
+        raise TimeoutError("too late")
+
+    slots_now: list[Slots] = []
+
+    async def test(slots: Slots, session: Steps) -> None:
+        slots_now.append(slots)
+        first = asyncio.ensure_future(slots.run(lambda: "a", (0,)))
+        await settle()
+        late = [
+            asyncio.ensure_future(slots.run(lambda: "b", (1,), refuse)),
+            asyncio.ensure_future(slots.rollout(job(), (2,), refuse)),
+        ]
+        last = asyncio.ensure_future(slots.run(lambda: "c", (3,)))
+        await settle()
+        assert not asked
+        session.ends["a"].set_result(None)
+        await settle()
+        session.ends["c"].set_result(None)
+        assert await asyncio.gather(first, last) == ["a", "c"]
+        assert [type(one.exception()) for one in late] == [TimeoutError] * 2
+        assert (session.begun, asked, slots.in_flight) == (["a", "c"], [1, 1], 0)
+        with pytest.raises(TimeoutError, match="too late"):  # there is a slot at once
+            await slots.run(lambda: "d", (0,), refuse)
+        assert slots.in_flight == 0
+
+    slotted(test)
+
+
 def test_no_more_than_the_limit_are_in_flight():
     async def test(slots: Slots, session: Steps) -> None:
         tasks = [asyncio.ensure_future(slots.run(lambda n=n: n, (0,))) for n in range(7)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,18 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import CallUsage
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
-from tests.worlds import TwoSteps, World, events, examples, metric, rows, task_answer
+from tests.worlds import (
+    TwoSteps,
+    World,
+    animal_of,
+    code_word,
+    events,
+    examples,
+    in_kind,
+    metric,
+    rows,
+    task_answer,
+)
 
 
 @pytest.mark.parametrize("limit", [24, 47, 100])
@@ -225,6 +237,42 @@ def test_seconds_end_a_run(world: World, tmp_path: Path) -> None:
     ).combee_report
     assert "seconds" in report.reason
     assert report.best_score >= report.seed_score
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path, keep: Any) -> None:
+    """All of a minibatch is granted when it begins, however long it lasts with one slot."""
+
+    def slow(request: Any) -> str:
+        number = int(re.findall(r"Number (\d+)", request.last)[-1])
+        if number < 80:  # none of the valset
+            seen.add(number)
+        if len(seen) <= 40:
+            return task_answer(request)
+        time.sleep(0.2)
+        # Where all is right nobody asks for feedback, which would not be granted any more.
+        return in_kind(request, {"answer": code_word(animal_of(request.last))})
+
+    seen: set[int] = set()
+    updates = int(keep == "pareto")  # a trunk's first update is judged behind the rollouts of the next one
+    given: dict[str, Any] = {
+        "train": 80, "num_threads": 1, "log_dir": tmp_path, "search": Search(keep=keep),
+        "reflection_minibatch_size": 40, "budget": Budget(seconds=3.0),
+    }  # fmt: skip
+    report = World.made(slow).compile(**given).combee_report
+    assert report.reason == "3 of 3 seconds have passed"
+    assert report.updates == updates
+    assert report.seed_score == pytest.approx(2 / 12)  # the student's validation goes first
+    assert len(seen) < 40 + 20
+    # Where it was cut off is a decision: whoever resumes it, or takes it again elsewhere, ends there at any speed.
+    (ended,) = rows(tmp_path, "SELECT step FROM effect WHERE key LIKE 'decision/end/%'")
+    assert ended["step"] == updates
+    world = World.made()
+    again = world.compile(**given).combee_report
+    assert (again.reason, again.updates, again.texts, world.asked) == (report.reason, updates, report.texts, 0)
+    given |= {"log_dir": tmp_path / "again", "search": Search(keep=keep, replay=str(tmp_path)), "num_threads": 8}
+    replayed = world.compile(**given).combee_report
+    assert (replayed.reason, replayed.updates, replayed.texts) == (report.reason, updates, report.texts)
 
 
 def test_updates_and_epochs_are_exact(world: World, tmp_path: Path) -> None:
