@@ -175,6 +175,15 @@ class Purse:
         self._reserved.discard(key)
         self._kinds[kind].flying += 1
 
+    def in_time(self) -> None:
+        """Hold the limit on time: for a grant, and again when an effect that may have queued for long gets its slot.
+
+        Raises:
+            BudgetReached: The time is over.
+        """
+        if self._charged and self.limits.seconds is not None and self.seconds >= self.limits.seconds:
+            raise BudgetReached(f"{self.seconds:.0f} of {self.limits.seconds:g} seconds have passed")
+
     def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
         """Note what an effect that was granted has cost."""
         self._kinds[kind].land(usage)
@@ -195,8 +204,7 @@ class Purse:
         Raises:
             BudgetReached: There is no room for it, whatever those in flight will cost.
         """
-        if self.limits.seconds is not None and self.seconds >= self.limits.seconds:
-            raise BudgetReached(f"{self.seconds:.0f} of {self.limits.seconds:g} seconds have passed")
+        self.in_time()
         waits = False
         for name in ("calls", *_UNKNOWN_BEFOREHAND):
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)

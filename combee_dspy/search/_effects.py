@@ -29,10 +29,10 @@ from combee_dspy.rollouts import (
     encode_rollout,
     takes_trace,
 )
-from combee_dspy.search._budget import BudgetReached, Purse
+from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 
-__all__ = ["VALIDATION", "Effects", "Place"]
+__all__ = ["VALIDATION", "Effects"]
 
 T = TypeVar("T")
 
@@ -81,8 +81,6 @@ class Effects:
         self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
         self._number = task.number
-        # Where an earlier run's decisions are taken again, they say where it ends.
-        self._last = purse.limits.seconds if settings.search.replay is None else None
         self._cache = shared.cache
         self._tariff = shared.tariff
         self._lms = lms
@@ -139,7 +137,7 @@ class Effects:
         )
 
         urgency = lane, max(place.step, 0)
-        if self._last is not None and place.step < 0 and place.purpose == "validation":
+        if self.purse.limits.seconds is not None and place.step < 0 and place.purpose == "validation":
             urgency = ROLLOUTS, -1  # the student's validation: without it a run whose time is over has no result
 
         async def run(check: Check | None) -> tuple[Rollout, tuple[CallUsage, ...]]:
@@ -300,7 +298,7 @@ class Effects:
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception
         try:
-            result, usage = await work(self._in_time if charged else None)
+            result, usage = await work(self.purse.in_time if charged else None)
         except InfrastructureError as error:
             result, usage = error, error.usage
         finally:
@@ -317,15 +315,6 @@ class Effects:
         )  # fmt: skip
         await self.log.keep(failed)
         raise result
-
-    def _in_time(self) -> None:
-        """Hold the limit on time when an effect begins: it may have waited long for a slot since it was granted.
-
-        Raises:
-            BudgetReached: The time is over.
-        """
-        if self._last is not None and (seconds := self.purse.seconds) >= self._last:
-            raise BudgetReached(f"{seconds:.0f} of {self._last:g} seconds have passed")
 
     async def _keep(self, effect: Effect, result: Any) -> None:
         await self.log.keep(effect)

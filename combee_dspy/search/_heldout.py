@@ -19,8 +19,8 @@ from combee_dspy.evaluation import (
     pin,
 )
 from combee_dspy.journal import Reader, RunLog
-from combee_dspy.search._candidates import Candidate, Splits
-from combee_dspy.search._effects import VALIDATION, Effects, Place
+from combee_dspy.search._candidates import Candidate, Place, Splits
+from combee_dspy.search._effects import VALIDATION, Effects
 
 logger = logging.getLogger("combee_dspy")
 

@@ -14,8 +14,8 @@ import dspy
 from gepa.core.data_loader import ensure_loader
 from gepa.proposer.merge import MergeProposer
 
-from combee_dspy.search._candidates import Candidate
-from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._candidates import Candidate, Place
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._pool import Pool
 

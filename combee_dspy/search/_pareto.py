@@ -12,9 +12,9 @@ from combee_dspy.aggregators import together
 from combee_dspy.diversity import Restart, UpdateView
 from combee_dspy.operators import OperatorOutcome, operator_weights, visible
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._candidates import Candidate, Place, Row
 from combee_dspy.search._choices import Finals, Verdict, draw_screen, verdict
-from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._merge import Merging

@@ -21,8 +21,8 @@ from gepa.strategies.eval_policy import FullEvaluationPolicy
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Compilation, Row
-from combee_dspy.search._effects import VALIDATION, Effects, Place
+from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
+from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._gepa import GepaParts
 
 __all__ = ["Member", "Pool", "Scores"]

@@ -28,9 +28,9 @@ from combee_dspy.operators import (
     visible,
 )
 from combee_dspy.records import Edit, Refusal
-from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._describe import stable_repr
-from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._ledger import LessonLedger
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.streams import derive

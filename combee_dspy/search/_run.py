@@ -23,10 +23,10 @@ from combee_dspy.operators import decode_fields, fields_key
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import patient
 from combee_dspy.search._budget import Purse
-from combee_dspy.search._candidates import Compilation, Shared, repeats_itself
+from combee_dspy.search._candidates import Compilation, Place, Shared, repeats_itself
 from combee_dspy.search._choices import Finals
 from combee_dspy.search._describe import lms_by_role, models_by_role, specs
-from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import make_parts
 from combee_dspy.search._heldout import HeldoutReading, earlier_receipts, note_unheld
 from combee_dspy.search._keeper import Keeper

@@ -14,8 +14,8 @@ from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.guards import guard_notes
 from combee_dspy.operators import decode_fields, fields_key
 from combee_dspy.records import Lessons, Reflection, Rollout
-from combee_dspy.search._candidates import Candidate, Compilation, Row
-from combee_dspy.search._effects import Effects, Place
+from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
+from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._records import call_to_show, predictor_feedback, shown_call
 from combee_dspy.strategies import StrategyContext
