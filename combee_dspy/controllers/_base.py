@@ -117,24 +117,25 @@ def variance_bound(view: BatchView, least: int) -> Bound | None:
 def budget_bound(view: BatchView) -> Bound | None:
     """Bound by what the budget leaves.
 
-    An update of n examples with c children costs n rollouts of parents, c·min(n, s) of the children's checks with a
-    screen of s examples, and a validation of each child that passes: n ≤ (remaining − v·validation) / (1 + c), or where
-    that is above s, n ≤ remaining − v·validation − c·s. v is the validations that it may come to, or as many as what
-    remains can pay for beside three examples: more would shrink the last batches to single examples. At least 1, since
-    the budget stops a run and not the controller.
+    An update of n examples whose c children are checked costs n rollouts of parents, c·min(n, s) of the children's
+    checks with a screen of s examples, and a validation of each child that passes: n ≤ (remaining − c·validation) /
+    (1 + c), or where that is above s, n ≤ remaining − c·(validation + s). c is ``view.children``, or as many as what
+    remains can pay for with three examples, since an update makes no more children than it can afford: more would
+    shrink the last batches to single examples. Where children are not checked, one validation and no check is
+    reckoned with. At least 1, since the budget stops a run and not the controller.
     """
     if view.remaining_rollouts is None:
         return None
-    each, most = 1 + view.children, max(1, view.children)
-    few = each * min(_FEW, view.trainset_size)
-    affordable = (view.remaining_rollouts - few) // view.validation_size if view.validation_size > 0 else most
-    validations = max(1, min(most, affordable))
-    left = view.remaining_rollouts - validations * view.validation_size
+    few, check = min(_FEW, view.trainset_size), 1 if view.children else 0
+    child = view.validation_size + check * (few if view.screen is None else min(few, view.screen))
+    affordable = (view.remaining_rollouts - few) // max(1, child)
+    children = max(1, min(view.children, affordable))
+    left, each = view.remaining_rollouts - children * view.validation_size, 1 + check * children
     limit = left // each
     if view.screen is not None and limit >= view.screen:
-        limit = left - view.children * view.screen
+        limit = left - check * children * view.screen
     reason = (
-        f"{view.remaining_rollouts} rollouts are left: {validations} × {view.validation_size} for validation, "
-        f"the rest for a parent and {view.children} children"
+        f"{view.remaining_rollouts} rollouts are left: {children} × {view.validation_size} for validation, "
+        f"the rest for a parent and {check * children} children"
     )
     return Bound("budget", limit, reason)

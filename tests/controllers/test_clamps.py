@@ -49,26 +49,24 @@ def test_variance_limits_nothing_where_it_says_nothing(variance):
 def test_an_update_of_the_budgets_size_can_be_paid(remaining, validation, children, screen):
     view = replace(VIEW, remaining_rollouts=remaining, validation_size=validation, children=children, screen=screen)
     limit, _ = _base.clamped(10_000, [_base.budget_bound(view)])
-    most = max(1, children)
 
-    def cost(size):
-        return size + children * (size if screen is None else min(size, screen))
+    def cost(size, count):
+        check = size if screen is None else min(size, screen)
+        return size + count * validation + (count * check if children else 0)
 
+    affordable = [count for count in range(1, max(1, children) + 1) if cost(3, count) <= remaining]
+    count = max(affordable, default=1)
     assert limit >= 1
-    assert limit == 1 or cost(limit) + validation <= remaining
-    if remaining >= cost(3) + most * validation:
-        assert cost(limit) + most * validation <= remaining, "every child may pass"
-        assert cost(limit + 1) + most * validation > remaining, "no smaller than it must be"
+    assert limit == 1 or cost(limit, count) <= remaining, "every child that three examples leave room for may pass"
+    assert cost(limit + 1, count) > remaining, "no smaller than it must be"
 
 
-def test_what_cannot_pay_for_every_validation_is_spent_on_one_large_batch():
-    """Not on a tail of single examples: 3 rollouts an example, 2 validations of 100 at most."""
-    sizes, remaining = [], 290
-    while remaining >= 103:
-        view = replace(VIEW, remaining_rollouts=remaining, validation_size=100, children=2)
-        sizes.append(_base.budget_bound(view).limit)
-        remaining -= 3 * sizes[-1]
-    assert sizes == [30, 33]
+def test_what_cannot_pay_for_every_child_is_spent_on_fewer_of_them():
+    """Not on a tail of single examples: an update makes no more children than it can afford."""
+    view = replace(VIEW, remaining_rollouts=32, validation_size=24, children=2, screen=8)
+    assert _base.budget_bound(view).limit == 4, "4 rollouts of the parent, 4 of one child's check, 24 of its validation"
+    assert _base.budget_bound(replace(view, remaining_rollouts=58)).limit == 3
+    assert _base.budget_bound(replace(view, remaining_rollouts=56)).limit == 24
 
 
 def test_without_a_budget_in_rollouts_nothing_is_clipped():
