@@ -195,7 +195,7 @@ class Combee(Teleprompter):
         self.use_mlflow = use_mlflow
         self.seed = secrets.randbits(32) if seed is None else seed
         self.gepa_kwargs = checked_gepa_kwargs(gepa_kwargs or {}, reflection_minibatch_size)
-        self.search = _option("search", search, Search)
+        self.search = self._resolved_search(search)
         self.validation = _option("validation", validation, Validation)
         self.guards = _option("guards", guards, Guards)
         if isinstance(diversity, bool):
@@ -283,6 +283,14 @@ class Combee(Teleprompter):
         if self.search.keep is not None:
             return self.search.keep
         return "pareto" if isinstance(self.artifact, Instruction) else "trunk"
+
+    def _resolved_search(self, value: Any) -> Search:
+        search: Search = _option("search", value, Search)
+        if search.staleness is not None:
+            return search
+        selectors = (self.candidate_selection_strategy, self.component_selector)
+        written_for_gepa = self.gepa_kwargs or not all(isinstance(one, str) for one in selectors)
+        return dataclasses.replace(search, staleness=0 if written_for_gepa else 1)
 
     def _resolved_operators(self, value: Any) -> tuple[Operator, ...]:
         if isinstance(value, (str, Operator, Spec, Mapping)):

@@ -25,6 +25,7 @@ from combee_dspy.combee import Combee
 from combee_dspy.evaluation import PairedDifference
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.operators import FewShotSwap, Insert, Operator
+from combee_dspy.options import Search
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import Budget
 
@@ -89,7 +90,8 @@ EMBEDDED = DemoPlan(
     rollouts=220,
     threads=4,
     params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 48},
-    arguments={"reflection_minibatch_size": 18, "use_merge": False},
+    # The budget pays for two large updates: the second is to know of the first.
+    arguments={"reflection_minibatch_size": 18, "use_merge": False, "search": Search(staleness=0)},
 )
 
 REMOTE = DemoPlan(operators=(Insert(), FewShotSwap()), rollouts=1_000, threads=32)

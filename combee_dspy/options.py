@@ -27,7 +27,8 @@ class Search:
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
             update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
             depend on it and never on the number of workers: a component selector, acceptance criterion or
-            validation policy of your own is asked in the order of updates, so less overlaps beside one.
+            validation policy of your own is asked in the order of updates, so less overlaps beside one. By default
+            1, and 0 beside ``gepa_kwargs`` or a selector of your own, which are written for GEPA's order.
         lag: Updates after which the verdict of a trunk's commit is read, at least 1. The text of update i has left
             out the lessons of every update up to i − lag that was clearly worse.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn by what operators
@@ -42,7 +43,7 @@ class Search:
     """
 
     keep: Literal["pareto", "trunk"] | None = None
-    staleness: Annotated[int, Field(ge=0, le=2)] = 0
+    staleness: Annotated[int, Field(ge=0, le=2)] | None = None
     lag: Annotated[int, Field(ge=1)] = 2
     children: Annotated[int, Field(ge=1)] | None = None
     screen: Annotated[int, Field(ge=1)] = 8

@@ -234,18 +234,37 @@ class Loop:
 
     async def _size(self, step: int) -> int:
         """Return how many rows the next minibatch has, as far as there is room for them."""
-        view = BatchView(
-            step, 0, workers=self.effects.workers, capacity=self.effects.slots.capacity,
-            remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
-            children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
-        )  # fmt: skip
-        made = await self.effects.decide(f"batch/{step}", lambda: self._batches.decide(view), step=step)
+        made = await self._decided(step)
+        if step and self.task.behind > 1 and self._is_short(decision_from(made)):
+            # Updates under way give back what they do not need, and a larger minibatch is worth the wait for it.
+            self._open(step - 1)
+            await self._ended(self._updates[step - 1].committed)
+            self.effects.purse.look(step, step - 1)
+            made = await self._decided(step, "/again")
         decision = decision_from(made)
         size = self._fitting(min(decision.size, self._batches.left))
         if size:
             self.decisions.append(decision)
             self.effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
         return size
+
+    async def _decided(self, step: int, again: str = "") -> dict[str, Any]:
+        view = BatchView(
+            step, 0, workers=self.effects.workers, capacity=self.effects.slots.capacity,
+            remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
+            children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
+        )  # fmt: skip
+        made: dict[str, Any] = await self.effects.decide(
+            f"batch/{step}{again}", lambda: self._batches.decide(view), step=step
+        )
+        return made
+
+    def _is_short(self, decision: BatchDecision) -> bool:
+        """Return whether the budget leaves less room than an update would take."""
+        size, children = decision.size + len(self.task.anchors), max(1, self.task.children)
+        room = self.effects.purse.room
+        clamped = any(clamp.name == "budget" for clamp in decision.clamps)
+        return clamped or (room is not None and self.keeper.rollouts(size, children) > room)
 
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""

@@ -252,7 +252,7 @@ def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path) -> None:
     (tmp_path / "gepa.stop").touch()
     report = world.compile(log_dir=tmp_path, reflection_minibatch_size=4, train=48).combee_report
     assert report.reason == "stop callback FileStopper"
-    assert report.updates <= 1
+    assert report.updates <= 2, "one, and the one that overlaps it"
 
 
 @pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])

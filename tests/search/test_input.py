@@ -115,6 +115,16 @@ def test_every_argument_of_gepa_is_an_argument_of_combee_with_its_default() -> N
     assert inspect.signature(dspy.GEPA.compile).parameters.keys() <= inspect.signature(Combee.compile).parameters.keys()
 
 
+def test_updates_overlap_but_beside_what_is_written_for_gepas_order(world: World) -> None:
+    def of(**given: Any) -> int | None:
+        return Combee(metric, auto="light", reflection_lm=world.proposer_lm, **given).search.staleness
+
+    assert of() == of(search=Search(keep="trunk")) == 1
+    assert of(search=Search(staleness=0)) == of(gepa_kwargs={"callbacks": []}) == 0
+    assert of(component_selector=lambda *given: ["self"]) == 0
+    assert of(search=Search(staleness=2), component_selector=lambda *given: ["self"]) == 2
+
+
 def test_parity_is_gepa_itself(world: World) -> None:
     made = Combee.parity(metric, auto="light", reflection_lm=world.proposer_lm)
     assert type(made) is dspy.GEPA

@@ -98,7 +98,7 @@ def test_a_refused_child_draws_another_operator(world: World, tmp_path: Path) ->
 def test_a_child_of_a_small_minibatch_must_beat_its_parent_on_it(tmp_path: Path) -> None:
     World.made(level_of).compile(
         operators=[Scripted(("level 20", "level 20 again", "level 60"))], log_dir=tmp_path, diversity=False,
-        metric=level_metric, reflection_minibatch_size=4, budget=Budget(updates=3),
+        metric=level_metric, reflection_minibatch_size=4, budget=Budget(updates=3), search=Search(staleness=0),
     )  # fmt: skip
     screened = events(tmp_path, "screened")
     assert [(one["step"], one["accepted"], one["rows"]) for one in screened] == [
@@ -285,7 +285,7 @@ def test_what_a_scan_loses_is_offered_to_the_next_one(tmp_path: Path) -> None:
     for rescue in (True, False):
         world = World.made(proposer=forgetful)
         world.compile(
-            search=Search(rescue=rescue), log_dir=tmp_path / str(rescue), reflection_minibatch_size=8,
+            search=Search(rescue=rescue, staleness=0), log_dir=tmp_path / str(rescue), reflection_minibatch_size=8,
             aggregator="single-call", budget=Budget(updates=3), candidate_selection_strategy="current_best",
         )  # fmt: skip
         read[rescue] = [one["n"] for one in events(tmp_path / str(rescue), "scan")]

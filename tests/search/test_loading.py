@@ -23,7 +23,8 @@ def test_every_candidate_has_its_lineage_and_loads(world: World, tmp_path: Path)
     assert all(set(one.parents) <= known for one in others)
     validated = {one["candidate"]: (one["index"], one["score"]) for one in events(tmp_path, "validated")}
     assert {one.id: (one.index, one.score) for one in found if one.index is not None} == validated
-    best = max((one for one in found if one.score is not None), key=lambda one: one.score or 0.0)
+    (selected,) = events(tmp_path, "selected")
+    best = next(one for one in found if one.id == selected["candidate"])
     student = dspy.Predict("question -> answer")
     for place in (tmp_path, tmp_path / "journal.sqlite", str(tmp_path)):
         assert load_candidate(student, place, best.index).dump_state() == program.dump_state()  # type: ignore[arg-type]  # validated
