@@ -118,7 +118,9 @@ class Loop:
         try:
             if not self.parts.plain:
                 await self._join_seed()
-            await self._finished(await self._run_updates())
+            end = await self._run_updates()
+            await self._begin_seed()
+            await self._finished(end)
             await self._join_seed()
             self.keeper.ended(None)
         except Exception as error:
@@ -142,6 +144,10 @@ class Loop:
         self.effects.purse.reserve(())
         return rollouts
 
+    async def _begin_seed(self) -> None:
+        await asyncio.sleep(0)  # the updates that have begun ask for their rollouts first
+        self._first.set()
+
     def _too_small(self, problem: str) -> NoReturn:
         remedy = "Give a larger budget, or a smaller valset."
         limits = {name: limit for name, limit in asdict(self.effects.purse.limits).items() if limit is not None}
@@ -151,8 +157,7 @@ class Loop:
         """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
         for step in itertools.count():
             if step == self._search.staleness + 1:
-                await asyncio.sleep(0)  # the updates that have begun ask for their rollouts now
-                self._first.set()
+                await self._begin_seed()
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
