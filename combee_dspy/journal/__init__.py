@@ -18,6 +18,7 @@ and kept for people and trackers to read.
 | --- | --- |
 | ``candidate`` | candidate, texts, parents, operator, components |
 | ``refused`` | operator, reason, parent |
+| ``copied`` | lines: what was said of training examples word for word, cut out; count |
 | ``screened`` | candidate, parent, rows, score, parent_score, accepted, reason |
 | ``validated`` | candidate, index, score, rows, best |
 | ``reverted`` | update, reason |

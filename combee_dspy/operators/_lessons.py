@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_dspy.guards import read_section, write_section
 from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, described, is_protected
+from combee_dspy.operators._section import read_section, write_section
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import NearDuplicates, estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters

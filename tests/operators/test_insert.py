@@ -1,8 +1,8 @@
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.guards import Guards, read_section, write_section
-from combee_dspy.operators import Insert
+from combee_dspy.guards import Guards
+from combee_dspy.operators import Insert, read_section, write_section
 from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
 from combee_dspy.reflections import estimate_tokens
 

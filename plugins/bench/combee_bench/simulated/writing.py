@@ -13,6 +13,7 @@ from combee_bench.simulated.curating import PLATITUDE, Curator, without_playbook
 from combee_bench.simulated.editing import EDITING_FIELDS, Editor
 from combee_bench.simulated.filling import REASONING, REASONING_FIELDS, filler, lesson_value, render
 from combee_bench.simulated.knowledge import SimulatedQuestion
+from combee_bench.simulated.laws import WordingLaw
 from combee_bench.simulated.matching import QuestionIndex, stretches_of
 from combee_bench.simulated.requests import ChatRequest, text_tokens
 from combee_bench.simulated.shapes import OutputField, RequestShape, Style, final_user_message, without_requirements
@@ -37,6 +38,7 @@ class _Prompt:
     current: str
     old: tuple[str, ...]
     attended: tuple[str, ...]
+    taught_by: Mapping[str, str]
     overloaded: bool
     limit: int | None
     most: Mapping[str, int]
@@ -63,6 +65,7 @@ class Writer:
         lessons: The line of each lesson by key.
         capacity: The law.
         seed: Seed of every draw.
+        wording: How a lesson is worded.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Writer:
         lessons: Mapping[str, str],
         capacity: CapacityModel,
         seed: int,
+        wording: WordingLaw,
     ) -> None:
         self._index = index
         self._questions = questions
         self._lessons = lessons
         self._capacity = capacity
         self._seed = seed
+        self._wording = wording
         self._editor = Editor(self._keys_of, capacity, seed)
         self._curator = Curator(self._keys_of, capacity, seed)
 
@@ -102,13 +107,14 @@ class Writer:
         asked, playbook = without_playbook(without_requirements(user))
         current, rest = _split(asked, shape.style)
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
-        items, tokens = self._items([*earlier, rest])
+        items, tokens, taught_by = self._items([*earlier, rest])
         return _Prompt(
             user=user,
             playbook=playbook,
             current=current,
             old=tuple(dict.fromkeys(self._keys_of(current))),
             attended=self._capacity.attend(items, self._seed, *place, tokens=tokens),
+            taught_by=taught_by,
             overloaded=self._capacity.crowded(len(items), self._seed, *place, tokens=tokens),
             limit=_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
@@ -124,7 +130,7 @@ class Writer:
         if field.name == "bullet_tags":
             return self._curator.tags(prompt.playbook, attended)
         if field.name == "operations":
-            lessons = {key: self._lessons[key] for key in attended}
+            lessons = {key: self._line(key, prompt) for key in attended}
             said = PLATITUDE if prompt.overloaded else None
             return self._curator.operations(prompt.user, prompt.playbook, lessons, said, place)
         if field.is_text and field.name in REASONING_FIELDS:
@@ -133,27 +139,34 @@ class Writer:
             return filler(field)
         keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
         short = prompt.overloaded or len(keys) < len(set(attended))
-        lines = _within([self._lessons[key] for key in keys] + [PLATITUDE] * short, prompt.most)
+        lines = _within([self._line(key, prompt) for key in keys] + [PLATITUDE] * short, prompt.most)
         return lesson_value(field, _text("", lines, prompt.limit), lines)
 
-    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
-        """Return the keys of the items, and their tokens where the law asks for them."""
+    def _line(self, key: str, prompt: _Prompt) -> str:
+        return self._wording.line(self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place)
+
+    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int], dict[str, str]]:
+        """Return the keys of the items, their tokens where the law asks for them, and a question for each key."""
         keys: list[str] = []
         tokens: list[int] = []
+        questions: dict[str, str] = {}
         for text in texts:
             scan = self._index.scan(text)
             found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
+            for hit in scan.hits:
+                question = self._questions[hit.question]
+                questions.setdefault(question.key, question.text)
             items = sorted(chain(found, scan.keys), key=lambda item: item[0])
             keys += (key for _, key in items)
             if self._capacity.attended_tokens is not None:
                 tokens += map(text_tokens, stretches_of(text, (place for place, _ in items)))
-        return keys, tokens
+        return keys, tokens, questions
 
     def _rewritten(self, prompt: _Prompt) -> str:
         new = tuple(key for key in dict.fromkeys(prompt.attended) if key not in prompt.old)
         keys = self._capacity.write(prompt.old, new, self._seed, *prompt.place)
         overloaded = prompt.overloaded or len(keys) < len(prompt.old) + len(new)
-        lines = [self._lessons[key] for key in keys] + [PLATITUDE] * overloaded
+        lines = [self._line(key, prompt) for key in keys] + [PLATITUDE] * overloaded
         return _text(self._head(prompt.current), lines, prompt.limit)
 
     def _head(self, current: str) -> str:
