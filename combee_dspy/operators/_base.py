@@ -71,7 +71,7 @@ class Operator(Strategy):
 
 
 async def ask(
-    context: StrategyContext, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: str
+    context: StrategyContext, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
 ) -> Any | Refusal:
     """Return the proposer's answer, the value of the signature's output field, or why there is none.
 
@@ -80,7 +80,7 @@ async def ask(
     given = dict(inputs)
     if context.notes:
         signature, given["constraints"] = _constrained(signature), context.notes
-    answer = await context.ask(signature, given, place, role="proposer")
+    answer = await context.ask(signature, given, *place, role="proposer")
     if isinstance(answer, FailedCall):
         return Refusal(f"the call failed: {answer.error}")
     ((name, field),) = signature.output_fields.items()
