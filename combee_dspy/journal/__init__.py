@@ -25,6 +25,7 @@ and kept for people and trackers to read.
 | ``batch`` | size, reason, fit, clamps |
 | ``update`` | parent, components, rows, started, seconds, skipped |
 | ``scan`` | aggregator, n, copies, nodes, lessons, retained |
+| ``shortened`` | lessons, left; lost: how many of them may be, told in other words or not at all |
 | ``merge`` | candidate, parents, accepted |
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |
