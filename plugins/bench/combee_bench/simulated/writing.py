@@ -38,11 +38,11 @@ class _Prompt:
     current: str
     old: tuple[str, ...]
     attended: tuple[str, ...]
-    taught_by: Mapping[str, str]
     overloaded: bool
     limit: int | None
     most: Mapping[str, int]
     place: tuple[str, int, int]
+    taught_by: Mapping[str, str]
 
 
 class Writer:
@@ -107,18 +107,18 @@ class Writer:
         asked, playbook = without_playbook(without_requirements(user))
         current, rest = _split(asked, shape.style)
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
-        items, tokens, taught_by = self._items([*earlier, rest])
+        items, tokens = self._items([*earlier, rest])
         return _Prompt(
             user=user,
             playbook=playbook,
             current=current,
             old=tuple(dict.fromkeys(self._keys_of(current))),
             attended=self._capacity.attend(items, self._seed, *place, tokens=tokens),
-            taught_by=taught_by,
             overloaded=self._capacity.crowded(len(items), self._seed, *place, tokens=tokens),
             limit=_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
             place=place,
+            taught_by=self._taught_by(rest) if self._wording.quoting else {},
         )
 
     def _value(self, field: OutputField, prompt: _Prompt) -> Any:
@@ -145,22 +145,23 @@ class Writer:
     def _line(self, key: str, prompt: _Prompt) -> str:
         return self._wording.line(self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place)
 
-    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int], dict[str, str]]:
-        """Return the keys of the items, their tokens where the law asks for them, and a question for each key."""
+    def _taught_by(self, text: str) -> dict[str, str]:
+        """Return a question in the text for each lesson that one needs."""
+        asked = [self._questions[hit.question] for hit in self._index.scan(text).hits]
+        return {question.key: question.text for question in reversed(asked)}
+
+    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
+        """Return the keys of the items, and their tokens where the law asks for them."""
         keys: list[str] = []
         tokens: list[int] = []
-        questions: dict[str, str] = {}
         for text in texts:
             scan = self._index.scan(text)
             found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
-            for hit in scan.hits:
-                question = self._questions[hit.question]
-                questions.setdefault(question.key, question.text)
             items = sorted(chain(found, scan.keys), key=lambda item: item[0])
             keys += (key for _, key in items)
             if self._capacity.attended_tokens is not None:
                 tokens += map(text_tokens, stretches_of(text, (place for place, _ in items)))
-        return keys, tokens, questions
+        return keys, tokens
 
     def _rewritten(self, prompt: _Prompt) -> str:
         new = tuple(key for key in dict.fromkeys(prompt.attended) if key not in prompt.old)
