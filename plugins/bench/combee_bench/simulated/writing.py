@@ -142,14 +142,6 @@ class Writer:
         lines = _within([self._line(key, prompt) for key in keys] + [PLATITUDE] * short, prompt.most)
         return lesson_value(field, _text("", lines, prompt.limit), lines)
 
-    def _line(self, key: str, prompt: _Prompt) -> str:
-        return self._wording.line(self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place)
-
-    def _taught_by(self, text: str) -> dict[str, str]:
-        """Return a question in the text for each lesson that one needs."""
-        asked = [self._questions[hit.question] for hit in self._index.scan(text).hits]
-        return {question.key: question.text for question in reversed(asked)}
-
     def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
         """Return the keys of the items, and their tokens where the law asks for them."""
         keys: list[str] = []
@@ -169,6 +161,14 @@ class Writer:
         overloaded = prompt.overloaded or len(keys) < len(prompt.old) + len(new)
         lines = [self._line(key, prompt) for key in keys] + [PLATITUDE] * overloaded
         return _text(self._head(prompt.current), lines, prompt.limit)
+
+    def _line(self, key: str, prompt: _Prompt) -> str:
+        return self._wording.line(self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place)
+
+    def _taught_by(self, text: str) -> dict[str, str]:
+        """Return a question in the text for each lesson that one needs."""
+        asked = [self._questions[hit.question] for hit in self._index.scan(text).hits]
+        return {question.key: question.text for question in reversed(asked)}
 
     def _head(self, current: str) -> str:
         for paragraph in re.split(r"\n\s*\n", current):
