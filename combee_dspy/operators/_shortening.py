@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import dspy
 
@@ -10,7 +11,7 @@ from combee_dspy.aggregators import Coverage, text_vectors, together, topic_grou
 from combee_dspy.operators._base import ask
 from combee_dspy.operators._section import write_section
 from combee_dspy.records import Refusal
-from combee_dspy.reflections import NearDuplicates, estimate_tokens
+from combee_dspy.reflections import NearDuplicates, estimate_tokens, normalised
 from combee_dspy.strategies import StrategyContext
 
 Supported = Mapping[str, float]
@@ -21,7 +22,8 @@ WORDS_PER_TOKEN = 0.75
 SIMILARITY = 0.8
 # A call that is given more than about a dozen lessons leaves some out.
 _MOST_IN_A_CALL = 8
-_ROUNDS = 3
+# In the first rounds calls only join, in those after them they have less room.
+_JOINING, _ROUNDS = 2, 4
 # Of a lesson of which so little stands in a text, nothing is told there; from the other figure on, it surely is: two
 # lessons that differ in their subject alone share four fifths of what they say.
 _GONE, _TOLD = 0.3, 0.9
@@ -47,9 +49,9 @@ async def shortened(lessons: Supported, most: int, told: str, context: StrategyC
     """Return lessons in fewer words, in at most ``most`` estimated tokens where calls can do that; and what failed.
 
     Groups of at most eight lessons about like things are given to a call each, all at once. At first calls only join
-    what says the same. Where that is not enough they shorten other groups, each to a share of ``most`` that goes by the
-    support behind the group. What an answer tells nothing of is put back as far as the share holds it, and a group
-    whose call fails stays as it is.
+    what says the same, twice, in other groups. Where that is not enough they shorten, each group to a share of ``most``
+    that goes by the support behind it. A group whose call fails stays as it is. In the end, what is told nowhere any
+    more is put back as far as ``most`` holds it.
 
     Args:
         lessons: The lessons.
@@ -63,7 +65,7 @@ async def shortened(lessons: Supported, most: int, told: str, context: StrategyC
             break
         groups = _groups(known, context, number)
         own = [section_tokens(group) for group in groups]
-        shares = _shares([sum(group.values()) for group in groups], own, most) if number else own
+        shares = _shares([sum(group.values()) for group in groups], own, most) if number >= _JOINING else own
         inputs = [
             {
                 "instruction": told,
@@ -76,9 +78,10 @@ async def shortened(lessons: Supported, most: int, told: str, context: StrategyC
             ask(context, CondenseLessons, given, "condense", number, place) for place, given in enumerate(inputs)
         )
         known = {}
-        for group, share, answer in zip(groups, shares, answers, strict=True):
+        for group, answer in zip(groups, answers, strict=True):
             failed = failed or (answer.reason if isinstance(answer, Refusal) else "")
-            known.update(group if isinstance(answer, Refusal) else _joined(group, answer, share))
+            known.update(group if isinstance(answer, Refusal) else _joined(group, answer))
+    _put_back(lessons, known, most)
     return known, failed
 
 
@@ -106,24 +109,38 @@ def _shares(support: Sequence[float], own: Sequence[int], most: int) -> list[int
     return shares
 
 
-def _joined(group: Supported, answer: Sequence[str], share: int) -> Supported:
+def _joined(group: Supported, answer: Sequence[str]) -> Supported:
     """Return what a call made of a group; a line of it has the support of the lessons that it tells."""
     near = NearDuplicates(SIMILARITY)
     lines = [line for line in map(plain, answer) if line and near.add(line)]
     if not lines or section_tokens(lines) > section_tokens(group):
         return group
     found = Coverage([*group, *lines]).of(range(len(group)), range(len(group), len(group) + len(lines)))
-    made, gone = dict.fromkeys(lines, 0.0), []
-    for (lesson, support), row in zip(group.items(), found, strict=True):
-        if row.max() < _GONE:
-            gone.append(lesson)
-        else:
-            made[lines[int(row.argmax())]] += support
-    made = {line: support or min(group.values()) for line, support in made.items()}
-    for lesson in sorted(gone, key=lambda lesson: -group[lesson]):
-        if section_tokens([*made, lesson]) <= share:
-            made[lesson] = group[lesson]
-    return made
+    made = dict.fromkeys(lines, 0.0)
+    for support, nearest in zip(group.values(), found.argmax(axis=1), strict=True):
+        made[lines[int(nearest)]] += support
+    return {line: support or min(group.values()) for line, support in made.items()}
+
+
+def _put_back(lessons: Supported, known: dict[str, float], most: int) -> None:
+    """Add what no line tells, the most supported first, as far as there is room: little of it, or not its figures."""
+    texts = [*lessons, *known]
+    coverage = Coverage(texts)
+    figures = [{word for word in normalised(text).split() if re.search(r"\d", word)} for text in texts]
+    lines = list(range(len(lessons), len(texts)))
+
+    def told(place: int, near: Iterable[float], by: Iterable[int]) -> bool:
+        return any(share >= _GONE and figures[place] <= figures[line] for share, line in zip(near, by, strict=True))
+
+    shares = coverage.of(range(len(lessons)), lines)
+    gone = [place for place, near in enumerate(shares) if not told(place, near, lines)]
+    used, added = section_tokens(known), list[int]()
+    for place in sorted(gone, key=lambda place: -lessons[texts[place]]):
+        tokens = estimate_tokens(f"- {texts[place]}\n")
+        if used + tokens <= most and not told(place, coverage.of([place], added)[0] if added else (), added):
+            added.append(place)
+            used += tokens
+    known.update({texts[place]: lessons[texts[place]] for place in added})
 
 
 def untold(lessons: Sequence[str], lines: Sequence[str]) -> list[str]:

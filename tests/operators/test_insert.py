@@ -85,7 +85,7 @@ def test_what_more_reflections_stand_behind_gets_more_of_the_budget(bench):
         for number in range(32)
     )
     bench.apply(Insert(max_tokens=600), LATE, lessons=Lessons("route", lessons=found))
-    second = [values for _, values, place, _ in bench.asked if place[2] == 1]
+    second = [values for _, values, place, _ in bench.asked if place[2] == 2]
     words = {name: sum(one["most_words"] for one in second if name in "".join(one["lessons"])) for name in WORDS[:2]}
     assert words["copper"] > 2 * words["marble"] > 0
 
@@ -154,7 +154,7 @@ def test_the_guards_room_counts_and_protected_lessons_are_not_condensed(bench):
     assert kept[0] == "Never name a customer. Ever." and "Use percent." in kept
     assert estimate_tokens(edit.instruction) <= 60
     assert "Never name" not in "".join(bench.asked[0][1]["lessons"])
-    assert sum(values["most_words"] for _, values, place, _ in bench.asked if place[2] == 1) < 40
+    assert sum(values["most_words"] for _, values, place, _ in bench.asked if place[2] == 2) < 40
     tight = bench.apply(Insert(), lessons=["x"], instruction=seed, guards=Guards(max_tokens=estimate_tokens(seed)))
     assert isinstance(tight, Refusal) and "no room" in tight.reason
 

@@ -161,12 +161,13 @@ class WordingLaw:
         """Return a lesson's line as one call writes it.
 
         Args:
-            line: ``[F17] sentence``. Its key and what names its subject stay.
+            line: ``[F17] sentence``. Its key stays, and what stands before a colon.
             question: The question that taught it in this call, if one did.
             seed: The service's seed.
             *place: What identifies the call and the lesson.
         """
         key, _, sentence = line.partition(" ")
+        subject, colon, rule = sentence.rpartition(": ")
         if self.each_call:
 
             def another(found: re.Match[str]) -> str:
@@ -174,7 +175,7 @@ class WordingLaw:
                 return words[int(uniform(seed, "word", found[0], *place) * len(words))]
 
             frame = _FRAMES[int(uniform(seed, "frame", *place) * len(_FRAMES))]
-            sentence = frame.format(_KNOWN_WORDS.sub(another, sentence))
+            sentence = frame.format(f"{subject}{colon}{_KNOWN_WORDS.sub(another, rule)}")
         quote = _QUOTED.search(question or "")
         if quote and self.quoting and uniform(seed, "quote", *place) < self.quoting:
             sentence = f'{sentence.removesuffix(".")}, as in "{quote[0]} …".'
