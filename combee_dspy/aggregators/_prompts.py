@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import dspy
@@ -10,7 +9,6 @@ import dspy
 _EXAMPLES = "Per example: what the assistant was given, what it answered, and feedback. Long records come in parts."
 
 
-@lru_cache
 def quoting(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """Return a signature with one more input, for the guard against copied text."""
     limit = dspy.InputField(desc="Copy no more words in a row than this from an example: say it in other words.")

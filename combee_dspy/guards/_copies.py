@@ -78,7 +78,7 @@ class CopyIndex:
     def __len__(self) -> int:
         return sum(len(hashes) for hashes in self._runs.values())
 
-    def copied(self, text: str, exempt: Iterable[str] = ()) -> str:
+    def copied(self, text: str, exempt: Sequence[str] = ()) -> str:
         """Return the longest stretch of a text that is copied, normalised; empty where nothing is.
 
         Args:
@@ -90,7 +90,7 @@ class CopyIndex:
         stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
         return " ".join(words[place] for place in max(stretches, key=len, default=[]))
 
-    def cut(self, text: str, exempt: Iterable[str] = ()) -> tuple[str, tuple[str, ...]]:
+    def cut(self, text: str, exempt: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
         """Return a text without what is copied, and its lines that held a copy, as they were.
 
         A copied stretch gives way to "…". Where that would leave fewer than six words of a sentence, the sentence goes,
@@ -118,7 +118,7 @@ class CopyIndex:
         # What stood around a copy may make another one, now that it stands together.
         return self.cut(left, exempt)[0] if refused else left, tuple(refused)
 
-    def _marked(self, words: Sequence[str], exempt: Iterable[str]) -> list[bool]:
+    def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:
         """Say of each word whether it is part of a copy."""
         marked = [False] * len(words)
         for size, hashes in self._runs.items():

@@ -69,7 +69,7 @@ async def shortened(lessons: Supported, most: int, told: str, context: StrategyC
         inputs = [
             {
                 "instruction": told,
-                "lessons": sorted(group, key=lambda lesson, group=group: -group[lesson]),
+                "lessons": [lesson for lesson, _ in sorted(group.items(), key=lambda one: -one[1])],
                 "most_words": max(int(share * WORDS_PER_TOKEN), 1),
             }
             for group, share in zip(groups, shares, strict=True)

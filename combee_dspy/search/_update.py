@@ -13,7 +13,7 @@ from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields, fields_key
-from combee_dspy.records import Lessons, Reflection, Rollout
+from combee_dspy.records import Lesson, Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Pool
@@ -198,7 +198,8 @@ class Learner:
         if self.copies is None:
             return lessons
         own = [self._task.seed.texts[component] for component in self._task.components]
-        kept_lessons, refused = [], []
+        kept_lessons: list[Lesson] = []
+        refused: list[str] = []
         for lesson in lessons.lessons:
             text, copied = self.copies.cut(lesson.text, own)
             refused.extend(copied)

@@ -51,12 +51,6 @@ def test_lessons_that_differ_in_a_number_stay_two() -> None:
     assert len(World.of(script).run(Union(copies=1), made(9)).lessons) == 2
 
 
-def wordy(name: str, inputs: Mapping[str, Any]) -> Answer:
-    found = learner(name, inputs)
-    assert isinstance(found, Mapping)
-    return {"lessons": [f"Please remember that {text}" for text in found["lessons"]]} if name == "AddLessons" else found
-
-
 def test_topics_share_a_shard() -> None:
     subjects = ("the net present value of a bond", "tense and mood of irregular verbs", "boiling points of alkanes")
     given = [

@@ -53,7 +53,9 @@ def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
     assert program.combee_report.best_score == 1.0
     text = program.signature.instructions
     assert not CopyIndex(TRAIN).copied(text)
-    assert all(text.count(f"is {animal[::-1].upper()}") == 1 for animal in animals)
+    # A call that writes the text anew may say again what follows as a section: told in other words, it counts as lost.
+    most = 2 if "operators" in how else 1
+    assert all(1 <= text.count(f"is {animal[::-1].upper()}") <= most for animal in animals)
 
 
 def test_who_reads_examples_is_told_how_much_may_be_copied():
