@@ -144,6 +144,8 @@ class StrategyContext:
             budget and protected rules; empty where there is nothing.
         joined_later: Whether whoever gets the lessons of a scan reads all of them in one call of
             its own: to merge the last lists in a call before that would be to write them twice.
+        longest_quote: The most words in a row that a lesson may share with an example, for whoever
+            reads examples; ``None`` where nobody minds.
     """
 
     component: str
@@ -155,6 +157,7 @@ class StrategyContext:
     place: tuple[str | int, ...] = ()
     notes: str = ""
     joined_later: bool = False
+    longest_quote: int | None = None
 
     async def ask(
         self,

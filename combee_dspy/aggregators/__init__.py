@@ -1,15 +1,17 @@
 """From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
 
 from combee_dspy.aggregators._base import Aggregator, arrived, even_runs, gathered, shard_count, together
-from combee_dspy.aggregators._kept import kept
+from combee_dspy.aggregators._kept import Coverage, kept, text_lines
 from combee_dspy.aggregators._parallel_scan import ParallelScan
 from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
 from combee_dspy.aggregators._union import Union
+from combee_dspy.aggregators._vectors import text_vectors, topic_groups
 
 __all__ = [
     "Aggregator",
+    "Coverage",
     "ParallelScan",
     "SingleCall",
     "Summarize",
@@ -20,5 +22,8 @@ __all__ = [
     "gathered",
     "kept",
     "shard_count",
+    "text_lines",
+    "text_vectors",
     "together",
+    "topic_groups",
 ]

@@ -137,9 +137,14 @@ def _by_index(reflections: Sequence[Reflection]) -> tuple[dict[int, str], dict[i
 
 def _lines(lessons: Lessons) -> list[str]:
     """Return the lines of a result: its lessons, and a rewritten text's lines and sentences, each once."""
-    lines = [lesson.text for lesson in lessons.lessons]
-    for paragraph in (lessons.rewrite or "").splitlines():
-        lines += [paragraph, *_SENTENCE.split(paragraph)]
+    return list(
+        dict.fromkeys([*(lesson.text.strip() for lesson in lessons.lessons), *text_lines(lessons.rewrite or "")])
+    )
+
+
+def text_lines(text: str) -> list[str]:
+    """Return a text's lines and their sentences, each once."""
+    lines = [part for line in text.splitlines() for part in (line, *_SENTENCE.split(line))]
     return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 

@@ -10,6 +10,7 @@ import dspy
 
 from combee_dspy.aggregators._base import arrived, even_runs, together
 from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
+from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, estimate_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
@@ -139,7 +140,15 @@ class Scan:
         self, question: Question, items: list[Reflection], *place: int
     ) -> tuple[list[Reflection], dspy.Prediction | FailedCall]:
         data = {"current_instruction": self.context.text, "examples_with_feedback": render_records(items)}
-        return items, await self.context.ask(question.signature, {**data, **question.limits}, "read", *place)
+        return items, await self.ask(question.signature, {**data, **question.limits}, "read", *place)
+
+    async def ask(
+        self, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
+    ) -> dspy.Prediction | FailedCall:
+        """Ask who reads examples, or what was noted of them, and say how much of an example a lesson may quote."""
+        if self.context.longest_quote is not None:
+            signature, inputs = quoting(signature), {**inputs, "longest_quote": self.context.longest_quote}
+        return await self.context.ask(signature, inputs, *place)
 
     def _heard(self, question: Question, read: Sequence[tuple[Sequence[Reflection], Any]]) -> None:
         (name,), most = question.signature.output_fields, next(iter(question.limits.values()))

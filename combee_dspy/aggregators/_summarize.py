@@ -81,7 +81,7 @@ class Summarize(Aggregator):
         answer = None
         if points:
             given = {"current_instruction": scan.context.text, "summaries": points}
-            answer = await scan.context.ask(LearnFromSummaries, given, "learn")
+            answer = await scan.ask(LearnFromSummaries, given, "learn")
         scan.levels.append([scan.reduced(0, lists, scan.top, answer, "the summaries gave no lessons")])
 
 

@@ -7,18 +7,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Dealt, gathered, shard_count, together
-from combee_dspy.aggregators._lessons import joined, traced
-from combee_dspy.aggregators._prompts import AddLessons, ShortenLessons
+from combee_dspy.aggregators._base import Dealt, gathered, shard_count
+from combee_dspy.aggregators._prompts import AddLessons
 from combee_dspy.aggregators._scan import Question, Scan
-from combee_dspy.aggregators._vectors import reflection_vectors, text_vectors, topic_groups
-from combee_dspy.records import Lesson, Lessons, Reflection
-from combee_dspy.reflections import estimate_tokens
+from combee_dspy.aggregators._vectors import reflection_vectors, topic_groups
+from combee_dspy.records import Lessons, Reflection
 from combee_dspy.shuffle import effective_copies
 from combee_dspy.strategies import StrategyContext, parameters
-
-# 0.75 words a token is the common rule for English; the rest is room for an LM that counts roughly.
-_WORDS_PER_TOKEN = 0.65
 
 
 @parameters
@@ -30,12 +25,8 @@ class Union(Dealt):
     order; near-duplicates become one lesson with the sources of all its wordings and the longest of them. So no merge
     can lose a lesson, and none weighs lessons against each other: two that contradict each other both stay.
 
-    Only a joined list that passes ``max_tokens`` is given back to an LM, to be shortened: in groups of similar lessons,
-    ``fan_in`` a call, all at once. An answer that fails, is empty or still does not fit is dropped with a warning, and
-    the group is kept: what the text may take is the operator's to enforce.
-
-    Its nodes are the shards at level 1 and the joined list at level 2; where it was shortened, the groups follow at
-    level 3, and their join, where there are several, at level 4.
+    How long a list the text may hold is the operator's to say, which joins what says the same in other words (see
+    :class:`combee_dspy.operators.Insert`). Its nodes are the shards at level 1 and the joined list at level 2.
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
@@ -50,8 +41,6 @@ class Union(Dealt):
             on (57 reflections) they are dealt in blocks of four to seven, so that an early shard need not wait for the
             last rollout. Of all pairs of reflections about one in as many as there are blocks can then still meet in a
             shard: at 240, one in seven.
-        max_tokens: Estimated tokens of the joined list from which an LM shortens it. 8,000, about two hundred lessons,
-            is a third of a call: below that a reader is not crowded by it.
         similarity: Jaccard similarity of word pairs from which two lessons count as one, in (0, 1]. 0.8 lets one word
             in about seventeen differ.
         sharding: ``"shuffle"``, or ``"topic"``: reflections that are alike share a shard, so one call sees all that is
@@ -63,7 +52,6 @@ class Union(Dealt):
 
     max_lessons: Annotated[int, Field(ge=1)] = 32
     window: Annotated[int, Field(ge=1)] | None = 4
-    max_tokens: Annotated[int, Field(ge=1)] = 8_000
     similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
     sharding: Literal["shuffle", "topic"] = "shuffle"
 
@@ -78,8 +66,6 @@ class Union(Dealt):
             await scan.read_groups(self._topics(scan, items), question)
         if scan.levels:
             scan.join(self.similarity)
-            if sum(_sizes(scan.top[0].lessons)) > self.max_tokens:
-                await self._shorten(scan)
         return scan.result()
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
@@ -98,53 +84,3 @@ class Union(Dealt):
                 vectors, sizes, each, scan.context.stream("topic", copy), room=scan.room, most=self.fan_in
             )
         ]
-
-    async def _shorten(self, scan: Scan) -> None:
-        """Add the levels that shorten the joined list: groups of similar lessons, and their join."""
-        (whole,) = scan.top
-        groups = self._like_lessons(scan, whole.lessons)
-        total = sum(_sizes(whole.lessons))
-        shares = [max(self.max_tokens * sum(_sizes(group)) // total, 1) for group in groups]
-
-        async def shortened(number: int) -> object:
-            given = {
-                "current_instruction": scan.context.text,
-                "long_lessons": [lesson.text for lesson in groups[number]],
-                "most_words": max(int(shares[number] * _WORDS_PER_TOKEN), 1),
-            }
-            return await scan.context.ask(ShortenLessons, given, "shorten", number)
-
-        answers = await together(map(shortened, range(len(groups))))
-        level = []
-        for number, (group, share, answer) in enumerate(zip(groups, shares, answers, strict=True)):
-            sources = tuple(sorted({source for lesson in group for source in lesson.sources}))
-            below = whole.output.sources if len(groups) == 1 else sources
-            texts, failed = scan.texts(number, answer, len(group))
-            short = joined([traced(texts, [group], below)], self.similarity)
-            failed = failed or _misfit(short, share)
-            if failed:
-                scan.warn(number, f"{failed}: {len(group)} lessons stay as they are")
-            level.append(scan.node(number, group if failed else short, below, failed))
-        scan.levels.append(level)
-        if len(level) > 1:
-            scan.join(self.similarity)
-
-    def _like_lessons(self, scan: Scan, lessons: Sequence[Lesson]) -> list[list[Lesson]]:
-        sizes = _sizes(lessons)
-        vectors = text_vectors([lesson.text for lesson in lessons])
-        wanted = max(-(-sum(sizes) // scan.room), -(-len(lessons) // self.fan_in))
-        stream = scan.context.stream("shorten")
-        groups = topic_groups(vectors, sizes, wanted, stream, room=scan.room, most=self.fan_in)
-        # In the order of the lessons that they begin with, so that a join keeps nearly the order that was.
-        return [[lessons[member] for member in group] for group in sorted(groups)]
-
-
-def _misfit(lessons: Sequence[Lesson], share: int) -> str | None:
-    if not lessons:
-        return "EmptyAnswer: the shortened list holds no lessons"
-    size = sum(_sizes(lessons))
-    return f"OverBudget: the shortened list takes {size:,} tokens of {share:,}" if size > share else None
-
-
-def _sizes(lessons: Sequence[Lesson]) -> list[int]:
-    return [estimate_tokens(lesson.text) for lesson in lessons]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from combee_dspy.records import Reflection
-from combee_dspy.reflections import ngram_counts, texts_in
+from combee_dspy.reflections import ngram_counts, texts_in, unit_length
 
 Vectors = NDArray[np.float32]
 """One row per text, of unit length, or zero where there is nothing to compare."""
@@ -38,7 +37,7 @@ def reflection_vectors(reflections: Sequence[Reflection]) -> Vectors:
         text_vectors([_text(one, kind) for one in reflections]) * np.float32(weight**0.5)
         for kind, weight in _WEIGHTS.items()
     ]
-    return _unit(np.concatenate(parts, axis=1))
+    return unit_length(np.concatenate(parts, axis=1))
 
 
 def text_vectors(texts: Sequence[str]) -> Vectors:
@@ -49,7 +48,7 @@ def text_vectors(texts: Sequence[str]) -> Vectors:
     """
     counts = ngram_counts([_cleaned(text) for text in texts], _SIZES, _BUCKETS).toarray()
     held = np.maximum((counts > 0).sum(axis=0), 1)
-    return _unit(np.sqrt(counts) * np.log((1 + len(texts)) / held).astype(np.float32))
+    return unit_length(np.sqrt(counts) * np.log((1 + len(texts)) / held).astype(np.float32))
 
 
 def similarities(one: Vectors, other: Vectors) -> Vectors:
@@ -104,8 +103,3 @@ def _cleaned(text: str) -> str:
     if len(text) > _MOST_CHARS:
         text = f"{text[: _MOST_CHARS // 2]} {text[-_MOST_CHARS // 2 :]}"
     return _LONG_NUMBER.sub("0", text)
-
-
-def _unit(rows: Any) -> Vectors:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.reflections import ngram_counts
+from combee_dspy.reflections import ngram_counts, unit_length
 from combee_dspy.strategies import Strategy, parameters
 
 Vectors = NDArray[np.float32]
@@ -67,12 +67,7 @@ def unit_rows(values: Any, count: int) -> Vectors:
         raise ArgumentValueError("vectors", rows.shape, f"have the wrong shape for {count} texts", _REMEDY)
     if not np.isfinite(rows).all():
         raise ArgumentValueError("vectors", rows.shape, "hold values that are not finite", _REMEDY)
-    # Scaled by the largest entry first, so that squares neither overflow nor vanish.
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    rows = rows / np.where(largest > 0, largest, 1.0)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: Vectors = (rows / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
-    return unit
+    return unit_length(rows)
 
 
 @parameters

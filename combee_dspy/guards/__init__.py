@@ -4,30 +4,20 @@ from combee_dspy.guards._copies import CopyIndex
 from combee_dspy.guards._guards import (
     GuardInput,
     Guards,
-    bullets,
     check,
     check_program,
     guard_notes,
     own_description,
     placeholders,
-    read_section,
-    with_bullets,
-    without_copies,
-    write_section,
 )
 
 __all__ = [
     "CopyIndex",
     "GuardInput",
     "Guards",
-    "bullets",
     "check",
     "check_program",
     "guard_notes",
     "own_description",
     "placeholders",
-    "read_section",
-    "with_bullets",
-    "without_copies",
-    "write_section",
 ]

@@ -9,7 +9,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import dspy
@@ -24,10 +24,17 @@ Hashes = NDArray[np.uint64]
 # Scripts that write no spaces: each character counts as a word.
 _UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+# What may be cut out of a text: what stands between spaces, without the punctuation around it.
+_PIECE = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}](?:[^\s{_UNSPACED}]*[^\W{_UNSPACED}])?")
+_LEAD = re.compile(r"\s*(?:(?:[-*•]|\d{1,3}[.)])\s+)?")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
+_CUT = "…"
+# A condition or a conclusion alone is no lesson.
+_FEWEST_LEFT = 6
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15
 _WHOLE = 8
-_COMMON_SHARE = 0.1
+_COMMON_SHARE = 0.01
 _COMMON_LEAST = 3
 
 
@@ -38,9 +45,9 @@ class CopyIndex:
     labels, or contains a value of at least eight words as a whole. Case, punctuation, markup and white space do not
     count.
 
-    Text that many examples share is the task's own, not a copy of one of them: lists of labels, boilerplate of a
-    template, a passage that every question is about. A run counts as such when at least a tenth of the examples have
-    it, and at least three.
+    Text that recurs is the task's own, not a copy of one example: lists of labels, boilerplate of a template, a formula
+    that some of the questions are about. A run counts as such when at least a hundredth of the examples have it, and at
+    least three.
 
     Built in one pass, in time linear in the words; 8 bytes a run are kept, each once.
 
@@ -71,14 +78,48 @@ class CopyIndex:
     def __len__(self) -> int:
         return sum(len(hashes) for hashes in self._runs.values())
 
-    def copied(self, text: str, exempt: Iterable[str] = ()) -> str:
+    def copied(self, text: str, exempt: Sequence[str] = ()) -> str:
         """Return the longest stretch of a text that is copied, normalised; empty where nothing is.
 
         Args:
             text: What to look through.
             exempt: Texts whose own runs are no copies, such as the seed's.
         """
-        words, exempted = _words(text), [_words(own) for own in exempt]
+        words = _words(text)
+        marked = self._marked(words, exempt)
+        stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
+        return " ".join(words[place] for place in max(stretches, key=len, default=[]))
+
+    def cut(self, text: str, exempt: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
+        """Return a text without what is copied, and its lines that held a copy, as they were.
+
+        A copied stretch gives way to "…". Where that would leave fewer than six words of a sentence, the sentence goes,
+        and with the last sentence its line.
+
+        Args:
+            text: What to look through; a copy may span several lines.
+            exempt: See :meth:`copied`.
+        """
+        lines = text.split("\n")
+        placed = [[(*found.span(), _words(found[0])) for found in _PIECE.finditer(line)] for line in lines]
+        words = [word for pieces in placed for *_, found in pieces for word in found]
+        marks = iter(self._marked(words, exempt))
+        kept, refused = [], []
+        for line, pieces in zip(lines, placed, strict=True):
+            hits = [sum(next(marks) for _ in found) > 0 for *_, found in pieces]
+            together = [list(places) for hit, places in groupby(range(len(pieces)), hits.__getitem__) if hit]
+            if not together:
+                kept.append(line)
+                continue
+            refused.append(line)
+            if left := _without(line, [(pieces[places[0]][0], pieces[places[-1]][1]) for places in together]):
+                kept.append(left)
+        left = "\n".join(kept)
+        # What stood around a copy may make another one, now that it stands together.
+        return self.cut(left, exempt)[0] if refused else left, tuple(refused)
+
+    def _marked(self, words: Sequence[str], exempt: Sequence[str]) -> list[bool]:
+        """Say of each word whether it is part of a copy."""
         marked = [False] * len(words)
         for size, hashes in self._runs.items():
             mine = _run_hashes(words, size)
@@ -87,12 +128,27 @@ class CopyIndex:
             # By bisection: np.isin would sort the whole index for every text.
             nearest = np.minimum(np.searchsorted(hashes, mine), len(hashes) - 1)
             hit = hashes[nearest] == mine
-            for own in exempted:
-                hit &= ~np.isin(mine, _run_hashes(own, size))
+            for own in exempt if hit.any() else ():
+                hit &= ~np.isin(mine, _run_hashes(_words(own), size))
             for start in np.flatnonzero(hit).tolist():
                 marked[start : start + size] = [True] * size
-        stretches = [list(places) for inside, places in groupby(range(len(words)), marked.__getitem__) if inside]
-        return " ".join(words[place] for place in max(stretches, key=len, default=[]))
+        return marked
+
+
+def _without(line: str, spans: Sequence[tuple[int, int]]) -> str:
+    """Return a line without some of its characters, sentence by sentence; empty where nothing worth keeping is left."""
+    lead = _LEAD.match(line)
+    first = lead.end() if lead is not None else 0
+    kept = []
+    for start, end in pairwise([first, *(found.end() for found in _SENTENCE_END.finditer(line, first)), len(line)]):
+        left, place = "", start
+        for cut_from, cut_to in spans:
+            if start <= cut_from < end:
+                left, place = left + line[place:cut_from] + _CUT, cut_to
+        left += line[place:end]
+        if place == start or len(_words(left)) >= _FEWEST_LEFT:
+            kept.append(left)
+    return line[:first] + "".join(kept).rstrip() if any(map(str.strip, kept)) else ""
 
 
 def _words(text: str) -> list[str]:

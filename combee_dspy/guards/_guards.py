@@ -1,15 +1,10 @@
-"""What stands in a component's text, and what no edit of it may break.
-
-The section of learned lessons, written and read by code; the user's guards, what a proposer is told of
-them, and judging one edit by itself.
-"""
+"""The user's guards: what a proposer is told of them, and judging one edit by itself."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import dspy
@@ -21,7 +16,6 @@ from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import parameters
 
-_HEADER, _BULLET = "Lessons learned:", "- "
 _PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}|</?[^\W\d][\w.-]*\s*/?>")
 _SHOWN = 120
 
@@ -38,53 +32,6 @@ def placeholders(text: str) -> tuple[str, ...]:
 def own_description(name: str, text: str) -> str:
     """Return a field's description without DSPy's stand-in ``${name}``, which no LM is shown."""
     return "" if text == f"${{{name}}}" else text
-
-
-def write_section(own: str, lessons: Sequence[str]) -> str:
-    """Return an instruction: its own text, then the header and one bullet a lesson, its white space made single."""
-    if not lessons:
-        return own
-    lines = [_BULLET + " ".join(lesson.split()) for lesson in lessons]
-    return "\n".join([*([own, ""] if own else []), _HEADER, *lines])
-
-
-def read_section(text: str) -> tuple[str, list[str]]:
-    """Split an instruction into its own text and the lessons in its section.
-
-    The section is the last header line that bullets follow directly. Text that stands after it belongs to the
-    instruction and is kept.
-
-    Returns:
-        The own text and the lessons; all of the text and no lessons where there is no section.
-    """
-    lines = text.split("\n")
-    for start in range(len(lines) - 2, -1, -1):
-        if lines[start].strip() == _HEADER and lines[start + 1].startswith(_BULLET):
-            learned = list(takewhile(_is_bullet, lines[start + 1 :]))
-            # write_section puts one empty line between the own text and the header.
-            own = "\n".join(lines[:start]).removesuffix("\n")
-            after = "\n".join(lines[start + 1 + len(learned) :]).strip("\n")
-            if after.strip():
-                own = f"{own}\n\n{after}" if own else after
-            return own, [line.removeprefix(_BULLET) for line in learned]
-    return text, []
-
-
-def bullets(description: str) -> list[str]:
-    """Return the lessons at the end of a field's description, one bullet each."""
-    last_first = takewhile(_is_bullet, reversed(description.split("\n")))
-    return [line.removeprefix(_BULLET) for line in last_first][::-1]
-
-
-def with_bullets(description: str, lessons: Sequence[str]) -> str:
-    """Return a field's description with these lessons in place of those at its end."""
-    lines = description.split("\n") if description else []
-    own = lines[: len(lines) - len(bullets(description))]
-    return "\n".join([*own, *(_BULLET + lesson for lesson in lessons)])
-
-
-def _is_bullet(line: str) -> bool:
-    return line.startswith(_BULLET)
 
 
 @parameters
@@ -181,8 +128,7 @@ def guard_notes(
     names = placeholders(text if seed is None else seed)
     if names:
         notes.append(f"- These placeholders stay in the text exactly as they are: {' '.join(names)}")
-    if guards.max_copied_words is not None and notes:
-        # Alone it is not worth a longer prompt: the default guards leave every prompt as it is.
+    if guards.max_copied_words is not None:
         notes.append(f"- No more than {guards.max_copied_words} words in a row may be copied from an example.")
     return "\n".join(notes)
 
@@ -214,7 +160,7 @@ def check(edit: Edit, guards: Guards, given: GuardInput, copies: CopyIndex | Non
 
     Judged in this order, the first reason counts: that anything changes, the signature, placeholders, protected rules,
     the token budget, copied text. Demonstrations are examples, so only the signature binds them. Lessons that copy an
-    example can be taken out before (:func:`without_copies`); without ``copies`` none are looked for.
+    example can be taken out before (:meth:`CopyIndex.cut`); without ``copies`` none are looked for.
     """
     return next((Refusal(fault) for fault in _faults(edit, guards, given, copies)), None)
 
@@ -287,29 +233,3 @@ def _texts(edit: Edit, given: GuardInput) -> Iterator[tuple[str, str, str, str]]
 def _short(text: str) -> str:
     shown = " ".join(text.split())
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
-
-
-def without_copies(edit: Edit, given: GuardInput, copies: CopyIndex) -> tuple[Edit, tuple[str, ...]]:
-    """Return an edit without the lessons that copy a training example, and those lessons.
-
-    A lesson is one bullet, of the instruction's section or at the end of a field's description. Those that the parent
-    has stay. Text that is no list is left as it is: a copy in there is a reason for :func:`check` to refuse the edit.
-    """
-    dropped: list[str] = []
-
-    def allowed(lessons: list[str], known: list[str]) -> list[str]:
-        kept = [one for one in lessons if one in known or not copies.copied(one, given.own_texts)]
-        dropped.extend(one for one in lessons if one not in kept)
-        return kept
-
-    instruction, descriptions = edit.instruction, edit.field_descriptions
-    if instruction is not None:
-        own, lessons = read_section(instruction)
-        kept = allowed(lessons, read_section(given.instruction)[1])
-        instruction = instruction if len(kept) == len(lessons) else write_section(own, kept)
-    if descriptions is not None:
-        descriptions = {
-            name: with_bullets(text, allowed(bullets(text), bullets(given.field_descriptions.get(name, ""))))
-            for name, text in descriptions.items()
-        }
-    return replace(edit, instruction=instruction, field_descriptions=descriptions), tuple(dropped)

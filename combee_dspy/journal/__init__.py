@@ -18,12 +18,14 @@ and kept for people and trackers to read.
 | --- | --- |
 | ``candidate`` | candidate, texts, parents, operator, components |
 | ``refused`` | operator, reason, parent |
+| ``copied`` | lines: what was said of training examples word for word, cut out; count |
 | ``screened`` | candidate, parent, rows, score, parent_score, accepted, reason |
 | ``validated`` | candidate, index, score, rows, best |
 | ``reverted`` | update, reason |
 | ``batch`` | size, reason, fit, clamps |
 | ``update`` | parent, components, rows, started, seconds, skipped |
 | ``scan`` | aggregator, n, copies, nodes, lessons, retained |
+| ``shortened`` | lessons, left; lost: how many of them may be, told in other words or not at all |
 | ``merge`` | candidate, parents, accepted |
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |

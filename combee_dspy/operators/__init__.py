@@ -1,6 +1,6 @@
 """From lessons and rollouts to an edit of the program."""
 
-from combee_dspy.operators._base import Operator, OperatorInput, guard_input
+from combee_dspy.operators._base import Operator, OperatorInput, guard_input, without_copies
 from combee_dspy.operators._components import (
     apply_components,
     decode_demonstrations,
@@ -21,6 +21,7 @@ from combee_dspy.operators._instruction_channel import InstructionChannel
 from combee_dspy.operators._lessons import Insert, Rewrite
 from combee_dspy.operators._lines import Delete, Reorder
 from combee_dspy.operators._rephrase import Rephrase
+from combee_dspy.operators._section import read_section, write_section
 from combee_dspy.operators._weights import OperatorOutcome, draw_operators, operator_labels, operator_weights
 
 __all__ = [
@@ -49,6 +50,9 @@ __all__ = [
     "operator_labels",
     "operator_weights",
     "predictor_runs",
+    "read_section",
     "seed_components",
     "visible",
+    "without_copies",
+    "write_section",
 ]

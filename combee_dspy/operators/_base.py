@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import dspy
 from pydantic import TypeAdapter, ValidationError
 
-from combee_dspy.guards import GuardInput, Guards, check, own_description, placeholders, read_section
+from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, own_description, placeholders
+from combee_dspy.operators._section import read_section, write_section
 from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
@@ -70,7 +71,7 @@ class Operator(Strategy):
 
 
 async def ask(
-    context: StrategyContext, signature: type[dspy.Signature], inputs: Mapping[str, Any], place: str
+    context: StrategyContext, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
 ) -> Any | Refusal:
     """Return the proposer's answer, the value of the signature's output field, or why there is none.
 
@@ -79,7 +80,7 @@ async def ask(
     given = dict(inputs)
     if context.notes:
         signature, given["constraints"] = _constrained(signature), context.notes
-    answer = await context.ask(signature, given, place, role="proposer")
+    answer = await context.ask(signature, given, *place, role="proposer")
     if isinstance(answer, FailedCall):
         return Refusal(f"the call failed: {answer.error}")
     ((name, field),) = signature.output_fields.items()
@@ -134,6 +135,28 @@ def guard_input(given: OperatorInput, component: str) -> GuardInput:
 def checked(edit: Edit, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
     """Return an edit that changes something and breaks nothing, or why it is none."""
     return check(edit, given.guards, guard_input(given, context.component)) or edit
+
+
+def without_copies(edit: Edit, given: GuardInput, copies: CopyIndex) -> tuple[Edit, tuple[str, ...]]:
+    """Return an edit without what its texts copy from training examples, and the lines that did.
+
+    What the seed's texts say is no copy. Demonstrations are examples, and stay.
+    """
+    refused: list[str] = []
+
+    def cut(text: str) -> str:
+        left, lines = copies.cut(text, given.own_texts)
+        refused.extend(lines)
+        return left
+
+    instruction, descriptions = edit.instruction, edit.field_descriptions
+    if instruction is not None:
+        own, lessons = read_section(instruction)
+        own, left = cut(own), list(filter(None, map(cut, lessons)))
+        instruction = write_section(own, left) if refused else instruction
+    if descriptions is not None:
+        descriptions = {name: cut(text) for name, text in descriptions.items()}
+    return replace(edit, instruction=instruction, field_descriptions=descriptions), tuple(refused)
 
 
 def is_protected(line: str, given: OperatorInput, context: StrategyContext) -> bool:

@@ -11,7 +11,7 @@ from combee_dspy.reflections._records import (
     render_records,
     texts_in,
 )
-from combee_dspy.reflections._texts import NearDuplicates, ngram_counts, normalised
+from combee_dspy.reflections._texts import NearDuplicates, ngram_counts, normalised, unit_length
 
 __all__ = [
     "MAX_PARTS",
@@ -26,4 +26,5 @@ __all__ = [
     "normalised",
     "render_records",
     "texts_in",
+    "unit_length",
 ]

@@ -126,6 +126,17 @@ def ngram_counts(texts: Sequence[str], sizes: Sequence[int], buckets: int, *, si
     return sparse.vstack(parts, format="csr")
 
 
+def unit_length(rows: Any) -> NDArray[np.float32]:
+    """Return a matrix's rows scaled to length 1; a row of zeros stays one."""
+    # Scaled by the largest entry first, so that squares neither overflow nor vanish.
+    values = np.asarray(rows, dtype=np.float64)
+    largest = np.abs(values).max(axis=1, keepdims=True)
+    values = values / np.where(largest > 0, largest, 1.0)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = (values / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+    return unit
+
+
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     first, taken = 0, 0
     for number, text in enumerate(texts, start=1):

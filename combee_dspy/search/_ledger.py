@@ -28,12 +28,6 @@ class LessonLedger:
         for lesson in lessons:
             known.setdefault(normalised(lesson.text), (Lesson(lesson.text), 0))
 
-    def refuse(self, component: str, texts: Iterable[str]) -> None:
-        """Never offer these again: a guard has refused them."""
-        known = self._offers.setdefault(component, {})
-        for text in texts:
-            known[normalised(text)] = (Lesson(text), _MOST_OFFERS)
-
     def offer(self, component: str, parent: str, fresh: Iterable[Lesson]) -> tuple[Lesson, ...]:
         """Return earlier lessons that the parent's text does not hold, the latest first; each counts as offered.
 

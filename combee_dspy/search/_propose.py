@@ -15,7 +15,7 @@ from dspy.utils.exceptions import LMError
 from combee_dspy._private import DspyAdapter
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
-from combee_dspy.guards import CopyIndex, Guards, check, without_copies
+from combee_dspy.guards import Guards, check
 from combee_dspy.operators import (
     Operator,
     OperatorInput,
@@ -26,6 +26,7 @@ from combee_dspy.operators import (
     operator_labels,
     predictor_runs,
     visible,
+    without_copies,
 )
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.search._candidates import Candidate, Place
@@ -67,7 +68,6 @@ class Proposer:
     seed: Candidate
     operators: Sequence[Operator]
     guards: Guards
-    copies: CopyIndex | None  # the training examples' runs of words, where no text may hold them
     diversity: Diversity
     learner: Learner
     emit: Callable[..., None]
@@ -153,14 +153,11 @@ class Proposer:
         if isinstance(outcome, Refusal):
             return outcome
         judged = guard_input(given, component)
-        if self.copies is not None:
-            outcome, dropped = without_copies(outcome, judged, self.copies)
-            if dropped:
-                self.emit("refused", {"operator": "guards", "reason": "copies a training example", "lines": dropped},
-                           step=step, component=component)  # fmt: skip
-                if self.ledger is not None:
-                    self.ledger.refuse(component, dropped)
-        return check(outcome, self.guards, judged, self.copies) or outcome
+        if (copies := self.learner.copies) is not None:
+            outcome, lines = without_copies(outcome, judged, copies)
+            if lines:
+                self.emit("copied", {"lines": lines, "count": len(lines)}, step=step, component=component)
+        return check(outcome, self.guards, judged, self.learner.copies) or outcome
 
     async def _judged(self, operator: int, texts: Mapping[str, str], base: Candidate, step: int) -> Child | None:
         if not texts:

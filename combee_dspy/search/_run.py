@@ -15,7 +15,7 @@ from combee_dspy._private import detailed_results, make_adapter
 from combee_dspy.costs import totals
 from combee_dspy.evaluation import Calibrator, check_roles_heard, evaluator_lms
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.guards import CopyIndex, check_program
+from combee_dspy.guards import check_program
 from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
@@ -124,13 +124,9 @@ class Run:
         task, settings, texts = self.task, self.task.settings, self.task.seed.texts
         described = {name: decode_fields(texts.get(fields_key(name), "")) for name in task.components}
         check_program(settings.guards, {name: texts[name] for name in described}, described)
-        copies = None
-        if settings.guards.max_copied_words is not None:
-            rows = (*task.splits.train, *task.anchors)
-            copies = CopyIndex([row.example for row in rows], settings.guards.max_copied_words)
         ledger = LessonLedger() if settings.search.ledger and settings.keeps == "pareto" else None
         return Proposer(
-            task.student, task.seed, settings.operators, settings.guards, copies, settings.diversity, learner,
+            task.student, task.seed, settings.operators, settings.guards, settings.diversity, learner,
             self.log.emit, run_seed=settings.seed, perfect_score=settings.perfect_score, ledger=ledger,
         )  # fmt: skip
 

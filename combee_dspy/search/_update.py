@@ -11,9 +11,9 @@ from typing import Any
 from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
-from combee_dspy.guards import guard_notes
+from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields, fields_key
-from combee_dspy.records import Lessons, Reflection, Rollout
+from combee_dspy.records import Lesson, Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Pool
@@ -85,6 +85,11 @@ class Learner:
         joined = bool(settings.operators) and all(one.joins_lessons for one in reads)
         self._joined_later = joined and not task.proposes_itself
         self._as_objects = isinstance(settings.custom_instruction_proposer, (InstructionProposer, type(None)))
+        # The training examples' runs of words, where no text may hold them.
+        self.copies: CopyIndex | None = None
+        if task.edits_instructions and settings.guards.max_copied_words is not None:
+            rows = (*task.splits.train, *task.anchors)
+            self.copies = CopyIndex([row.example for row in rows], settings.guards.max_copied_words)
         self._warned = not settings.warn_on_score_mismatch
 
     def context(self, component: str, candidate: Candidate, step: int) -> StrategyContext:
@@ -98,6 +103,7 @@ class Learner:
             seed=self._settings.seed,
             notes=self._notes(component, candidate),
             joined_later=self._joined_later,
+            longest_quote=None if self.copies is None else self._settings.guards.max_copied_words,
         )
 
     def _temperature(self, step: int) -> float | None:
@@ -178,6 +184,7 @@ class Learner:
                 lessons = Lessons(component)
             else:
                 lessons = await self._artifact.learn([*reflections, *extra], self._aggregator, context)
+                lessons = await asyncio.to_thread(self._in_own_words, lessons, context)
             read = tuple(one for one in await asyncio.gather(*reflections, *extra) if one is not None)
         finally:
             for task in (*reflections, *extra):
@@ -185,6 +192,21 @@ class Learner:
             await asyncio.gather(*reflections, *extra, return_exceptions=True)
         lost = await self._told(lessons, read, context, len(futures)) if lessons.nodes else ()
         return lessons, read, lost
+
+    def _in_own_words(self, lessons: Lessons, context: StrategyContext) -> Lessons:
+        """Return lessons without what they copy from training examples, before anything is made of them."""
+        if self.copies is None:
+            return lessons
+        own = [self._task.seed.texts[component] for component in self._task.components]
+        kept_lessons: list[Lesson] = []
+        refused: list[str] = []
+        for lesson in lessons.lessons:
+            text, copied = self.copies.cut(lesson.text, own)
+            refused.extend(copied)
+            kept_lessons += [replace(lesson, text=text)] if text else []
+        if refused:
+            context.emit("copied", lines=refused, count=len(refused))
+        return replace(lessons, lessons=tuple(kept_lessons))
 
     async def _told(
         self, lessons: Lessons, read: Sequence[Reflection], context: StrategyContext, size: int

@@ -133,8 +133,6 @@ def learner(name: str, inputs: Mapping[str, Any]) -> Answer:
     if name in ("MergeLessons", "LearnFromSummaries"):
         lists = inputs["lesson_lists" if name == "MergeLessons" else "summaries"]
         return {"lessons": list(dict.fromkeys(text for texts in lists for text in texts))}
-    if name == "ShortenLessons":
-        return {"lessons": [text.removeprefix("Please remember that ") for text in inputs["long_lessons"]]}
     assert name in ("RewriteInstruction", "RewriteWithinConstraints")
     return {"new_instruction": " ".join(record["Feedback"] for record in inputs["examples_with_feedback"])}
 

@@ -18,7 +18,7 @@ from tests.aggregators.doubles import Answer, World, at_random, facts, learner, 
 
 ALL: list[Aggregator] = [
     ParallelScan(fan_in=4, merge_fan_in=3),
-    Union(fan_in=4, max_tokens=60),
+    Union(fan_in=4),
     Union(sharding="topic", fan_in=4),
     Summarize(shard_items=3),
     TopK(k=4),

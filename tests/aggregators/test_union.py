@@ -7,10 +7,10 @@ import pytest
 
 from combee_dspy.aggregators import ParallelScan, Union
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import FailedCall, Reflection
+from combee_dspy.records import Reflection
 from tests.aggregators.doubles import Answer, World, facts, learner, made
 
-WIDE: dict[str, Any] = {"max_lessons": 100, "max_tokens": 10**6}
+WIDE: dict[str, Any] = {"max_lessons": 100}
 
 
 @pytest.mark.parametrize("sharding", ["shuffle", "topic"])
@@ -51,59 +51,6 @@ def test_lessons_that_differ_in_a_number_stay_two() -> None:
     assert len(World.of(script).run(Union(copies=1), made(9)).lessons) == 2
 
 
-def wordy(name: str, inputs: Mapping[str, Any]) -> Answer:
-    found = learner(name, inputs)
-    assert isinstance(found, Mapping)
-    return {"lessons": [f"Please remember that {text}" for text in found["lessons"]]} if name == "AddLessons" else found
-
-
-def test_a_list_past_the_budget_is_shortened_in_groups_at_once() -> None:
-    world = World.of(wordy)
-    lessons = world.run(Union(max_tokens=200), made(40))
-    asked = [call for call in world.service.calls if call.name == "ShortenLessons"]
-    assert len(asked) == 3
-    assert all(len(call.inputs["long_lessons"]) <= 16 for call in asked)
-    assert 120 <= sum(call.inputs["most_words"] for call in asked) <= 130
-    assert facts(lessons) == set(range(40))
-    assert [node.level for node in lessons.nodes if node.level > 1] == [2, 3, 3, 3, 4]
-    assert not any(node.failed for node in lessons.nodes)
-
-
-def test_few_lessons_past_the_budget_are_shortened_by_one_call() -> None:
-    world = World.of(wordy)
-    lessons = world.run(Union(max_tokens=100), made(16))
-    assert world.service.counts["ShortenLessons"] == 1
-    assert world.service.calls[-1].inputs["most_words"] == 65
-    assert [node.level for node in lessons.nodes if node.level > 1] == [2, 3]
-    assert facts(lessons) == set(range(16))
-
-
-@pytest.mark.parametrize(
-    "answer", [FailedCall("E: x"), {"lessons": []}, {"lessons": None}, {"x": 1}, {"lessons": ["word " * 200]}]
-)
-def test_a_list_that_cannot_be_shortened_is_kept_whole_and_said(answer: Answer) -> None:
-    world = World.of(lambda name, inputs: answer if name == "ShortenLessons" else learner(name, inputs))
-    lessons = world.run(Union(max_tokens=10), made(12))
-    assert facts(lessons) == set(range(12))
-    assert lessons.nodes[-1].level == 3
-    assert lessons.nodes[-1].failed
-    assert [warning.endswith("12 lessons stay as they are") for warning in world.warnings] == [True]
-
-
-def test_only_the_group_whose_call_failed_stays_long() -> None:
-    def script(name: str, inputs: Mapping[str, Any]) -> Answer:
-        if name == "AddLessons":
-            return {"lessons": [f"{r['Feedback']} {'long ' * 60}" for r in inputs["examples_with_feedback"]]}
-        if any(lesson.startswith("fact 0 ") for lesson in inputs["long_lessons"]):
-            return FailedCall("TimeoutError: too slow")
-        return {"lessons": [" ".join(lesson.split()[:2]) for lesson in inputs["long_lessons"]]}
-
-    lessons = World.of(script).run(Union(max_tokens=1_000), made(60))
-    (kept,) = (node for node in lessons.nodes if node.level == 3 and node.failed)
-    assert {lesson.text for lesson in lessons.lessons if "long" in lesson.text} == set(kept.lessons)
-    assert {" ".join(lesson.text.split()[:2]) for lesson in lessons.lessons} == {f"fact {i}" for i in range(60)}
-
-
 def test_topics_share_a_shard() -> None:
     subjects = ("the net present value of a bond", "tense and mood of irregular verbs", "boiling points of alkanes")
     given = [
@@ -141,7 +88,6 @@ def test_topic_shards_keep_fan_in_tokens_and_copies() -> None:
         {"max_lessons": 0},
         {"placement": "x"},
         {"window": 0},
-        {"max_tokens": 0},
         {"similarity": 0.0},
         {"similarity": 1.1},
         {"sharding": "x"},

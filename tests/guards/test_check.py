@@ -14,9 +14,8 @@ from combee_dspy.guards import (
     check_program,
     guard_notes,
     placeholders,
-    without_copies,
-    write_section,
 )
+from combee_dspy.operators import without_copies, write_section
 from combee_dspy.records import Demonstration, Edit, Refusal
 
 RULE = "Never give medical advice."
@@ -147,18 +146,18 @@ def test_text_of_the_seed_is_no_copy():
     assert check(edit, Guards(), replace(given, seed_instruction="Answer."), COPIES) is not None
 
 
-def test_lessons_that_copy_are_taken_out_and_the_rest_is_kept():
-    known = f"Known: {SECRET}"
-    given = replace(GIVEN, instruction=write_section(PARENT, ["Old.", known]), **described("formula", "Name."))
+def test_what_copies_goes_and_the_rest_is_kept():
+    given = replace(GIVEN, instruction=write_section(PARENT, ["Old."]), **described("formula", "Name."))
     edit = Edit(
-        instruction=write_section(PARENT, ["Old.", known, f"Say {SECRET}.", "New."]),
+        instruction=write_section(f"{PARENT}\nSay {SECRET}. Say it twice.", ["Old.", f"Say {SECRET}.", "New."]),
         field_descriptions={"question": f"Any.\n- {SECRET}", "formula": "Name.\n- One word."},
     )
-    left, dropped = without_copies(edit, given, COPIES)
-    assert left.instruction == write_section(PARENT, ["Old.", known, "New."])
+    left, refused_lines = without_copies(edit, given, COPIES)
+    # A sentence that says nothing without the copy goes with it, what stands beside it does not.
+    assert left.instruction == write_section(f"{PARENT}\nSay it twice.", ["Old.", "New."])
     assert left.field_descriptions == {"question": "Any.", "formula": "Name.\n- One word."}
-    assert dropped == (f"Say {SECRET}.", SECRET)
-    assert edit.field_descriptions["question"] == f"Any.\n- {SECRET}"
+    assert refused_lines == (f"Say {SECRET}. Say it twice.", f"Say {SECRET}.", f"- {SECRET}")
+    assert check(left, Guards(), given, COPIES) is None
 
 
 def test_where_nothing_but_copies_was_new_nothing_is_left():
@@ -167,8 +166,8 @@ def test_where_nothing_but_copies_was_new_nothing_is_left():
     assert "changes nothing" in refused(Guards(), left)
 
 
-def test_text_that_is_no_list_is_left_for_the_check():
-    edit = Edit(instruction=f"{PARENT}\nSay {SECRET}.")
+def test_an_edit_without_copies_is_left_as_it_is():
+    edit = Edit(instruction=f"{PARENT}\n\n\nLessons learned:\n-  Odd  white space.", **described("question", "Any."))
     assert without_copies(edit, GIVEN, COPIES) == (edit, ())
 
 
@@ -216,7 +215,10 @@ def test_the_proposer_is_told_what_binds_it():
     notes = guard_notes(Guards(max_tokens=300, keep=[RULE, "Elsewhere."]), "route", PARENT)
     assert all(part in notes for part in ("300", RULE, "{name}", "<reply>", "12 words in a row"))
     assert "Elsewhere." not in notes
-    assert guard_notes(Guards(), "route", "Answer.") == ""
+    assert guard_notes(Guards(), "route", "Answer.") == (
+        "- No more than 12 words in a row may be copied from an example."
+    )
+    assert guard_notes(Guards(max_copied_words=None), "route", "Answer.") == ""
 
 
 def test_placeholders_are_identifiers_in_braces_and_tags():

@@ -37,13 +37,57 @@ def test_a_short_value_is_copied_as_a_whole_only():
     assert not copies.copied(" ".join(words(7, seed=2)))
 
 
-def test_what_many_examples_share_is_the_tasks_own():
+def test_what_recurs_is_the_tasks_own():
     shared = " ".join(words(15, seed=3))
     three = [{"question": f"{shared} {' '.join(words(20, seed=number))}"} for number in range(10, 13)]
+    others = [{"question": " ".join(words(20, seed=number))} for number in range(20, 460)]
+    # Three of 150 are two in a hundred; of 443 they are too few.
     assert not CopyIndex(three).copied(shared)
+    assert not CopyIndex([*three, *others[:147]]).copied(shared)
     assert CopyIndex(three[:2]).copied(shared) == shared
-    others = [{"question": " ".join(words(20, seed=number))} for number in range(20, 60)]
     assert CopyIndex([*three, *others]).copied(shared) == shared
+
+
+QUOTED = " ".join(words(13, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        (f'- Round once, at the very end, as in: "{QUOTED}".', '- Round once, at the very end, as in: "…".'),
+        (f"- Round once. Seen in {QUOTED}. Keep the sign.", "- Round once. Keep the sign."),
+        (f"When {QUOTED}, say yes.", ""),
+        (f"2. {QUOTED.title()} is where you divide by the year's first sum (m²).", ("2. … is where you divide by the "
+         "year's first sum (m²).")),
+        ("Round once.", "Round once."),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_a_copy_is_cut_out_of_its_line(line, left):
+    copies = CopyIndex([{"question": QUOTED}])
+    assert copies.cut(line) == (left, (line,) if line != left else ())
+    around = f"Before.\n{line}\n\nAfter."
+    assert copies.cut(around)[0] == "\n".join(["Before.", *([left] if left or not line else []), "", "After."])
+
+
+def test_a_copy_over_several_lines_is_cut_out_of_each():
+    parts = LONG.split()
+    text = f"Answer in a word, and do so {' '.join(parts[:7])}\n{' '.join(parts[7:20])}\nBe brief."
+    left, lines = CopyIndex([{"question": LONG}]).cut(text)
+    assert left == "Answer in a word, and do so …\nBe brief."
+    assert lines == tuple(text.split("\n")[:2])
+    assert CopyIndex([{"question": LONG}]).cut(text, [LONG]) == (text, ())
+
+
+@given(st.lists(st.sampled_from([*words(40)[:20], ". ", "\n", "- ", ", ", "利润", "e\u0301", "½"]), max_size=80))
+@settings(max_examples=100)
+def test_nothing_copied_is_left_and_nothing_else_is_touched(parts):
+    text = " ".join(parts)
+    copies = CopyIndex([{"question": LONG}], 4)
+    left, lines = copies.cut(text)
+    assert not copies.copied(left)
+    assert (left == text) == (not lines) == (not copies.copied(text))
+    assert set(text.split("\n")) >= set(lines) and len(left) <= len(text)
 
 
 def test_an_example_that_repeats_itself_is_one_example():

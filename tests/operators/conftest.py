@@ -23,11 +23,13 @@ class Route(dspy.Signature):
 class Bench:
     """Applies operators to made-up parents, with a scripted LM.
 
-    ``asked`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` what was emitted.
+    ``asked`` holds ``(signature's name, inputs, place, role)`` of every call, ``warnings`` and ``said``
+    what was emitted; the last answer is given again.
     """
 
     asked: list[Any] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    said: list[Any] = field(default_factory=list)
 
     def given(self, **changes: Any) -> OperatorInput:
         lessons = changes.pop("lessons", ())
@@ -41,12 +43,15 @@ class Bench:
 
         async def call(signature, inputs, place, role):
             self.asked.append((signature.__name__, dict(inputs), place, role))
-            answer = waiting.pop(0)
+            answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+            answer = answer(inputs) if callable(answer) else answer
             return answer if isinstance(answer, FailedCall) else dspy.Prediction(**answer)
 
         def emit(kind, **data):
-            assert kind == "warning"
-            self.warnings.append(data["text"])
+            if kind == "warning":
+                self.warnings.append(data["text"])
+            else:
+                self.said.append((kind, data))
 
         return StrategyContext("route", "Answer.", call, emit, **changes)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from combee_dspy.guards import CopyIndex, Guards, check, without_copies, write_section
+from combee_dspy.guards import CopyIndex, Guards, check
 from combee_dspy.operators import (
     Delete,
     FewShotSwap,
@@ -14,6 +14,8 @@ from combee_dspy.operators import (
     Rephrase,
     Rewrite,
     guard_input,
+    without_copies,
+    write_section,
 )
 from combee_dspy.records import Edit, Lesson, Lessons, PredictorRun
 

@@ -141,6 +141,11 @@ def test_a_scan_says_what_was_kept_and_where_the_rest_was_lost(page):
     ]
 
 
+def test_a_list_that_was_shortened_says_how_much_may_be_lost(page):
+    assert "lines left lost at most" in page.text
+    assert "1 predict 37 21 16" in page.text
+
+
 def test_sizes_have_their_reasons_and_the_law(page):
     data = page.data
     assert [(one["step"], one["size"]) for one in data["batches"]] == [(0, 2), (1, 4)]

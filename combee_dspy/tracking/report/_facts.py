@@ -54,6 +54,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "candidates": _candidates(reader, run, known, row["created"]),
         "validated": len(scores),
         "scans": [_scan(one) for one in sorted(events, key=lambda one: one["step"]) if one["kind"] == "scan"],
+        "shortened": [one for one in events if one["kind"] == "shortened"],
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
         "costs": costs_of(reader, run, ("role", "model")),

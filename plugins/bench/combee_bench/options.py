@@ -64,6 +64,8 @@ class SpeedOptions:
         reasoning_tokens: Median tokens of the simulated model's reasoning.
         reasoning_spread: Standard deviation of the log of these tokens; 0: always as many.
         attention: What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens.
+        wordings: How calls of the simulated model word a lesson: one, all alike, or each-call, each in its own way.
+        quoting: Share of its lessons that quote 13 words of a question.
         lm: A model by DSPy's name, instead of the simulated service.
         api_base: Address of an OpenAI-compatible service that has it.
         api_key_env: Environment variable that holds its key.
@@ -86,6 +88,8 @@ class SpeedOptions:
     reasoning_tokens: Annotated[float, Field(ge=8, allow_inf_nan=False)] = 300.0
     reasoning_spread: Scale = 0.0
     attention: Literal["items", "reading"] = "reading"
+    wordings: Literal["one", "each-call"] = "one"
+    quoting: Rate = 0.0
     lm: str | None = None
     api_base: str | None = None
     api_key_env: str | None = None

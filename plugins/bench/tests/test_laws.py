@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_bench.simulated import CapacityModel, FailureRates, LatencyLaw, ReasoningLaw, SimulatedConfig, Status
+from combee_bench.simulated import (
+    CapacityModel,
+    FailureRates,
+    LatencyLaw,
+    ReasoningLaw,
+    SimulatedConfig,
+    Status,
+    WordingLaw,
+)
 from combee_bench.simulated.laws import uniform
 from combee_bench.simulated.requests import text_tokens
 from combee_dspy.exceptions import ArgumentError
+from combee_dspy.guards import CopyIndex
 
 
 @given(st.integers(0, 2**64), st.text())
@@ -179,3 +188,24 @@ def test_the_same_place_gives_the_same_text_and_another_seed_another_length() ->
     law = ReasoningLaw()
     assert law.text(0, "a", 1) == law.text(0, "a", 1)
     assert len({len(law.text(seed, "a")) for seed in range(9)}) > 1
+
+
+QUESTION = "A firm buys 3 presses for $1,200 each and sells them for a third of that a year later, as prices fall."
+
+
+def test_a_law_of_wording_keeps_the_key_and_the_subject() -> None:
+    line = "[F17] Book value: divide the figures as given and answer with the plain ratio."
+    assert WordingLaw().line(line, QUESTION, 0, "call") == line
+    worded = {WordingLaw(each_call=True).line(line, QUESTION, 0, str(call)) for call in range(20)}
+    assert len(worded) > 15
+    assert all(one.startswith("[F17] ") and "Book value" in one for one in worded)
+    assert WordingLaw(each_call=True).line(line, None, 0, "a") == WordingLaw(each_call=True).line(line, None, 0, "a")
+
+
+def test_a_law_of_wording_quotes_a_share_of_the_lessons() -> None:
+    line, law = "[F17] Book value: round once.", WordingLaw(quoting=0.3)
+    quoting = [one for one in (law.line(line, QUESTION, 0, str(call)) for call in range(400)) if one != line]
+    assert 90 < len(quoting) < 150
+    copies = CopyIndex([{"question": QUESTION}])
+    assert {len(copies.copied(one).split()) for one in quoting} == {13}
+    assert law.line(line, None, 0, "x") == law.line(line, "Too short a question.", 0, "x") == line

@@ -11,7 +11,7 @@ from __future__ import annotations
 from combee_bench.simulated.capacity import CapacityModel
 from combee_bench.simulated.endpoint import SimulatedConfig
 from combee_bench.simulated.knowledge import SimulatedQuestion, SimulatedTask
-from combee_bench.simulated.laws import FailureRates, LatencyLaw, ReasoningLaw, Status
+from combee_bench.simulated.laws import FailureRates, LatencyLaw, ReasoningLaw, Status, WordingLaw
 from combee_bench.simulated.service import SimulatedService
 from combee_bench.simulated.stats import CallRecord, Kind, ServiceStats, Tally
 from combee_bench.simulated.tasks import benchmark_task, finer_task, formula_task
@@ -30,6 +30,7 @@ __all__ = [
     "SimulatedTask",
     "Status",
     "Tally",
+    "WordingLaw",
     "benchmark_task",
     "finer_task",
     "formula_task",

@@ -10,7 +10,7 @@ from functools import lru_cache
 from combee_bench.simulated.capacity import CapacityModel
 from combee_bench.simulated.filling import REASONING, REASONING_FIELDS, answer_value, filler, render
 from combee_bench.simulated.knowledge import SimulatedTask, same_answer
-from combee_bench.simulated.laws import ReasoningLaw, uniform
+from combee_bench.simulated.laws import ReasoningLaw, WordingLaw, uniform
 from combee_bench.simulated.matching import Hit, QuestionIndex, words_of
 from combee_bench.simulated.requests import ChatRequest, Message
 from combee_bench.simulated.shapes import OutputField, RequestShape, Style, final_user_message, request_shape
@@ -42,6 +42,7 @@ class SimulatedModel:
         capacity: The law of context overload for writing requests.
         seed: Seed of every draw.
         reasoning: How long a task's answer reasons; None for one short sentence.
+        wording: How lessons are worded; None for all calls alike.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class SimulatedModel:
         capacity: CapacityModel,
         seed: int,
         reasoning: ReasoningLaw | None = None,
+        wording: WordingLaw | None = None,
     ) -> None:
         self._task = task
         self._reasoning = reasoning
@@ -60,7 +62,7 @@ class SimulatedModel:
         self._joiner = task.joiner if task else None
         self._seed = seed
         self._targets = [words_of(question.target) for question in self._questions]
-        self._writer = Writer(self._index, self._questions, lessons, capacity, seed)
+        self._writer = Writer(self._index, self._questions, lessons, capacity, seed, wording or WordingLaw())
         self._demonstrated = lru_cache(maxsize=_DEMONSTRATIONS_KEPT)(self._keys_demonstrated)
 
     def reply(self, request: ChatRequest, occurrence: int = 0, choice: int = 0) -> Reply:

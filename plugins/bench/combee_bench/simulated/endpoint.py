@@ -15,7 +15,7 @@ from pydantic import Field
 
 from combee_bench.simulated.answering import SimulatedModel
 from combee_bench.simulated.capacity import CapacityModel
-from combee_bench.simulated.laws import FailureRates, LatencyLaw, ReasoningLaw, Status
+from combee_bench.simulated.laws import FailureRates, LatencyLaw, ReasoningLaw, Status, WordingLaw
 from combee_bench.simulated.requests import (
     BadRequestError,
     ChatRequest,
@@ -45,6 +45,7 @@ class SimulatedConfig:
         latency: The latency law.
         capacity: The law of context overload in writing requests.
         reasoning: How long a task's answer reasons where the program asks for it; None for one short sentence.
+        wording: How calls word the lessons that they write.
         failures: Failures injected on purpose; none by default.
         slots: Calls served at once. Further calls wait in order of arrival.
         reject_when_full: Answer 429 with ``Retry-After`` instead of letting a call wait.
@@ -59,6 +60,7 @@ class SimulatedConfig:
     latency: LatencyLaw = field(default_factory=LatencyLaw)
     capacity: CapacityModel = field(default_factory=CapacityModel)
     reasoning: ReasoningLaw | None = None
+    wording: WordingLaw = field(default_factory=WordingLaw)
     failures: FailureRates = field(default_factory=FailureRates)
     slots: Annotated[int, Field(ge=1)] = 64
     reject_when_full: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from itertools import cycle
 from statistics import NormalDist
@@ -14,7 +15,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
 
-__all__ = ["FailureRates", "LatencyLaw", "ReasoningLaw", "Status", "uniform"]
+__all__ = ["FailureRates", "LatencyLaw", "ReasoningLaw", "Status", "WordingLaw", "uniform"]
 
 _NORMAL = NormalDist()
 _BITS = 52
@@ -109,6 +110,76 @@ class ReasoningLaw:
                 break
             parts.append(word)
         return " ".join(parts)
+
+
+_OTHER_WORDS = {
+    "answer": ("reply", "respond", "give the result"),
+    "as given": ("unchanged", "the way they stand there", "just as they come"),
+    "carry": ("keep", "hold on to", "work with"),
+    "compute": ("calculate", "work out", "determine"),
+    "digit": ("decimal", "figure", "place"),
+    "divide": ("take the quotient of", "form the quotient of", "put in proportion"),
+    "figures": ("numbers", "amounts", "values"),
+    "in the end": ("last of all", "when all is done", "as the final step"),
+    "keep": ("preserve", "retain", "leave alone"),
+    "method": ("procedure", "way of working", "approach"),
+    "number": ("figure", "value", "amount"),
+    "order": ("sequence", "given succession", "arrangement"),
+    "plain": ("bare", "simple", "mere"),
+    "ratio": ("quotient", "fraction", "proportion"),
+    "result": ("outcome", "final value", "difference found"),
+    "right": ("correct", "proper", "fitting"),
+    "round": ("shorten", "cut to length", "approximate"),
+    "subtract": ("take the difference", "deduct", "take one from the other"),
+    "use": ("apply", "work by", "go by"),
+}
+_KNOWN_WORDS = re.compile(rf"\b(?:{'|'.join(_OTHER_WORDS)})\b")
+_FRAMES = (
+    "{}",
+    "{} That is what decides it.",
+    "{} Answers went wrong here.",
+    "Mind this case. {}",
+    "Seen in several examples: {}",
+)
+_QUOTED = re.compile(r"(?:\w+\W+){12}\w+")
+
+
+@parameters
+class WordingLaw:
+    """How calls word the lessons that they write: an assumption, like the other laws; no model words so by rule.
+
+    Args:
+        each_call: Whether every call words a lesson in its own way: common words by a draw among others that mean
+            much the same, and a sentence around. By default all calls word a lesson alike.
+        quoting: Probability that a lesson written from records quotes 13 words of the question that it was read in.
+    """
+
+    each_call: bool = False
+    quoting: Rate = 0.0
+
+    def line(self, line: str, question: str | None, seed: int, *place: str | int) -> str:
+        """Return a lesson's line as one call writes it.
+
+        Args:
+            line: ``[F17] sentence``. Its key stays, and what stands before a colon.
+            question: The question that taught it in this call, if one did.
+            seed: The service's seed.
+            *place: What identifies the call and the lesson.
+        """
+        key, _, sentence = line.partition(" ")
+        subject, colon, rule = sentence.rpartition(": ")
+        if self.each_call:
+
+            def another(found: re.Match[str]) -> str:
+                words = (found[0], *_OTHER_WORDS[found[0]])
+                return words[int(uniform(seed, "word", found[0], *place) * len(words))]
+
+            frame = _FRAMES[int(uniform(seed, "frame", *place) * len(_FRAMES))]
+            sentence = frame.format(f"{subject}{colon}{_KNOWN_WORDS.sub(another, rule)}")
+        quote = _QUOTED.search(question or "")
+        if quote and self.quoting and uniform(seed, "quote", *place) < self.quoting:
+            sentence = f'{sentence.removesuffix(".")}, as in "{quote[0]} …".'
+        return f"{key} {sentence}"
 
 
 class Status(StrEnum):

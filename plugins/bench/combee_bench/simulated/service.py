@@ -84,7 +84,7 @@ class SimulatedService:
         """
         if self._running is None:
             config = self._config
-            model = SimulatedModel(self._task, config.capacity, config.seed, config.reasoning)
+            model = SimulatedModel(self._task, config.capacity, config.seed, config.reasoning, config.wording)
             self._running = _Running(Endpoint(config, model, self._counters), config.port)
         return self
 

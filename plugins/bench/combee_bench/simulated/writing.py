@@ -13,6 +13,7 @@ from combee_bench.simulated.curating import PLATITUDE, Curator, without_playbook
 from combee_bench.simulated.editing import EDITING_FIELDS, Editor
 from combee_bench.simulated.filling import REASONING, REASONING_FIELDS, filler, lesson_value, render
 from combee_bench.simulated.knowledge import SimulatedQuestion
+from combee_bench.simulated.laws import WordingLaw
 from combee_bench.simulated.matching import QuestionIndex, stretches_of
 from combee_bench.simulated.requests import ChatRequest, text_tokens
 from combee_bench.simulated.shapes import OutputField, RequestShape, Style, final_user_message, without_requirements
@@ -41,6 +42,7 @@ class _Prompt:
     limit: int | None
     most: Mapping[str, int]
     place: tuple[str, int, int]
+    taught_by: Mapping[str, str]
 
 
 class Writer:
@@ -63,6 +65,7 @@ class Writer:
         lessons: The line of each lesson by key.
         capacity: The law.
         seed: Seed of every draw.
+        wording: How a lesson is worded.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Writer:
         lessons: Mapping[str, str],
         capacity: CapacityModel,
         seed: int,
+        wording: WordingLaw,
     ) -> None:
         self._index = index
         self._questions = questions
         self._lessons = lessons
         self._capacity = capacity
         self._seed = seed
+        self._wording = wording
         self._editor = Editor(self._keys_of, capacity, seed)
         self._curator = Curator(self._keys_of, capacity, seed)
 
@@ -113,6 +118,7 @@ class Writer:
             limit=_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
             place=place,
+            taught_by=self._taught_by(rest) if self._wording.quoting else {},
         )
 
     def _value(self, field: OutputField, prompt: _Prompt) -> Any:
@@ -124,7 +130,7 @@ class Writer:
         if field.name == "bullet_tags":
             return self._curator.tags(prompt.playbook, attended)
         if field.name == "operations":
-            lessons = {key: self._lessons[key] for key in attended}
+            lessons = {key: self._line(key, prompt) for key in attended}
             said = PLATITUDE if prompt.overloaded else None
             return self._curator.operations(prompt.user, prompt.playbook, lessons, said, place)
         if field.is_text and field.name in REASONING_FIELDS:
@@ -133,7 +139,7 @@ class Writer:
             return filler(field)
         keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
         short = prompt.overloaded or len(keys) < len(set(attended))
-        lines = _within([self._lessons[key] for key in keys] + [PLATITUDE] * short, prompt.most)
+        lines = _within([self._line(key, prompt) for key in keys] + [PLATITUDE] * short, prompt.most)
         return lesson_value(field, _text("", lines, prompt.limit), lines)
 
     def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
@@ -153,8 +159,16 @@ class Writer:
         new = tuple(key for key in dict.fromkeys(prompt.attended) if key not in prompt.old)
         keys = self._capacity.write(prompt.old, new, self._seed, *prompt.place)
         overloaded = prompt.overloaded or len(keys) < len(prompt.old) + len(new)
-        lines = [self._lessons[key] for key in keys] + [PLATITUDE] * overloaded
+        lines = [self._line(key, prompt) for key in keys] + [PLATITUDE] * overloaded
         return _text(self._head(prompt.current), lines, prompt.limit)
+
+    def _line(self, key: str, prompt: _Prompt) -> str:
+        return self._wording.line(self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place)
+
+    def _taught_by(self, text: str) -> dict[str, str]:
+        """Return a question in the text for each lesson that one needs."""
+        asked = [self._questions[hit.question] for hit in self._index.scan(text).hits]
+        return {question.key: question.text for question in reversed(asked)}
 
     def _head(self, current: str) -> str:
         for paragraph in re.split(r"\n\s*\n", current):

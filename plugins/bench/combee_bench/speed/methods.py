@@ -161,6 +161,9 @@ METHODS: Mapping[str, Method] = {
     "combee-epoch-trunk": Method(
         "Combee, one large update, trunk", partial(_combee, updates=1, search=Search(keep="trunk"))
     ),
+    "combee-scan": Method(
+        "Combee, one large update, parallel-scan", partial(_combee, updates=1, aggregator="parallel-scan")
+    ),
     "combee-scan-rewrite": Method(
         "Combee, one large update, parallel-scan and a full rewrite",
         partial(_combee, updates=1, aggregator="parallel-scan", operators=["rewrite"]),

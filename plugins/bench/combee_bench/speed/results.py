@@ -133,9 +133,11 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
         reasoning = f"reasoning {options.reasoning_tokens:g} tokens; " * (options.program == "chain-of-thought")
         grain = "kind of mistake with a formula" if options.lessons == "mistake" else "formula"
         accuracy = f"right untaught {options.base_accuracy:.1%}, taught {options.taught_accuracy:.1%}"
+        worded = ", worded anew by each call" * (options.wordings == "each-call")
+        worded += f", {options.quoting:.0%} of them quoting 13 words" * (options.quoting > 0)
         notes.append(
-            f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each {grain}; {accuracy}; "
-            f"temperature {options.temperature or 0:g}; time scale {options.time_scale:g}"
+            f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each {grain}{worded}; "
+            f"{accuracy}; temperature {options.temperature or 0:g}; time scale {options.time_scale:g}"
         )
     notes.append(f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and seeds, 95 %")
     if any(one.versus is not None and not one.versus.comparable for one in sides):

@@ -20,7 +20,7 @@ import dspy
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
 from combee_bench.options import SpeedOptions
 from combee_bench.scoring import scores_of
-from combee_bench.simulated import CapacityModel, ReasoningLaw, SimulatedConfig, benchmark_task
+from combee_bench.simulated import CapacityModel, ReasoningLaw, SimulatedConfig, WordingLaw, benchmark_task
 from combee_bench.speed.methods import METHODS, OneEpoch, Terms
 from combee_bench.speed.results import SpeedRun
 from combee_bench.surroundings import load_rows, quietly
@@ -90,6 +90,7 @@ def service_config(options: SpeedOptions, seed: int) -> SimulatedConfig:
         time_scale=options.time_scale,
         capacity=_CAPACITIES[options.attention],
         reasoning=ReasoningLaw(options.reasoning_tokens, options.reasoning_spread) if reasons else None,
+        wording=WordingLaw(options.wordings == "each-call", options.quoting),
     )
 
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.guards import bullets, read_section, write_section
+from combee_dspy.operators import read_section, write_section
+from combee_dspy.operators._section import bullets
 
 LESSON = st.text(min_size=1).map(lambda text: " ".join(text.split())).filter(bool)
 

@@ -1,0 +1,84 @@
+"""Proposers that copy out of the examples: what they copied goes, what they learned stays."""
+
+import re
+
+import dspy
+import pytest
+
+from combee_dspy import Guards, Search
+from combee_dspy.guards import CopyIndex
+from tests.worlds import ANIMALS, World, events, in_kind, proposer_answer
+
+
+def told(number, animal):
+    """A question of thirty words of its own, that ends as the world's questions do."""
+    words = " ".join(f"{animal}{number}x{place}" for place in range(24))
+    return dspy.Example(question=f"{words} so what is the word for {animal}?", answer=animal[::-1].upper())
+
+
+TRAIN = [told(number, animal).with_inputs("question") for number in range(4) for animal in ANIMALS]
+VALID = [told(number, animal).with_inputs("question") for number in range(9, 10) for animal in ANIMALS]
+
+
+def quoting(animals):
+    """A proposer that puts thirteen words of a row behind its lessons about some animals."""
+
+    def answer(request):
+        quotes = {one: found for one in animals for found in re.findall(rf"((?:{one}\d+x\d+ ){{13}})", request.text)}
+        rules = list(dict.fromkeys(re.findall(r"Rule: the word for (\w+) is (\w+)", request.text)))
+        lines = [
+            f"Rule: the word for {animal} is {word}" + (f', as in "{quotes[animal]}"' if animal in quotes else "")
+            for animal, word in rules
+        ]
+        if "shorter_lessons" in request.text or "passages" in request.text:
+            return proposer_answer(request)
+        if "new_instruction" in request.text:
+            return in_kind(request, {"new_instruction": "Give the code word.\n" + ". ".join(lines)})
+        return in_kind(request, {"lessons": lines})
+
+    return answer
+
+
+def learned(world, **kwargs):
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(max_metric_calls=200, reflection_minibatch_size=24, **kwargs)
+        return combee.compile(dspy.Predict("question -> answer"), trainset=TRAIN, valset=VALID)
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("how", [{}, {"aggregator": "single-call"}, {"operators": ["rewrite"]}])
+@pytest.mark.parametrize("animals", [ANIMALS[2:3], ANIMALS[2:6]], ids=["one", "a third"])
+def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
+    program = learned(World.made(proposer=quoting(animals)), search=Search(keep=keep), **how)
+    assert program.combee_report.best_score == 1.0
+    text = program.signature.instructions
+    assert not CopyIndex(TRAIN).copied(text)
+    # A call that writes the text anew may say again what follows as a section: told in other words, it counts as lost.
+    most = 2 if "operators" in how else 1
+    assert all(1 <= text.count(f"is {animal[::-1].upper()}") <= most for animal in animals)
+
+
+def test_who_reads_examples_is_told_how_much_may_be_copied():
+    asked = {}
+    for most in (12, 5, None):
+        world = World.made()
+        learned(world, guards=Guards(max_copied_words=most))
+        asked[most] = [request.last for request in world.proposer_lm.requests]
+    assert all("longest_quote ## ]]\n12" in text for text in asked[12]) and asked[12]
+    assert all("longest_quote ## ]]\n5" in text for text in asked[5]) and asked[5]
+    assert not any("longest_quote" in text for text in asked[None])
+
+
+def test_a_line_that_is_nothing_but_a_copy_is_refused_once(tmp_path):
+    """It is in no text, and no later update is offered it again."""
+    copy = TRAIN[0]["question"]
+
+    def answer(request):
+        return in_kind(request, {"lessons": [copy, "Rule: the word for cat is TAC"]})
+
+    program = learned(World.made(proposer=answer), log_dir=tmp_path)
+    refused = events(tmp_path, "copied")
+    reads = events(tmp_path, "scan")
+    assert "TAC" in program.signature.instructions and copy not in program.signature.instructions
+    assert refused and {tuple(set(one["lines"])) for one in refused} == {(copy,)}
+    assert len(refused) == len(reads) > 1
