@@ -66,7 +66,8 @@ class Meter(BaseCallback):
 
     The callback hears a call begin and end, the tracker hears its tokens in between; DSPy's id of the active call
     says whose they are, with any number of threads. A success that reported no usage came from DSPy's cache and
-    costs nothing. A call that ends with an error costs what the service reported before, usually nothing.
+    costs nothing. A call for several answers (``n``) is one call. One that ends with an error costs what the service
+    reported before, usually nothing.
     ``dspy.track_usage()`` and ``track_usage=True`` of the user's own get what they would get without it.
 
     Heard is every call under :meth:`settings`, wherever DSPy carries its

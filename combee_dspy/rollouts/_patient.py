@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -142,8 +142,9 @@ class PatientLM(dspy.LM):
     (overloaded) are told as well. Callbacks and history see one call, whatever the number of attempts; the books
     count each. Answers come from DSPy's cache and go there as before.
 
-    A call for several completions, and one that streams, is left to DSPy's own
-    retries: a part of its answer may be there already.
+    A call for several completions (``n``) is repeated whole: where DSPy makes a request of each, what had been
+    answered is bought again, and is in the books both times. One that streams is left to DSPy's own retries: a part
+    of its answer has been shown already.
     """
 
     _allowed: int
@@ -160,7 +161,7 @@ class PatientLM(dspy.LM):
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full."""
-        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), self._waits(kwargs)
+        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), dspy.settings.send_stream is None
         while True:
             token = _ONE_ATTEMPT.set(waits)
             try:
@@ -176,7 +177,7 @@ class PatientLM(dspy.LM):
     @with_callbacks
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full, without blocking the loop."""
-        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), self._waits(kwargs)
+        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), dspy.settings.send_stream is None
         while True:
             token = _ONE_ATTEMPT.set(waits)
             try:
@@ -188,10 +189,6 @@ class PatientLM(dspy.LM):
             finally:
                 _ONE_ATTEMPT.reset(token)
             count_repeated()
-
-    def _waits(self, kwargs: Mapping[str, Any]) -> bool:
-        several = ({**self.kwargs, **kwargs}.get("n") or 1) != 1
-        return not several and dspy.settings.send_stream is None
 
 
 def _seconds(error: LMError, patience: Patience) -> float | None:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
 from combee_dspy.stopping import Limits
 
-__all__ = ["BudgetReached", "Purse", "Spent"]
+__all__ = ["BudgetReached", "Purse", "Spent", "at_most"]
 
 
 class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
     """A limit leaves no room for the next effect; the message says which."""
 
 
+_COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
 _GROWTH = 2  # texts grow as they learn, and with them what is in flight may cost more than all before it
-_UNKNOWN_BEFOREHAND = ("tokens", "dollars", "gpu_seconds")
 
 
 @dataclass(slots=True)
@@ -47,27 +49,60 @@ class Spent:
 
 @dataclass(slots=True)
 class _Kind:
-    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the dearest of them."""
+    """Effects of one kind: how many are in flight, how many have ended, what these cost, and the dearest of them.
+
+    ``told`` is what one LM call may cost at most, where that is known beforehand.
+    """
 
     flying: int = 0
     ended: int = 0
     total: Spent = field(default_factory=Spent)
     answered: int = 0  # calls that a service answered: what they cost says what the next may
     dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    told: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def mean(self, name: str) -> float:
         # Before the first of its kind has ended, every effect is known to make one call at least.
         return (getattr(self.total, name) or 0) / self.ended if self.ended else float(name == "calls")
 
+    def most(self, name: str, growth: int = 1) -> float:
+        """Return what one may cost at most: as told, else so many times what the dearest so far has cost."""
+        calls = self.dearest["calls"] if self.ended else 1.0
+        if name == "calls":
+            return calls
+        told = max(calls, 1.0) * self.told[name]
+        return max(told, self.dearest[name] * (1 if told else growth))
+
     def land(self, usage: Sequence[CallUsage]) -> None:
-        self.flying -= 1
         self.ended += 1
         self.total.add(usage)
         self.answered += sum(one.calls - one.cached - one.errors for one in usage)
         own = Spent()
         own.add(usage)
-        for name in _UNKNOWN_BEFOREHAND:
+        own.calls += sum(one.cached for one in usage)  # what a cache has answered may be sent the next time
+        for name in _COUNTED:
             self.dearest[name] = max(self.dearest[name], getattr(own, name) or 0)
+
+
+def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping[str, float]:
+    """Return the tokens and dollars of one call of any of these LMs at most, with such texts in its prompt.
+
+    That is known where every LM tells how long its answers may be (``max_tokens``); else nothing is returned.
+    """
+    tokens = dollars = 0.0
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)  # no token is less than a byte
+    for lm in lms:
+        given = getattr(lm, "kwargs", {})
+        longest = given.get("max_tokens") or given.get("max_completion_tokens")
+        if longest is None:
+            return {}
+        longest *= given.get("n") or 1
+        price = tariff.price(lm.model)
+        tokens, dollars = (
+            max(tokens, size + longest),
+            max(dollars, 0.0 if price is None else price.dollars(size, longest)),
+        )
+    return {"tokens": tokens, "dollars": dollars}
 
 
 class Purse:
@@ -78,16 +113,22 @@ class Purse:
     that are under way the whole promise counts, however far they are: what is left
     must not hang on how fast an update was.
 
-    What an effect will cost is known afterwards only: it is expected to cost what those
-    of its kind have cost so far on average, and a run ends where that passes a limit.
-    Tokens, dollars and GPU seconds differ, or are not known at all: there no more effects
-    are in flight than stay within the limit if each costs twice as much as the dearest of
-    its kind so far, and one more than have ended where no service has answered one yet. The
-    others wait. Lives on the search's loop.
+    What an effect will cost is known afterwards only, so each is granted for the most that it
+    may cost, and a run ends where that passes a limit with nothing else in flight. Where LMs
+    tell how long their answers may be (``max_tokens``), a call costs at most that and a token
+    for each byte of what is known of its prompt; where they do not, an effect may cost as much
+    as the dearest of its kind so far, and one in flight twice as much. It may make as many calls
+    as any of its kind so far. Where no service has answered one of a kind yet, no more than one
+    more than have ended are in flight. What would pass a limit beside what is in flight waits.
+
+    So what passes a limit is what nobody knows beforehand: more calls than any effect of the
+    kind has made, attempts that a service turns away, what tools and images add to a prompt, and
+    where LMs tell nothing, more than was granted. It is passed by what those in flight, few
+    where a limit is near, cost more than was granted. Lives on the search's loop.
 
     Args:
         limits: The hard limits.
-        earlier: What earlier parts of the run have cost.
+        earlier: What each effect of earlier parts of the run has cost, with its kind.
         seconds: How long they took.
         charged: Whether limits on cost and time are held; not where an earlier run's decisions are taken again.
 
@@ -95,15 +136,25 @@ class Purse:
         spent: What effects have cost so far.
         exhausted: Whether a limit has cut the run off: then there is no room for any further rollout, however much
             the update that was cut off had asked for by then.
+        by_tokens: Whether what a call may cost at most matters.
     """
 
     def __init__(
-        self, limits: Limits, earlier: Iterable[CallUsage] = (), seconds: float = 0.0, *, charged: bool = True
+        self,
+        limits: Limits,
+        earlier: Iterable[tuple[str, Sequence[CallUsage]]] = (),
+        seconds: float = 0.0,
+        *,
+        charged: bool = True,
     ) -> None:
         self.limits = limits
         self.spent = Spent()
-        self.spent.add(earlier)
+        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+        for kind, usage in earlier:
+            self._kinds[kind].land(usage)
+            self.spent.add(usage)
         self._charged = charged
+        self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
         self._asked: dict[str, int] = {}
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
@@ -111,7 +162,6 @@ class Purse:
         self._reserved: set[str] = set()
         self.exhausted = False
         self._began = time.monotonic() - seconds
-        self._kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
         self._landing: asyncio.Future[None] | None = None
 
     @property
@@ -158,16 +208,19 @@ class Purse:
         """Keep room for the student's validation, which begins behind other rollouts and is needed before them."""
         self._reserved = set(keys)
 
-    async def grant(self, kind: str, key: str = "") -> None:
+    async def grant(self, kind: str, key: str = "", told: Mapping[str, float] | None = None) -> None:
         """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Its kind.
             key: Its key, for which room may have been kept.
+            told: The ``tokens`` and ``dollars`` that one of its LM calls may cost at most, as far as that is known.
 
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
         """
+        for name, most in (told or {}).items():
+            self._kinds[kind].told[name] = max(self._kinds[kind].told[name], most)
         while self._charged and self._must_wait(kind, len(self._reserved - {key})):
             if self._landing is None:
                 self._landing = asyncio.get_running_loop().create_future()
@@ -186,6 +239,7 @@ class Purse:
 
     def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
         """Note what an effect that was granted has cost."""
+        self._kinds[kind].flying -= 1
         self._kinds[kind].land(usage)
         self.spent.add(usage)
         if self._landing is not None:
@@ -206,22 +260,21 @@ class Purse:
         """
         self.in_time()
         waits = False
-        for name in ("calls", *_UNKNOWN_BEFOREHAND):
+        rollouts, own, flying = self._kinds["rollout"], self._kinds[kind], self._kinds.values()
+        for name in _COUNTED:
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)
             if name == "gpu_seconds":
                 spent = spent or 0.0  # nobody has counted any yet
             if limit is None or spent is None:
                 continue
-            rollouts, own, flying = self._kinds["rollout"], self._kinds[kind], self._kinds.values()
-            expected = spent + own.mean(name) + reserved * rollouts.mean(name)
-            if name == "calls":
-                expected += sum(one.flying * one.mean(name) for one in flying)
-            if expected > limit:
+            # The last one that room is kept for is granted as any other: for the most that it may cost.
+            kept = (reserved - 1) * rollouts.mean(name) + rollouts.most(name) if reserved else 0.0
+            most = own.most(name)
+            if spent + kept + most > limit:
                 text = f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
-                raise BudgetReached(text)
-            if name != "calls" and any(one.flying for one in flying):
-                coming = own.dearest[name] + sum(one.flying * one.dearest[name] for one in flying)
-                most = expected - own.mean(name) + _GROWTH * coming
+                raise BudgetReached(text if most == 0 else f"{text}: it may take {most:g}")
+            if any(one.flying for one in flying):
+                coming = own.most(name, _GROWTH) + sum(one.flying * one.most(name, _GROWTH) for one in flying)
                 # What no service has answered yet tells nothing of what one costs, and may never be asked for one.
-                waits = waits or most > limit or (not own.answered and own.flying > own.ended)
+                waits = waits or spent + kept + coming > limit or (not own.answered and own.flying > own.ended)
         return waits

@@ -27,9 +27,10 @@ from combee_dspy.rollouts import (
     decode_rollout,
     encode_answer,
     encode_rollout,
+    lms_of,
     takes_trace,
 )
-from combee_dspy.search._budget import Purse
+from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 
 __all__ = ["VALIDATION", "Effects"]
@@ -146,7 +147,10 @@ class Effects:
                 rollout = await self.slots.rollout(job, priority, check)
             return rollout, rollout.usage
 
-        rollout, effect = await self._bought(effect, run)
+        texts = candidate.texts.values()
+        rollout, effect = await self._bought(
+            effect, run, lambda: at_most(lms_of(program), (*texts, _shown(row.example, None)), self._tariff)
+        )
         # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
         told = None if rollout.error is None else self._scrub(rollout.error)
         rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
@@ -180,15 +184,17 @@ class Effects:
         component = str(place[0]) if place else ""
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
-        answer: Answer = await self._once(key, decode_answer, lambda: self._asked(effect, job))
+        answer: Answer = await self._once(key, decode_answer, lambda: self._asked(effect, job, text))
         return answer.outcome
 
-    async def _asked(self, effect: Effect, job: CallJob) -> Answer:
+    async def _asked(self, effect: Effect, job: CallJob, text: str) -> Answer:
         async def ask(check: Check | None) -> tuple[Answer, tuple[CallUsage, ...]]:
             answer = await self.slots.call(job, self._before_rollouts(effect.step), check)
             return answer, answer.usage
 
-        answer, effect = await self._bought(effect, ask)
+        answer, effect = await self._bought(
+            effect, ask, lambda: at_most((job.lm or dspy.settings.lm,), (text,), self._tariff)
+        )
         # Scrubbed once, here: whatever is made of an answer ends in files.
         value = _changed(encode_answer(answer), self._scrub)
         failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
@@ -281,19 +287,24 @@ class Effects:
         return await make() if before is None else before
 
     async def _bought(
-        self, effect: Effect, work: Callable[[Check | None], Awaitable[tuple[T, tuple[CallUsage, ...]]]]
+        self,
+        effect: Effect,
+        work: Callable[[Check | None], Awaitable[tuple[T, tuple[CallUsage, ...]]]],
+        told: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[T, Effect]:
         """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
 
-        ``work`` is given what is to be called when the effect has its slot, if anything is.
+        ``work`` is given what is to be called when the effect has its slot, if anything is. ``told`` returns what one
+        of its LM calls may cost at most.
 
         Raises:
             BudgetReached: The budget leaves no room for it.
             Exception: What ``work`` raised, or returned in the place of a result.
         """
         charged = effect.purpose != "heldout"
+        kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         if charged:
-            await self.purse.grant(effect.kind, effect.key)
+            await self.purse.grant(kind, effect.key, told() if self.purse.by_tokens else {})
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception
@@ -303,7 +314,7 @@ class Effects:
             result, usage = error, error.usage
         finally:
             if charged:
-                self.purse.returned(effect.kind, usage)
+                self.purse.returned(kind, usage)
         ended = time.time()
         if not isinstance(result, Exception):
             return result, replace(effect, started=started, ended=ended, usage=usage)
@@ -353,13 +364,13 @@ def _rollout_of(value: Mapping[str, Any] | None) -> Rollout | None:
     return None if value is None else decode_rollout({name: part for name, part in value.items() if name != "inputs"})
 
 
-def _shown(example: dspy.Example) -> str:
+def _shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
     fields = example.inputs().toDict() if len(example) else {}
     try:
         text = json.dumps(fields, default=str, ensure_ascii=False)
     except TypeError:  # keys that JSON lacks
         text = repr(fields)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return text if most is None or len(text) <= most else text[:most] + "…"
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:

@@ -1,4 +1,24 @@
-"""The loop: updates by number, their rollouts, reflections and validations side by side."""
+"""The loop: updates by number, their rollouts, reflections and validations side by side.
+
+Two updates at staleness 1, and what each moment waits for; ``|`` is a wait for the other update::
+
+    time ──────────────────────────────────────────────────────────────────────────────►
+    update 0  began ── selected ── proposed ──── gate ──────── committed
+    update 1  began ────── selected ────────| proposed ─────────────────| gate ── committed
+    update 2                                                            | began ── …
+
+| moment | update 0 | update 1 |
+| --- | --- | --- |
+| began: its rollouts are asked for | at once | update 0 has begun |
+| selected: what it edits is known | its rollouts or lessons | the same, perhaps before update 0 |
+| proposed: its children are made | its lessons | its lessons, update 0's proposal |
+| gate: nothing begins any more that must not know of it | update 1 has begun | update 2 has begun, or none will |
+| committed: its children are in the pool | gate, their validation, the student's | gate, theirs, update 0's commit |
+
+Update 2 begins once update 0 is committed. Where one text grows (a trunk) it begins once update 0 has proposed, and a
+gate waits for ``lag`` more updates to begin, since verdicts are read that much later. Screens and validations run
+between proposal and commit, those of several updates at once, and the student's beside the first updates.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +87,8 @@ class Loop:
     what effects return, the programs do not depend on the number of workers.
 
     An update is released when it has proposed where one text grows, since the next parent does not hang on its
-    validation; otherwise when it is committed. Update i begins when update i − 1 − staleness is released.
+    validation; otherwise when it is committed. Update i begins when update i − 1 − staleness is released: the module's
+    docstring draws it.
 
     Attributes:
         judge: Called with what each update learned, before it is committed; may raise to end the run.
@@ -300,9 +321,8 @@ class Loop:
             update.selected.set_result(None)
         if before is not None:
             await asyncio.shield(before.proposed)
-        if not self.task.is_trunk or plan.step >= self._search.lag:
-            # Earlier than that no verdict of a trunk is read: its text need not wait for the student's validation.
-            await self._join_seed()
+        if self.task.is_trunk and plan.step >= self._search.lag:
+            await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
         proposed = await self.keeper.propose(learned, parent)
         if self._search.rescue:
             self._lost[plan.step] = learned.lost

@@ -86,6 +86,8 @@ class Pareto(Keeper):
             return Parent(self.seed, 0, self.parts.known_components(self._visible, step), weights)
         state = self.pool.state
         if self.staleness and step == self._early + 1:
+            for early in range(1, step):
+                self.telling.begin(early)
             for _ in range(step):
                 self._next_component(self.seed, 0)
         self.telling.begin(step)
@@ -123,14 +125,10 @@ class Pareto(Keeper):
     async def propose(self, learned: Learned, parent: Parent) -> Sequence[Child]:
         """Return the children of what was learned; none where nothing was."""
         step = learned.plan.step
-        self.telling.begin(step)
-        self.telling.evaluated(learned, parent)
+        if step > self._early:
+            self._tell(learned, parent)
         if learned.skipped:
             return ()
-        if parent.components is not None and not self.staleness:
-            # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
-            self._next_component(parent.candidate, parent.index)
-        self.telling.reflected(learned, parent)
         children: Sequence[Child]
         if self.custom is not None:
             children = await self.custom.children(learned, parent.candidate)
@@ -144,6 +142,16 @@ class Pareto(Keeper):
             self.effects.log.emit("candidate", data, step=step)
             self.telling.proposed(step, child)
         return children
+
+    def _tell(self, learned: Learned, parent: Parent) -> None:
+        """Tell gepa's state of an update's rollouts: before it proposes, or of an early one, as it is committed."""
+        self.telling.begin(learned.plan.step)
+        self.telling.evaluated(learned, parent)
+        if not learned.skipped:
+            if parent.components is not None and not self.staleness:
+                # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
+                self._next_component(parent.candidate, parent.index)
+            self.telling.reflected(learned, parent)
 
     async def check(
         self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
@@ -207,6 +215,8 @@ class Pareto(Keeper):
         """Join the children that were validated, in order."""
         children: Sequence[_Checked] = checked  # type: ignore[assignment]  # what check() returned
         step, accepted = learned.plan.step, False
+        if step <= self._early:
+            self._tell(learned, parent)
         refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in children]
         self.telling.screened(learned, parent, refused)
         for one in children:

@@ -61,6 +61,7 @@ class Pool:
         draws: Answers that one validation averages, for each row.
         log_dir: Where gepa writes the best outputs.
         members: The candidates.
+        notes: gepa's note of each iteration under way, by update; they stand in its ``full_program_trace``.
     """
 
     def __init__(self, task: Compilation, effects: Effects, parts: GepaParts) -> None:
@@ -77,6 +78,7 @@ class Pool:
             rows = {row.hash for row in (*task.splits.train, *task.anchors)}
             self._unseen = len(rows - {row.hash for row in self.validation})
         self.members: list[Member] = []
+        self.notes: dict[int, dict[str, Any]] = {}
         self._state: GEPAState | None = None
 
     @property
@@ -90,6 +92,10 @@ class Pool:
     def started(self) -> bool:
         """Whether the seed has joined."""
         return self._state is not None
+
+    def iteration(self, step: int) -> int:
+        """Return the number of an update's iteration; of the newest one where it has none."""
+        return int(self.notes.get(step, {"i": self.state.i})["i"]) + 1
 
     @property
     def size(self) -> int:
@@ -153,7 +159,7 @@ class Pool:
                 track_best_outputs=self._track_best_outputs, frontier_type=self._parts.frontier_type,
             )  # fmt: skip
         else:
-            self._extend(candidate, parents, evaluation)
+            self._extend(candidate, parents, step, evaluation)
         member = Member(index, candidate, tuple(parents), step, scores)
         self.members.append(member)
         data = {
@@ -164,7 +170,7 @@ class Pool:
         self._tell(member, evaluation)
         return member
 
-    def _extend(self, candidate: Candidate, parents: Sequence[int], evaluation: ValsetEvaluation) -> None:
+    def _extend(self, candidate: Candidate, parents: Sequence[int], step: int, evaluation: ValsetEvaluation) -> None:
         state, calls = self.state, len(evaluation.scores_by_val_id)
         discovered = state.total_num_evals
         state.increment_evals(calls)
@@ -176,19 +182,18 @@ class Pool:
         )  # fmt: skip
         after = _on_front(state)
         event = ParetoFrontUpdatedEvent(
-            iteration=state.i + 1, new_front=sorted(after), displaced_candidates=sorted(before - after)
+            iteration=self.iteration(step), new_front=sorted(after), displaced_candidates=sorted(before - after)
         )
         self._parts.notify("on_pareto_front_updated", event)
-        if state.full_program_trace:
-            trace = state.full_program_trace[-1]
-            trace["new_program_idx"] = index
-            trace.setdefault("new_program_indices", []).append(index)
-            trace["evaluated_val_indices"] = sorted(evaluation.scores_by_val_id)
+        if (note := self.notes.get(step)) is not None:
+            note["new_program_idx"] = index
+            note.setdefault("new_program_indices", []).append(index)
+            note["evaluated_val_indices"] = sorted(evaluation.scores_by_val_id)
 
     def _tell(self, member: Member, evaluation: ValsetEvaluation) -> None:
         state = self.state
         event = ValsetEvaluatedEvent(
-            iteration=state.i + 1, candidate_idx=member.index, candidate=dict(member.candidate.texts),
+            iteration=self.iteration(member.step), candidate_idx=member.index, candidate=dict(member.candidate.texts),
             scores_by_val_id=dict(member.scores),
             average_score=self._parts.policy.get_valset_score(member.index, state),
             num_examples_evaluated=len(member.scores), total_valset_size=len(self.validation),

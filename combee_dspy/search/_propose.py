@@ -100,11 +100,9 @@ class Proposer:
             for draft, texts in zip(pending, edits, strict=True):
                 draft.tried.append(draft.operator)
                 draft.made = await self._judged(draft.operator, texts, base, step)
-            refused = [draft for draft in pending if draft.made is None]
-            again = [self._redraw(draft, drafts, step, weights) for draft in refused]
-            if not any(again):
+            pending = [one for one in pending if one.made is None and self._redraw(one, drafts, step, weights)]
+            if not pending:
                 break
-            pending = refused
         return [draft.made for draft in drafts if draft.made is not None]
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:

@@ -20,6 +20,7 @@ from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.operators import decode_fields, fields_key
+from combee_dspy.records import CallUsage
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import patient
 from combee_dspy.search._budget import Purse
@@ -55,8 +56,7 @@ class Run:
         )
         with Reader(shared.journal.path) as reader:
             receipts = earlier_receipts(reader)
-            seconds = _earlier_seconds(reader, log.number)
-        earlier = log.usage() if log.resumed else ()
+            seconds, earlier = _earlier_seconds(reader, log.number), _earlier_costs(reader, log.number)
         self.purse = Purse(task.limits, earlier, seconds, charged=settings.search.replay is None)
         lms = {role: patient(lm) for role, lm in lms_by_role(settings).items()}
         own = [getattr(predictor, "lm", None) for predictor in task.student.predictors()]
@@ -218,6 +218,20 @@ def _earlier_seconds(reader: Reader, run: int) -> float:
         seconds += max(0.0, ended - max(started, until))
         until = max(until, ended)
     return seconds
+
+
+def _earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]:
+    """Return what each effect of earlier parts of a run has cost, with its kind as a purse knows it."""
+    rows = reader.rows(
+        "SELECT e.id, CASE e.kind WHEN 'rollout' THEN e.kind ELSE e.kind || '/' || e.purpose END, u.role, u.model,"
+        " u.calls, u.errors, u.cached, u.prompt_tokens, u.completion_tokens, u.dollars, u.gpu_seconds, u.seconds"
+        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.purpose != 'heldout' ORDER BY e.id",
+        (run,),
+    )  # fmt: skip
+    found: dict[tuple[int, str], list[CallUsage]] = {}
+    for row in rows:
+        found.setdefault((row[0], row[1]), []).append(CallUsage(*row[2:]))
+    return [(kind, usage) for (_, kind), usage in found.items()]
 
 
 def _replayed(place: str | None, name: str) -> Callable[[str], Any | None]:

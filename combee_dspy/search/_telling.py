@@ -38,7 +38,6 @@ class Telling:
 
     def __post_init__(self, train: Sequence[Row]) -> None:
         self._loader = ensure_loader([row.example for row in train])
-        self._iterations: dict[int, int] = {}
 
     def _tell(self, method: str, **event: Any) -> None:
         self.parts.notify(method, event)
@@ -56,7 +55,7 @@ class Telling:
         state = self.pool.state
         if error is not None:
             self._tell("on_error", iteration=state.i + 1, exception=error, will_continue=False)
-        for step in list(self._iterations):
+        for step in list(self.pool.notes):
             self.end(step, accepted=False)
         if error is None:
             self._tell(
@@ -66,17 +65,18 @@ class Telling:
 
     def begin(self, step: int) -> None:
         """Begin an iteration, unless the update has one."""
-        if step in self._iterations:
+        if step in self.pool.notes:
             return
         state = self.pool.state
         self._tell("on_state_saved", iteration=state.i + 1, run_dir=self.pool.log_dir)
         state.i += 1
-        state.full_program_trace.append({"i": state.i})
-        self._iterations[step] = state.i + 1
+        note = self.pool.notes[step] = {"i": state.i}
+        state.full_program_trace.append(note)
         self._tell("on_iteration_start", iteration=state.i + 1, state=state, trainset_loader=self._loader)
 
     def end(self, step: int, *, accepted: bool) -> None:
-        iteration = self._iterations.pop(step)
+        iteration = self.pool.iteration(step)
+        del self.pool.notes[step]
         self._tell("on_iteration_end", iteration=iteration, state=self.pool.state, proposal_accepted=accepted)
 
     def selected(self, member: Member) -> None:
@@ -95,13 +95,12 @@ class Telling:
         self._evaluation_begins(iteration, parent.index, rows, list(self.pool.members[parent.index].parents))
 
     def evaluated(self, learned: Learned, parent: Parent) -> None:
-        state, iteration = self.pool.state, self._iterations[learned.plan.step]
+        state, iteration = self.pool.state, self.pool.iteration(learned.plan.step)
         scores = [one.score for one in learned.rollouts]
-        if state.full_program_trace:
-            state.full_program_trace[-1] |= {
-                "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
-                "subsample_scores": scores,
-            }  # fmt: skip
+        self.pool.notes[learned.plan.step] |= {
+            "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
+            "subsample_scores": scores,
+        }  # fmt: skip
         if self.parts.callbacks:
             program = self.effects.programs.of(parent.candidate)
             found = trajectories(program, [row.example for row in learned.plan.rows], learned.rollouts)
@@ -121,7 +120,7 @@ class Telling:
         """Tell of what proposers will read."""
         if not self.parts.callbacks:
             return
-        iteration, components = self._iterations[learned.plan.step], list(learned.reflections)
+        iteration, components = self.pool.iteration(learned.plan.step), list(learned.reflections)
         dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items()}
         self._tell(
             "on_reflective_dataset_built", iteration=iteration, candidate_idx=parent.index, components=components,
@@ -133,17 +132,20 @@ class Telling:
         )  # fmt: skip
 
     def proposed(self, step: int, child: Child) -> None:
+        if not self.parts.callbacks:
+            return
         texts = {name: child.candidate.texts[name] for name in child.components}
-        iteration = self._iterations[step]
+        iteration = self.pool.iteration(step)
         self._tell("on_proposal_end", iteration=iteration, new_instructions=texts, prompts={}, raw_lm_outputs={})
 
     def screening(self, step: int, parent: Parent, rows: Sequence[Row]) -> None:
         """Tell that a child runs on some rows of the minibatch."""
-        self._evaluation_begins(self._iterations[step], None, rows, [parent.index])
+        if self.parts.callbacks:
+            self._evaluation_begins(self.pool.iteration(step), None, rows, [parent.index])
 
     def screened(self, learned: Learned, parent: Parent, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
         """Tell of the rollouts of each child, and why it was refused or "", before any is accepted, as gepa does."""
-        iteration, state = self._iterations[learned.plan.step], self.pool.state
+        iteration, state = self.pool.iteration(learned.plan.step), self.pool.state
         if not self.at_once:
             state.increment_evals(len(learned.rollouts))
         for proposal, _ in judged:
@@ -163,7 +165,7 @@ class Telling:
 
     def accepted(self, step: int, member: Member, proposal: CandidateProposal) -> None:
         self._tell(
-            "on_candidate_accepted", iteration=self._iterations[step], new_candidate_idx=member.index,
+            "on_candidate_accepted", iteration=self.pool.iteration(step), new_candidate_idx=member.index,
             new_score=sum(proposal.subsample_scores_after or ()), parent_ids=list(member.parents),
         )  # fmt: skip
 

@@ -108,15 +108,18 @@ def test_patience_ends_and_the_rejection_is_raised(scripted, heard, monkeypatch)
     assert heard == [5.0]
 
 
-def test_call_for_several_completions_is_left_to_dspys_retries(scripted, heard):
+def test_call_for_several_completions_is_told_and_counted_like_any_other(scripted, heard):
     def reply(prompt: str, attempt: int) -> Any:
         return RateLimitError("full", retry_after=0.0) if attempt == 2 else JSON
 
     lm = scripted(reply, n=2, num_retries=3)
-    ask(patient(lm))
+    with metered(Tariff()) as meter:
+        ask(patient(lm))
 
-    # One for each completion, and the one that was rejected: the first completion is not bought again.
-    assert lm.engine.attempts == 3
+    # Both completions, after a first attempt that got one of them: what it has cost is in the books too.
+    assert lm.engine.attempts == 4
+    assert heard == [0.0]
+    assert [(row.calls, row.errors, row.prompt_tokens) for row in meter.usage()] == [(2, 1, 3 * 5)]
 
 
 def test_only_plain_lms_are_replaced_and_their_answers_keep_their_place(scripted):

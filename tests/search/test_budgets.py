@@ -12,12 +12,15 @@ from typing import Any
 
 import dspy
 import pytest
+from dspy.utils.exceptions import LMServerError
 
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.records import CallUsage
+from combee_dspy.rollouts import _patient
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
+from combee_dspy.testing import ScriptedLM
 from tests.worlds import (
     TwoSteps,
     World,
@@ -27,6 +30,7 @@ from tests.worlds import (
     examples,
     in_kind,
     metric,
+    proposer_answer,
     rows,
     task_answer,
 )
@@ -165,6 +169,80 @@ def test_no_limit_is_passed_by_more_than_one_effect_however_many_workers(
     assert 0.5 * limit < sum(costs) <= limit + max(costs)
 
 
+PADDED = 250
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("limit", [27, 40, 61])
+def test_sixteen_workers_pass_no_limit_in_calls_where_a_rollout_makes_several(keep: Any, limit: int) -> None:
+    def slow(request: Any) -> str:
+        time.sleep(0.005)
+        return task_answer(request)
+
+    world = World.made(slow)
+    with contextlib.suppress(ArgumentValueError):  # the student's validation alone takes 24
+        world.compile(
+            TwoSteps(), budget=Budget(calls=limit), num_threads=16, search=Search(keep=keep, staleness=1), train=48,
+            reflection_minibatch_size=24, skip_perfect_score=False,
+        )  # fmt: skip
+    assert 0.5 * limit < world.asked <= limit
+
+
+@pytest.mark.parametrize("name", ["tokens", "dollars"])
+@pytest.mark.parametrize("limit", [10_000, 15_000])
+def test_sixteen_workers_pass_no_limit_though_answers_grow_as_long_as_the_lm_allows(name: str, limit: int) -> None:
+    """From some moment on every answer is many times longer than any before."""
+
+    def growing(request: Any) -> str:
+        time.sleep(0.005)
+        long = "" if len(world.task_lm.requests) <= 24 else " so" * PADDED
+        return in_kind(request, {"reasoning": "because" + long, "answer": "unknown"})
+
+    lms = (ScriptedLM(growing, model="scripted/task", temperature=0.0, max_tokens=PADDED + 20),
+           ScriptedLM(proposer_answer, model="scripted/proposer", temperature=0.0, max_tokens=600))  # fmt: skip
+    world = World(*lms)
+    prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
+    report = world.compile(
+        dspy.ChainOfThought("question -> answer"), costs=prices, num_threads=16, train=48,
+        budget=Budget(tokens=limit) if name == "tokens" else Budget(dollars=limit / 1e6),
+        reflection_minibatch_size=24, skip_perfect_score=False,
+    ).combee_report  # fmt: skip
+    assert name in report.reason
+    assert 0.5 * limit < report.costs.total.tokens <= limit
+
+
+@pytest.mark.parametrize("name", ["calls", "tokens", "dollars"])
+def test_a_run_that_was_killed_knows_what_its_effects_cost(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.0)
+
+    def dying(request: Any) -> str:
+        if alive and len(world.task_lm.requests) > 50:
+            raise LMServerError("killed", status=503)
+        return task_answer(request)
+
+    prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
+    given: dict[str, Any] = {
+        "costs": prices, "log_dir": tmp_path, "train": 48, "reflection_minibatch_size": 12, "num_threads": 16,
+        "skip_perfect_score": False,
+    }  # fmt: skip
+    alive, world = True, World.made(dying, num_retries=0)
+    with pytest.raises(InfrastructureError, match="killed"):
+        world.compile(TwoSteps(), budget=Budget(updates=9), **given)
+    (spent,) = rows(
+        tmp_path,
+        "SELECT sum(calls) AS calls, sum(prompt_tokens + completion_tokens) AS tokens, sum(dollars) AS dollars"
+        " FROM usage",
+    )
+    # What is left pays for less than any effect so far has cost: a rollout makes two calls of more than ten words.
+    left = {"calls": 1, "tokens": 20, "dollars": 2e-5}[name]
+    alive, asked = False, world.asked
+    with contextlib.suppress(ArgumentValueError):
+        world.compile(TwoSteps(), budget=Budget(**{name: spent[name] + left}), **given)
+    assert world.asked == asked
+
+
 @pytest.mark.parametrize("name", ["tokens", "dollars", "gpu_seconds"])
 def test_the_first_of_a_kind_tells_how_many_may_be_in_flight(name: str) -> None:
     cost = CallUsage("task", "m", 1, 0, 0, 4, 0, 4.0, 4.0, 0.1)
@@ -206,6 +284,7 @@ def test_room_that_was_kept_is_used_by_whoever_asks_for_it_first() -> None:
         purse.reserve(["a", "b"])
         for key in ("a", "b"):
             await purse.grant("rollout", key)
+            purse.returned("rollout", [CallUsage("task", "m", 1)])
         with pytest.raises(BudgetReached):
             await purse.grant("rollout", "c")
 

@@ -15,8 +15,8 @@ from combee_dspy import Budget, Diversity, Guards, Search, Validation
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.diversity import Restart
 from combee_dspy.operators import Operator
-from combee_dspy.records import Edit, Lesson, Lessons
-from tests.worlds import TwoSteps, World, animal_of, code_word, events, examples, in_kind, rows
+from combee_dspy.records import Edit, Lesson, Lessons, Refusal
+from tests.worlds import TwoSteps, World, animal_of, code_word, events, examples, in_kind, rows, task_answer
 
 
 class Scripted(Operator):
@@ -93,6 +93,75 @@ def test_a_refused_child_draws_another_operator(world: World, tmp_path: Path) ->
     redrawn = [step for step, operator in refused if operator == "delete" and made.get(step) == "insert"]
     assert redrawn
     assert program.combee_report.best_score == 1.0
+
+
+def test_a_refused_child_that_no_operator_is_left_for_is_given_up(world: World) -> None:
+    asked: list[tuple[int, str]] = []
+
+    class Refusing(Scripted):
+        needs_lessons = True
+
+        async def apply(self, given: Any, context: Any) -> Any:
+            asked.append((context.update, self.texts[0]))
+            return Refusal("never")
+
+    # Two children are refused, and one operator is left for them.
+    world.compile(
+        operators=[Refusing((name,)) for name in "abc"], search=Search(children=2), budget=Budget(updates=1),
+        diversity=Diversity(max_draws=3),
+    )  # fmt: skip
+    assert sorted(asked) == [(0, "a"), (0, "b"), (0, "c")]
+
+
+def test_children_are_made_while_the_student_is_validated() -> None:
+    tried = threading.Event()
+
+    def held(request: Any) -> str:
+        if "the word for" in request.system:
+            tried.set()  # a child is on its screen
+        elif int(re.findall(r"Number (\d+)", request.last)[-1]) >= 100:
+            before.append(tried.wait(2))
+        return task_answer(request)
+
+    before: list[bool] = []
+    world = World.made(held)
+    report = world.compile(num_threads=24, reflection_minibatch_size=6, budget=Budget(updates=1)).combee_report
+    assert report.seed_score == pytest.approx(2 / 12)
+    assert all(before), "nothing was tried before the student's scores were there"
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_gepas_notes_stand_at_the_iteration_of_their_update(world: World, staleness: int) -> None:
+    class Hears:
+        def __init__(self) -> None:
+            self.drawn: dict[int, Any] = {}
+            self.accepted: dict[int, int] = {}
+            self.validated: dict[int, int] = {}
+
+        def on_minibatch_sampled(self, event: Any) -> None:
+            self.drawn[event["iteration"]] = event["minibatch_ids"]
+
+        def on_valset_evaluated(self, event: Any) -> None:
+            self.validated[event["candidate_idx"]] = event["iteration"]
+
+        def on_candidate_accepted(self, event: Any) -> None:
+            self.accepted[event["new_candidate_idx"]] = event["iteration"]
+
+        def on_optimization_end(self, event: Any) -> None:
+            self.trace = {note["i"] + 1: note for note in event["final_state"].full_program_trace}
+
+    heard = Hears()
+    world.compile(
+        gepa_kwargs={"callbacks": [heard]}, search=Search(staleness=staleness), reflection_minibatch_size=4,
+        budget=Budget(updates=5), skip_perfect_score=False,
+    )  # fmt: skip
+    assert len(heard.drawn) == 5
+    assert {place: note["subsample_ids"] for place, note in heard.trace.items()} == heard.drawn
+    assert heard.accepted
+    assert {note["new_program_idx"]: place for place, note in heard.trace.items() if "new_program_idx" in note} == (
+        heard.accepted
+    )
+    assert {index: place for index, place in heard.validated.items() if index} == heard.accepted
 
 
 def test_a_child_of_a_small_minibatch_must_beat_its_parent_on_it(tmp_path: Path) -> None:
