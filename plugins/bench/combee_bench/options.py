@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "unlimited"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
@@ -224,7 +225,7 @@ class SweepOptions:
     Args:
         aggregators: Names, by comma, each with its constructor's defaults.
         sizes: Examples a minibatch, by comma.
-        laws: Laws of the simulated service, by comma: attention, writing, reading.
+        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse, dilution, unlimited.
         seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
         examples: Training examples: one epoch.
         heldout: Held-out examples, read at the end of each run.
@@ -237,10 +238,7 @@ class SweepOptions:
 
     aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
     sizes: Sizes = (3, 10, 40, 120, 240)
-    laws: Annotated[tuple[Literal["attention", "writing", "reading"], ...], Field(min_length=1)] = (
-        "attention",
-        "writing",
-    )
+    laws: Annotated[tuple[OverloadLaw, ...], Field(min_length=1)] = get_args(OverloadLaw)
     seeds: Numbers = tuple(range(10))
     examples: Count = 240
     heldout: Count = 60
