@@ -15,6 +15,7 @@ __all__ = [
     "ClientOptions",
     "CompareOptions",
     "KillsOptions",
+    "PlacementOptions",
     "ScaleOptions",
     "SpeedOptions",
     "SweepOptions",
@@ -252,6 +253,31 @@ class SweepOptions:
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if max(self.sizes) > self.examples:
             raise ArgumentValueError("sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}.")
+
+
+@parameters
+class PlacementOptions:
+    """Where copies of reflections come to lie: which meet, which lie double, and what level 1 of a scan keeps.
+
+    Args:
+        sizes: Reflections, by comma.
+        copies: Values of p, by comma.
+        placements: distinct or plain, by comma.
+        windows: How many shards a copy may travel, by comma; 0 for no bound.
+        fan_in: The most reflections one call may take; by default no number bounds it.
+        draws: Shuffles of each.
+        law: Law of one call, of those of combee bench sweep that count items.
+        seed: Seed of everything random.
+    """
+
+    sizes: Sizes = (4, 6, 8, 16, 40, 80, 240)
+    copies: Sizes = (1, 2)
+    placements: Annotated[tuple[Literal["distinct", "plain"], ...], Field(min_length=1)] = ("distinct", "plain")
+    windows: Numbers = (0, 4)
+    fan_in: Annotated[int, Field(ge=2)] | None = None
+    draws: Count = 100
+    law: Literal["attention", "collapse", "dilution", "unlimited"] = "dilution"
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters

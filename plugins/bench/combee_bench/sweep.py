@@ -258,7 +258,8 @@ def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
         figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
         kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
         shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
-    return by_rows(title, heads.split(","), shown)
+    notes = [] if options.lm else ["The laws are assumptions: this table decides nothing until a real model has."]
+    return by_rows(title, heads.split(","), shown, notes)
 
 
 def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:
