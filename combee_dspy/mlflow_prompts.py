@@ -34,7 +34,7 @@ _FIELD = re.compile(r"\{\{.*?\}\}|\{[%#]", re.DOTALL)
 Rows = Sequence[dict[str, Any]]
 
 
-class CombeePromptOptimizer(BasePromptOptimizer):  # type: ignore[misc]  # mlflow has no types for it
+class CombeePromptOptimizer(BasePromptOptimizer):
     """GEPA's search over registered prompts, whose minibatches are read by an aggregator of ours. Thread-safe.
 
     Rows are divided by the seed into some to learn from and some to choose by, so the scores that MLflow shows are of

@@ -214,8 +214,8 @@ _SWEEP = """No child is refused and no parent is chosen, so that what differs be
 size, and nothing else. On the simulated service the planted lessons are known: "lessons kept" counts those in
 the last instruction, out of those that the epoch's failures could teach.
 
-How much one call takes in is a law of ours, and the law decides who wins: under attention, writing and reading whatever
-ends in one call must lose; under collapse the paper's result holds; under dilution, through the same published figures,
+How much one call takes in is a law of ours, and the law decides who wins: under attention and writing whatever ends in
+one call must lose; reading spares short lines; under collapse the paper's result holds; under dilution, through the same published figures,
 it fails; under unlimited nobody needs an aggregator. So on the simulated service the table decides nothing. Which
 aggregator is best for a model is measured with --lm."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import cast
 
 from rich.table import Table
 
@@ -59,7 +58,7 @@ def run(options: PlacementOptions) -> Iterator[PlacementRow]:
         for copies in options.copies:
             for placement in options.placements:
                 for window in options.windows:
-                    yield _row(options, n, copies, cast("Placement", placement), window or None)
+                    yield _row(options, n, copies, placement, window or None)
 
 
 def _row(options: PlacementOptions, n: int, copies: int, placement: Placement, window: int | None) -> PlacementRow:
