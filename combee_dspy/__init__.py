@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from combee_dspy.guards import Guards
     from combee_dspy.loading import candidates, load_candidate
     from combee_dspy.many import Task, TaskResult, compile_many
+    from combee_dspy.mlflow_prompts import CombeePromptOptimizer
     from combee_dspy.options import Search, Validation
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
@@ -40,6 +41,7 @@ _HOMES = {
     "guards": ("Guards",),
     "loading": ("candidates", "load_candidate"),
     "many": ("Task", "TaskResult", "compile_many"),
+    "mlflow_prompts": ("CombeePromptOptimizer",),
     "options": ("Search", "Validation"),
     "reducer": ("CombeeProposer", "CombeeReflection"),
     "registry": ("Spec",),
@@ -51,6 +53,7 @@ __all__ = [
     "Budget",
     "Combee",
     "CombeeError",
+    "CombeePromptOptimizer",
     "CombeeProposer",
     "CombeeReflection",
     "CombeeReport",

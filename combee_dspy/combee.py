@@ -56,9 +56,9 @@ _ELSEWHERE: Mapping[str, str] = {
 class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
 
-    GEPA's search is kept; what one reflection call did over three rollouts is done by a
-    parallel scan over many. Wherever a script says ``dspy.GEPA(…)``, ``Combee(…)``
-    works with the same arguments. Some defaults differ, first of all the size of
+    GEPA's search is kept; what one reflection call did over three rollouts is done by an
+    aggregator over many: calls at once, whose lessons code joins. Wherever a script says
+    ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some defaults differ, first of all the size of
     minibatches, which is planned; the README lists them.
 
     An object may compile several programs. It keeps no state of a run.

@@ -1,11 +1,12 @@
-"""The reducer alone, for those who stay on ``dspy.GEPA`` or ``gepa.optimize``.
+"""The reducer alone, for those who stay on ``dspy.GEPA``, ``gepa.optimize`` or ``gepa.optimize_anything``.
 
     dspy.GEPA(metric=metric, reflection_lm=lm, instruction_proposer=CombeeProposer(), …)
     gepa.optimize(adapter=adapter, reflection_strategy=CombeeReflection(lm), …)
+    optimize_anything(…, config=GEPAConfig(reflection=ReflectionConfig(reflection_strategy=CombeeReflection(lm))))
 
-Both replace the one call that reads a whole minibatch by a parallel scan. Give
-the optimizer a larger minibatch (``reflection_minibatch_size=40``): with its
-default of 3 there is nothing to scan.
+All replace the one call that reads a whole minibatch by an aggregator: ``union``, a map and a join by code, or
+``parallel-scan`` where it is named. Give the optimizer a larger minibatch (``reflection_minibatch_size=40``): with its
+default of 3 there is nothing to divide. In MLflow it is :class:`combee_dspy.CombeePromptOptimizer`.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class CombeeProposer(_Reducer):
 
 
 class CombeeReflection(_Reducer):
-    """A reflection strategy for ``gepa.optimize(reflection_strategy=…)``. Thread-safe; stateless.
+    """A ``reflection_strategy`` for ``gepa.optimize`` and ``gepa.optimize_anything``. Thread-safe; stateless.
 
     Args:
         lm: A ``dspy.LM`` or a model's name.

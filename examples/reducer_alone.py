@@ -2,9 +2,9 @@
 
     python examples/reducer_alone.py
 
-``CombeeProposer`` and ``CombeeReflection`` read a minibatch by a parallel scan.
+``CombeeProposer`` and ``CombeeReflection`` read a minibatch by an aggregator.
 Give the optimizer a larger minibatch with them: with the default of 3 there is
-nothing to scan. A simulated service answers (``pip install combee-bench``), so
+nothing to divide. A simulated service answers (``pip install combee-bench``), so
 nothing is paid, and the scores are no claim about language models.
 """
 

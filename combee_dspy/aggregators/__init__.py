@@ -2,7 +2,9 @@
 
 from combee_dspy.aggregators._base import Aggregator, arrived, even_runs, gathered, shard_count, together
 from combee_dspy.aggregators._kept import Coverage, kept, text_lines
+from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._parallel_scan import ParallelScan
+from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
 from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
@@ -12,6 +14,8 @@ from combee_dspy.aggregators._vectors import text_vectors, topic_groups
 __all__ = [
     "Aggregator",
     "Coverage",
+    "LearnFromExamples",
+    "MergeLessons",
     "ParallelScan",
     "SingleCall",
     "Summarize",
@@ -21,6 +25,7 @@ __all__ = [
     "even_runs",
     "gathered",
     "kept",
+    "parse_lessons",
     "shard_count",
     "text_lines",
     "text_vectors",

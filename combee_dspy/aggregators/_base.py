@@ -84,13 +84,13 @@ class Dealt(Aggregator):
 
     copies: Annotated[int, Field(ge=1)] = 2
     placement: Placement = "distinct"
-    fan_in: Annotated[int, Field(ge=2)] = 16
+    fan_in: Annotated[int, Field(ge=2)] | None = None
     max_call_tokens: CallTokens = 24_000
-    max_lessons: Annotated[int, Field(ge=1)] = 16
     window: Annotated[int, Field(ge=1)] | None = None
 
     def __post_init__(self) -> None:
-        if self.placement == "plain" and self.window is not None and self.copies > self.fan_in * self.window:
+        most = None if self.window is None or self.fan_in is None else self.fan_in * self.window
+        if self.placement == "plain" and most is not None and self.copies > most:
             problem = f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
             raise ArgumentValueError("copies", self.copies, problem, "Give a larger window or fan_in, or window=None.")
 
@@ -104,14 +104,14 @@ class Dealt(Aggregator):
         return tuple(shard for shard in dealt if shard)
 
     def mergeable(self) -> int | None:
-        """Return how many lists of lessons one call merges; ``None`` where code joins any number of them."""
+        """Return how many lists of lessons one call merges; ``None`` where no number bounds that."""
         return None
 
 
 def shard_count(
     n: int,
     copies: int,
-    fan_in: int,
+    fan_in: int | None,
     merge_fan_in: int | None = None,
     placement: Placement = "distinct",
     window: int | None = None,
@@ -119,13 +119,13 @@ def shard_count(
     """Return how many shards n ≥ 1 reflections are dealt into.
 
     k = ⌊√n⌋ (Combee §3.1), which makes n < 4 a single call, as long as two levels suffice: no shard passes the fan-in,
-    and no merge is given more lists than it may take (``None``: code joins any number). Longer batches get more shards
+    and no merge is given more lists than it may take (``None``: no limit on either). Longer batches get more shards
     rather than longer ones, up to the fewest that respect the fan-in. Where ⌊√n⌋ lists would need a further level of
     merges that fewer, longer shards spare, there are fewer: the levels are the fewest that both limits allow.
     """
 
     def fewest(k: int) -> int:
-        while largest_shard(n, copies, k, placement, window) > fan_in:
+        while fan_in is not None and largest_shard(n, copies, k, placement, window) > fan_in:
             # More shards may allow more copies, and a window rounds: grow until both agree.
             k = max(k + 1, -(-n * effective_copies(copies, k, placement, window) // fan_in))
         return k
@@ -134,7 +134,7 @@ def shard_count(
     if merge_fan_in is None or k <= merge_fan_in:
         return k
     # With fewer shards than this there would be fewer copies, which is not what is to be spared.
-    least, reach = fewest(copies + 1), merge_fan_in
+    least, reach = fewest(copies), merge_fan_in
     while reach < least:
         reach *= merge_fan_in
     return fewest(min(k, reach))

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from combee_dspy.aggregators._base import Dealt, even_runs, together
 from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
-from combee_dspy.aggregators._scan import LESSON_TOKENS, Node, Question, Scan, data_room
+from combee_dspy.aggregators._scan import Node, Question, Scan
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.reflections import estimate_record_tokens
 from combee_dspy.strategies import StrategyContext, parameters
@@ -19,46 +19,49 @@ from combee_dspy.strategies import StrategyContext, parameters
 class ParallelScan(Dealt):
     """Reads shards of reflections in parallel and merges their lessons level by level.
 
-    n reflections are copied p times and dealt into k = ⌊√n⌋ shards (§3.1, §3.2), each read by one call as soon as its
-    own are there; one call merges the k lists. Where that passes ``fan_in``, ``merge_fan_in`` or ``max_call_tokens``,
-    there are more shards, and the fewest levels of merges that respect them. A shard's lessons are lost when its call
-    fails; those already found cannot be: a merge that fails is done by code. The last merge is left to whoever reads
-    all lessons in a call of its own, where the context says so.
+    n reflections are copied p = 2 times and dealt into k = ⌊√n⌋ shards (§3.1, §3.2), each read by one call as soon as
+    its own are there; one call merges the k lists. Nothing but ``max_call_tokens`` bounds a call by default: a shard
+    that takes more is read by the fewest calls that it fits, and lists that take more are merged by the fewest levels.
+    A shard's lessons are lost when its call fails; those already found cannot be: a merge that fails is done by code.
+    The last merge is left to whoever reads all lessons in a call of its own, where the context says so.
+
+    Of the paper's it differs in where copies lie: see ``placement``.
 
     Args:
         copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
-        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
-        fan_in: The most reflections one call may take; merges have a limit of their own. 16 keeps the paper's ⌊√n⌋
-            shards up to 56 reflections at two copies; larger batches get more shards rather than longer ones (see
-            :class:`combee_dspy.aggregators.Union` for what that keeps; here the last merge is what loses). ``combee
-            tune-scan`` measures what a model takes in.
+        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper, where both copies
+            of about one reflection in k stand in one shard.
+        fan_in: The most reflections one call may take, or ``None`` for no number: tokens decide. With a number, longer
+            batches get more shards rather than longer ones. ``combee tune-scan`` measures what a model takes in.
         max_call_tokens: Estimated tokens one call may take, the prompt included. 24,000 leaves room for the answer in a
             32k context. A reflection may take a quarter of what the prompt leaves; longer ones are split or trimmed.
-        max_lessons: The most lessons a shard's call may return; by default one for each reflection of a shard of 16. It
-            bounds what a call writes and what the level above reads.
+        max_lessons: The most lessons a shard's call may return; ``None`` for one for each reflection of the longest
+            shard. It bounds what a call writes and what the level above reads.
         window: How many shards a copy may travel, or ``None`` for no bound (see :func:`combee_dspy.shuffle.plan_shards`
             for which pairs can still meet).
-        merge_fan_in: The most lists of lessons one call may merge; fewer where they are longer than a call. Lists are
-            short: 32 keep two levels up to 256 reflections.
+        merge_fan_in: The most lists of lessons one call may merge, or ``None`` for no number: tokens decide. With a
+            number there are fewer, longer shards where that spares a level of merges.
     """
 
     name: ClassVar[str] = "parallel-scan"
 
-    merge_fan_in: Annotated[int, Field(ge=2)] = 32
+    fan_in: Annotated[int, Field(ge=2)] | None = None
+    max_lessons: Annotated[int, Field(ge=1)] | None = None
+    merge_fan_in: Annotated[int, Field(ge=2)] | None = None
 
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return the lessons of the root."""
         scan = Scan(context, self.max_call_tokens)
-        question = Question(LearnFromExamples, {"most_lessons": self.max_lessons})
-        await scan.read(reflections, self.shards(len(reflections), context) or (), question)
+        shards = self.shards(len(reflections), context) or ()
+        most = self.max_lessons or max(map(len, shards), default=1)
+        await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": most}))
         while len(scan.top) > 1:
             await self._merge(scan)
         return scan.result()
 
-    def mergeable(self) -> int:
-        """Return ``merge_fan_in``, or what a call holds of lists as long as they may be beside a short instruction."""
-        lists = max(2, data_room(self.max_call_tokens) // (self.max_lessons * LESSON_TOKENS))
-        return min(self.merge_fan_in, lists)
+    def mergeable(self) -> int | None:
+        """Return ``merge_fan_in``."""
+        return self.merge_fan_in
 
     async def _merge(self, scan: Scan) -> None:
         """Add the next level: the fewest merges of consecutive lists that respect the limits, all in flight at once.

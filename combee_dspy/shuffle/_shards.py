@@ -13,15 +13,15 @@ Placement = Literal["distinct", "plain"]
 def effective_copies(copies: int, shards: int, placement: Placement = "distinct", window: int | None = None) -> int:
     """Return how many copies of each reflection are worth making.
 
-    One shard holds one copy: a second one in the same call says nothing new. With ``"distinct"`` placement p becomes
-    max(1, min(p, k − 1)) for k shards, k being those that a copy may reach: with p = k all shards would be equal.
+    One shard holds one copy: a second one in the same call says nothing new. With ``"distinct"`` placement p is at most
+    the number of shards that a copy may reach. With two shards and two copies both calls read everything, in orders of
+    their own: what one call misses, the other may see, for as many tokens again.
     """
     if shards == 1:
         return 1
     if placement == "plain":
         return copies
-    reach = min(last - first for first, last in _blocks(shards, window))
-    return max(1, min(copies, reach - 1))
+    return min(copies, *(last - first for first, last in _blocks(shards, window)))
 
 
 def plan_shards(

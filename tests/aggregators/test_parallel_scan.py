@@ -24,9 +24,9 @@ def widths(nodes: Any) -> tuple[int, ...]:
 
 @pytest.mark.parametrize(
     ("n", "calls"),
-    [(1, (1,)), (3, (1,)), (4, (2, 1)), (9, (3, 1)), (40, (6, 1)), (56, (7, 1)), (240, (30, 1)), (512, (64, 2, 1))],
+    [(1, (1,)), (3, (1,)), (4, (2, 1)), (9, (3, 1)), (40, (6, 1)), (56, (7, 1)), (240, (15, 1)), (1_300, (36, 1))],
 )
-def test_the_tree_is_the_papers_as_long_as_shards_and_lists_fit_a_call(n: int, calls: tuple[int, ...]) -> None:
+def test_the_tree_is_the_papers_at_every_size_that_calls_can_take(n: int, calls: tuple[int, ...]) -> None:
     world = World.of(learner)
     lessons = world.run(ParallelScan(**WIDE), made(n))
     assert facts(lessons) == set(range(n))
@@ -60,19 +60,44 @@ def test_levels_are_the_fewest_that_both_fan_ins_allow(
     if k > copies and -(-copies * n // k) <= fan_in and k <= merge_fan_in:
         assert widths(lessons.nodes) == ((k, 1) if k > 1 else (1,))
     # No number of shards that keeps as many copies and fits would have had fewer levels.
-    least = max(-(-sum(shards) // fan_in), min(copies + 1, k))
+    least = max(-(-sum(shards) // fan_in), min(copies, k))
     fewest, reach = 1, 1
     while reach < least:
         fewest, reach = fewest + 1, reach * merge_fan_in
     assert len(widths(lessons.nodes)) == max(fewest, min(2, len(shards)))
 
 
-def test_a_large_batch_gets_more_shards_rather_than_longer_ones() -> None:
+def test_by_default_tokens_bound_a_call_and_no_count_does() -> None:
     world = World.of(learner)
     world.run(ParallelScan(), made(240))
     shards = [call for call in world.service.calls if call.name == "LearnFromExamples"]
+    assert len(shards) == 15
+    assert {len(call.records) for call in shards} == {call.inputs["most_lessons"] for call in shards} == {32}
+    assert world.service.counts["MergeLessons"] == 1
+    # The same number of longer reflections: as many shards, each read by the fewest calls that it fits.
+    world = World.of(learner)
+    lessons = world.run(
+        ParallelScan(), [Reflection(one.index, {**one.record, "Trace": "word " * 1_500}) for one in made(240)]
+    )
+    read = [call for call in world.service.calls if call.name == "LearnFromExamples"]
+    assert {len(call.records) for call in read} <= {10, 11, 12}
+    assert len(read) == 45
+    assert facts(lessons) == set(range(240))
+
+
+@pytest.mark.parametrize("n", range(4, 9))
+def test_two_copies_stay_two_where_there_are_two_shards(n: int) -> None:
+    planned = ParallelScan().shards(n, World.of(learner).context)
+    assert planned is not None
+    assert [sorted(shard) for shard in planned] == [list(range(n))] * 2
+
+
+def test_a_count_that_is_asked_for_gets_more_shards_rather_than_longer_ones() -> None:
+    world = World.of(learner)
+    world.run(ParallelScan(fan_in=16), made(240))
+    shards = [call for call in world.service.calls if call.name == "LearnFromExamples"]
     assert len(shards) == 30
-    assert {len(call.records) for call in shards} == {call.inputs["most_lessons"] for call in shards} == {16}
+    assert {len(call.records) for call in shards} == {16}
 
 
 def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level() -> None:
@@ -83,7 +108,7 @@ def test_lists_too_many_for_the_tokens_of_one_call_get_a_further_level() -> None
 
     world = World.of(script)
     lessons = world.run(ParallelScan(max_call_tokens=5_000), made(100))
-    assert widths(lessons.nodes) == (13, 5, 1)
+    assert widths(lessons.nodes) == (10, 5, 1)
     assert {int(lesson.text.split()[2].rstrip(":")) for lesson in lessons.lessons} == set(range(100))
 
 
@@ -95,7 +120,7 @@ def test_lists_no_two_of_which_fit_a_call_are_joined_by_code_and_it_is_said() ->
     world = World.of(script)
     lessons = world.run(ParallelScan(copies=1, max_call_tokens=2_000, max_lessons=12), made(36))
     assert len(lessons.lessons) == 36
-    assert widths(lessons.nodes) == (4, 1)
+    assert widths(lessons.nodes) == (6, 1)
     assert "joined by code" in world.warnings[0]
 
 
@@ -187,8 +212,8 @@ def test_plain_placement_lets_copies_meet_and_keeps_every_copy() -> None:
 
 @pytest.mark.parametrize(
     ("aggregator", "shards"),
-    [(ParallelScan(fan_in=64), 10), (ParallelScan(fan_in=64, max_call_tokens=5_000), 6), (Union(fan_in=64), 10)],
-    ids=["a merge takes 32 lists", "a short call holds 6", "code joins any number"],
+    [(ParallelScan(), 10), (ParallelScan(merge_fan_in=6), 6), (Union(fan_in=64), 10)],
+    ids=["as many as tokens allow", "a merge takes 6", "code joins any number"],
 )
 def test_shards_are_no_more_than_one_merge_takes(aggregator: ParallelScan | Union, shards: int) -> None:
     planned = aggregator.shards(100, World.of(learner).context)

@@ -1,4 +1,4 @@
-"""The reducer alone: a parallel scan in ``dspy.GEPA`` and in ``gepa.optimize``."""
+"""The reducer alone, in ``dspy.GEPA``, ``gepa.optimize`` and ``gepa.optimize_anything``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import dspy
 import gepa
 import pytest
 from gepa import EvaluationBatch
+from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, optimize_anything
 
 from combee_dspy import CombeeProposer, CombeeReflection
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, gathered
@@ -188,3 +189,20 @@ def test_inside_gepa_optimize() -> None:
         reflection_minibatch_size=12, max_metric_calls=60, display_progress_bar=False,
     )  # fmt: skip
     assert bullets(result.best_candidate["text"]) == set(FACTS)
+
+
+@pytest.mark.parametrize("aggregator", ["union", "parallel-scan"])
+def test_inside_gepa_optimize_anything(aggregator: str) -> None:
+    def evaluate(candidate: str, example: int) -> tuple[float, dict[str, Any]]:
+        return float(FACTS[example] in candidate), {"Feedback": f"Wrong: {FACTS[example]}"}
+
+    reflection = ReflectionConfig(
+        reflection_strategy=CombeeReflection(ScriptedLM(answer), aggregator),
+        reflection_lm=None,
+        reflection_minibatch_size=12,
+    )
+    engine = EngineConfig(max_metric_calls=60, parallel=False)
+    found = optimize_anything(
+        "Know the codes.", evaluator=evaluate, dataset=list(range(12)), config=GEPAConfig(engine, reflection)
+    )
+    assert bullets(found.best_candidate) == set(FACTS)

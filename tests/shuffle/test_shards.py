@@ -23,7 +23,7 @@ def shape(n: int) -> int:
 def test_distinct_placement_is_exact_at_every_size(n: int, copies: int) -> None:
     k = shape(n)
     shards = plan_shards(n, copies, k, derive(0, n))
-    p = 1 if k == 1 else max(1, min(copies, k - 1))
+    p = min(copies, k)
     assert Counter(index for shard in shards for index in shard) == dict.fromkeys(range(n), p)
     assert all(len(set(shard)) == len(shard) for shard in shards)
     sizes = [len(shard) for shard in shards]

@@ -26,6 +26,7 @@ from combee_bench.options import (
     ClientOptions,
     CompareOptions,
     KillsOptions,
+    PlacementOptions,
     ScaleOptions,
     SpeedOptions,
     SweepOptions,
@@ -211,7 +212,12 @@ rejects."""
 
 _SWEEP = """No child is refused and no parent is chosen, so that what differs between two rows is the aggregator and the
 size, and nothing else. On the simulated service the planted lessons are known: "lessons kept" counts those in
-the last instruction, out of those that the epoch's failures could teach."""
+the last instruction, out of those that the epoch's failures could teach.
+
+How much one call takes in is a law of ours, and the law decides who wins: under attention and writing whatever ends in
+one call must lose; reading spares short lines; under collapse the paper's result holds; under dilution, through the
+same published figures, it fails; under unlimited nobody needs an aggregator. So on the simulated service the table
+decides nothing. Which aggregator is best for a model is measured with --lm."""
 
 _SCALE = """No language model is involved. Each scan runs in a process of its own, so its memory is its own. The exit
 code is 1 where a scan failed or took more than 1 GiB."""
@@ -226,6 +232,7 @@ for _name, _options, _epilog in (
     ("client", ClientOptions, ""),
     ("scale", ScaleOptions, _SCALE),
     ("sweep", SweepOptions, _SWEEP),
+    ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
 ):

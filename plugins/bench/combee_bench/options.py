@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ __all__ = [
     "ClientOptions",
     "CompareOptions",
     "KillsOptions",
+    "PlacementOptions",
     "ScaleOptions",
     "SpeedOptions",
     "SweepOptions",
@@ -25,6 +26,7 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "unlimited"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
@@ -228,7 +230,7 @@ class SweepOptions:
     Args:
         aggregators: Names, by comma, each with its constructor's defaults.
         sizes: Examples a minibatch, by comma.
-        laws: Laws of the simulated service, by comma: attention, writing, reading.
+        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse, dilution, unlimited.
         seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
         examples: Training examples: one epoch.
         heldout: Held-out examples, read at the end of each run.
@@ -241,10 +243,7 @@ class SweepOptions:
 
     aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
     sizes: Sizes = (3, 10, 40, 120, 240)
-    laws: Annotated[tuple[Literal["attention", "writing", "reading"], ...], Field(min_length=1)] = (
-        "attention",
-        "writing",
-    )
+    laws: Annotated[tuple[OverloadLaw, ...], Field(min_length=1)] = get_args(OverloadLaw)
     seeds: Numbers = tuple(range(10))
     examples: Count = 240
     heldout: Count = 60
@@ -258,6 +257,31 @@ class SweepOptions:
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if max(self.sizes) > self.examples:
             raise ArgumentValueError("sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}.")
+
+
+@parameters
+class PlacementOptions:
+    """Where copies of reflections come to lie: which meet, which lie double, and what level 1 of a scan keeps.
+
+    Args:
+        sizes: Reflections, by comma.
+        copies: Values of p, by comma.
+        placements: distinct or plain, by comma.
+        windows: How many shards a copy may travel, by comma; 0 for no bound.
+        fan_in: The most reflections one call may take; by default no number bounds it.
+        draws: Shuffles of each.
+        law: Law of one call, of those of combee bench sweep that count items.
+        seed: Seed of everything random.
+    """
+
+    sizes: Sizes = (4, 6, 8, 16, 40, 80, 240)
+    copies: Sizes = (1, 2)
+    placements: Annotated[tuple[Literal["distinct", "plain"], ...], Field(min_length=1)] = ("distinct", "plain")
+    windows: Numbers = (0, 4)
+    fan_in: Annotated[int, Field(ge=2)] | None = None
+    draws: Count = 100
+    law: Literal["attention", "collapse", "dilution", "unlimited"] = "dilution"
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters

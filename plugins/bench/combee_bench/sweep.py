@@ -44,9 +44,14 @@ LAWS: Mapping[str, CapacityModel] = {
     "attention": CapacityModel.attention(),
     "writing": CapacityModel.writing(),
     "reading": CapacityModel.reading(),
+    "collapse": CapacityModel.collapse(),
+    "dilution": CapacityModel.diluted(),
+    "unlimited": CapacityModel.unlimited(),
 }
 """At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens attended a call,
-which is as many raw records but many more short lines."""
+which is as many records of Formula but many more short lines; a call of more than 24 records keeps 8 % of them, by
+which the paper's result holds; a call of N items keeps N^(-0.55) of them, by which it fails; no limit, by which no
+aggregator is needed."""
 
 _VARIANTS = 5
 
@@ -253,7 +258,8 @@ def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
         figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
         kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
         shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
-    return by_rows(title, heads.split(","), shown)
+    notes = [] if options.lm else ["The laws are assumptions: this table decides nothing until a real model has."]
+    return by_rows(title, heads.split(","), shown, notes)
 
 
 def _loses(cell: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> str:

@@ -19,7 +19,17 @@ APP.command("tune-scan")(commands.tune_scan)
 
 
 @pytest.mark.parametrize(
-    "command", ["bench speed", "bench client", "bench scale", "bench sweep", "bench capacity", "compare", "tune-scan"]
+    "command",
+    [
+        "bench speed",
+        "bench client",
+        "bench scale",
+        "bench sweep",
+        "bench placement",
+        "bench capacity",
+        "compare",
+        "tune-scan",
+    ],
 )
 def test_every_option_has_help(command: str) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(APP, [*command.split(), "--help"])

@@ -209,3 +209,25 @@ def test_a_law_of_wording_quotes_a_share_of_the_lessons() -> None:
     copies = CopyIndex([{"question": QUESTION}])
     assert {len(copies.copied(one).split()) for one in quoting} == {13}
     assert law.line(line, None, 0, "x") == law.line(line, "Too short a question.", 0, "x") == line
+
+
+def mean_kept(law: CapacityModel, items: int, records: int | None = None) -> float:
+    return sum(len(law.attend(range(items), 0, call, records=records)) for call in range(400)) / 400 / items
+
+
+def test_a_call_collapses_beyond_its_records_and_lines_are_none() -> None:
+    law = CapacityModel.collapse()
+    assert mean_kept(law, 24) == mean_kept(law, 84, records=0) == mean_kept(law, 60, records=24) == 1.0
+    # 21 of 264 strategies were left at 100; 526 of 6,887 tokens at 40.
+    assert mean_kept(law, 100) == pytest.approx(21 / 264, abs=0.006)
+    assert mean_kept(law, 40) == pytest.approx(526 / 6_887, abs=0.01)
+    assert not law.crowded(24)
+    assert law.crowded(25)
+
+
+def test_dilution_goes_through_the_same_figure_and_spares_no_lines() -> None:
+    law = CapacityModel.diluted()
+    assert mean_kept(law, 1) == 1.0
+    assert mean_kept(law, 100) == pytest.approx(21 / 264, abs=0.006)
+    assert mean_kept(law, 40, records=0) == pytest.approx(40**-0.55, abs=0.01)
+    assert law.crowded(40)

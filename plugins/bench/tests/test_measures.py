@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from combee_bench import capacity, client, scale, sweep
-from combee_bench.options import CapacityOptions, ClientOptions, ScaleOptions, SweepOptions
+from combee_bench import capacity, client, placement, scale, sweep
+from combee_bench.options import CapacityOptions, ClientOptions, PlacementOptions, ScaleOptions, SweepOptions
 from combee_bench.scale import ScaleRow
 from combee_dspy.exceptions import ArgumentError
 
@@ -54,6 +54,37 @@ def test_a_sweep_counts_the_planted_lessons_that_are_kept() -> None:
     assert single.before == union.before <= union.after
     cells = sweep.summary(options, rows)
     assert [cell["aggregator"] for cell in cells] == ["single-call", "union"]
+
+
+def test_which_aggregator_keeps_more_is_decided_by_the_law() -> None:
+    laws = ("collapse", "dilution", "unlimited")
+    options = SweepOptions(
+        aggregators=("single-call", "parallel-scan"), sizes=(40,), laws=laws, seeds=(0,), examples=40, heldout=1
+    )
+    kept = {(row.law, row.aggregator): (row.kept or 0) / (row.taught or 1) for row in sweep.run(options)}
+    # The paper's result: naive at 40 keeps a small part, the scan most.
+    assert kept["collapse", "single-call"] < 0.3
+    assert kept["collapse", "parallel-scan"] > 0.9
+    # Through the same published figure, and it does not hold.
+    assert kept["dilution", "parallel-scan"] < 0.3
+    assert kept["unlimited", "single-call"] == 1.0
+
+
+def test_where_copies_lie() -> None:
+    options = PlacementOptions(sizes=(6, 240), windows=(0, 4), fan_in=16, draws=5, law="unlimited")
+    rows = {(row.reflections, row.copies, row.placement, row.window): row for row in placement.run(options)}
+    assert len(rows) == 16
+    assert {row.kept for row in rows.values()} == {1.0}
+    assert all(row.doubled == 0 for row in rows.values() if row.placement == "distinct" or row.copies == 1)
+    assert rows[240, 2, "plain", None].doubled > 0
+    # Two shards hold everything twice; one copy each is half of that.
+    assert (rows[6, 2, "distinct", None].made, rows[6, 2, "distinct", None].meet) == (2, 1.0)
+    assert [rows[6, copies, "distinct", None].read for copies in (1, 2)] == [6, 12]
+    # Thirty shards in seven blocks: about one pair in seven can ever meet.
+    assert rows[240, 2, "distinct", 4].shards == 30
+    assert rows[240, 2, "distinct", 4].ever == pytest.approx(1 / 7, abs=0.01)
+    assert rows[240, 2, "distinct", 4].meet <= rows[240, 2, "distinct", 4].ever
+    assert rows[240, 2, "distinct", None].ever > 0.3
 
 
 def test_the_limit_finds_what_a_service_takes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Annotated, TypeVar
@@ -18,10 +19,13 @@ T = TypeVar("T")
 
 Limit = Annotated[int, Field(ge=1)] | None
 
+KEPT_AT_100 = 21 / 264
+"""Of 264 strategies that one agent at a time learns on Formula, 21 are left with a batch of 100 (arXiv 2604.04247)."""
+
 
 @parameters
 class CapacityModel:
-    """Context overload as an explicit law of one writing call: three limits, alone or together.
+    """Context overload as an explicit law of one writing call: limits and shares, alone or together.
 
     *Attention*: of the N items of a prompt (reflection records and lesson lines), min(N, attended_items) are read, a
     uniform sample without replacement, whatever their place in the prompt. A copy of an item is an item of its own.
@@ -30,26 +34,34 @@ class CapacityModel:
     crosses the limit is still read. An item reaches to the start of the next one in the same message, or to the
     message's end. With both limits the sample of attended_items comes first, and its tokens are counted in
     the order in which it was drawn. *Writing*: at most written_lessons distinct lessons are written in one answer;
-    lessons of an instruction that is being rewritten are written first and count.
+    lessons of an instruction that is being rewritten are written first and count. *Collapse*: of a prompt with more
+    than collapsing_records records each item is read with probability collapsed_share; lesson lines do not count.
+    *Dilution*: each of N items is read with probability N^(−dilution).
 
-    The laws and their limits of 12 items, 12 lessons and 5,000 tokens are assumptions stated here, not measurements
-    of a model. They stand for what the paper reports: with many reflections in one prompt, fewer of them
-    survive. 5,000 tokens are about 12 records of the Formula benchmark, so that both laws of attention nearly agree
-    on raw records. They lie between effective lengths, up to which 85 % of the short-context score is kept, that the
-    NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B and 8K for GPT-4o. The laws belong to
-    the service alone: nothing outside it may read them.
+    The limits of 12 items, 12 lessons and 5,000 tokens are assumptions stated here, not measurements of a model.
+    Whatever ends in one call must lose under the first and the second, so neither can speak for or against a merge.
+    5,000 tokens are about 12 records of the Formula benchmark, and lie between effective lengths, up to which 85 % of
+    the short-context score is kept, that the NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B
+    and 8K for GPT-4o. Collapse and dilution are two ways through published figures, see there. The laws belong to the
+    service alone: nothing outside it may read them.
 
     Args:
         attended_items: Items read in one call; None for no limit.
         written_lessons: Lessons written in one call; None for no limit.
         lesson_miss_rate: Probability that an item is read and its lesson is still not seen.
         attended_tokens: Tokens of items after which no further item is read; None for no limit.
+        collapsing_records: Records up to which a call reads everything; None for no limit.
+        collapsed_share: Share of the items that a call with more records reads.
+        dilution: Exponent, 0 for none.
     """
 
     attended_items: Limit = 12
     written_lessons: Limit = None
     lesson_miss_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     attended_tokens: Limit = None
+    collapsing_records: Limit = None
+    collapsed_share: Annotated[float, Field(ge=0, le=1)] = KEPT_AT_100
+    dilution: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @classmethod
     def attention(cls, items: int = 12) -> CapacityModel:
@@ -67,15 +79,39 @@ class CapacityModel:
         return cls(attended_items=None, written_lessons=lessons)
 
     @classmethod
+    def collapse(cls, records: int = 24) -> CapacityModel:
+        """Return the law that gives way at once: the one under which the paper's own result holds.
+
+        Naive at 40 leaves 526 tokens where a scan leaves 6,887 (0.08), and at 100 21 of 264 strategies (0.08): the
+        same share at both sizes, as of a call that has given up. A scan of 40 reads shards of at most 14 and loses
+        little, so the limit lies between 14 and 40: 24 is their geometric mean. That lists of lessons do not count is
+        an assumption, without which the merge of such a scan would lose what its shards keep.
+        """
+        return cls(attended_items=None, collapsing_records=records)
+
+    @classmethod
+    def diluted(cls, exponent: float = round(-math.log(KEPT_AT_100, 100), 2)) -> CapacityModel:
+        """Return the law that gives way slowly, through the same 21 of 264 at 100 items: 0.55.
+
+        Lines count as records do, so a merge loses as the naive call does, and the paper's result fails. At 40 a
+        naive call keeps 0.13 by it.
+        """
+        return cls(attended_items=None, dilution=exponent)
+
+    @classmethod
     def unlimited(cls) -> CapacityModel:
         """Return the law without any limit."""
         return cls(attended_items=None, written_lessons=None)
 
-    def crowded(self, items: int, seed: int = 0, *place: str | int, tokens: Sequence[int] = ()) -> bool:
+    def crowded(
+        self, items: int, seed: int = 0, *place: str | int, tokens: Sequence[int] = (), records: int | None = None
+    ) -> bool:
         """Whether a call leaves one of so many items unread, by the same draw as :meth:`attend`."""
-        return len(self._read(items, tokens, seed, *place)) < items
+        return len(self._read(items, tokens, records, seed, *place)) < items
 
-    def attend(self, items: Sequence[T], seed: int, *place: str | int, tokens: Sequence[int] = ()) -> tuple[T, ...]:
+    def attend(
+        self, items: Sequence[T], seed: int, *place: str | int, tokens: Sequence[int] = (), records: int | None = None
+    ) -> tuple[T, ...]:
         """Return the items that are read, in their order.
 
         Args:
@@ -83,15 +119,29 @@ class CapacityModel:
             seed: The service's seed.
             *place: What identifies the call.
             tokens: Tokens of each item, needed with ``attended_tokens`` alone.
+            records: How many of the items are reflection records; by default all.
         """
-        kept = tuple(items[index] for index in self._read(len(items), tokens, seed, *place))
+        kept = tuple(items[index] for index in self._read(len(items), tokens, records, seed, *place))
         if self.lesson_miss_rate == 0:
             return kept
         stream = derive(seed, "miss", *place)
         return tuple(item for item in kept if stream.random() >= self.lesson_miss_rate)
 
-    def _read(self, items: int, tokens: Sequence[int], seed: int, *place: str | int) -> Sequence[int]:
+    def _read(
+        self, items: int, tokens: Sequence[int], records: int | None, seed: int, *place: str | int
+    ) -> Sequence[int]:
         """Return the places of the items that are read, in order."""
+        read = self._within(items, tokens, seed, *place)
+        share = items**-self.dilution if items else 1.0
+        if self.collapsing_records is not None and (items if records is None else records) > self.collapsing_records:
+            share *= self.collapsed_share
+        if share == 1:
+            return read
+        stream = derive(seed, "overload", *place)
+        return [one for one in read if stream.random() < share]
+
+    def _within(self, items: int, tokens: Sequence[int], seed: int, *place: str | int) -> Sequence[int]:
+        """Return the places of the items that the limits on number and tokens let through, in order."""
         if self.attended_tokens is None:
             return _sample(range(items), self.attended_items, seed, "attend", *place)
         if len(tokens) != items:

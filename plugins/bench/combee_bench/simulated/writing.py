@@ -107,14 +107,15 @@ class Writer:
         asked, playbook = without_playbook(without_requirements(user))
         current, rest = _split(asked, shape.style)
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
-        items, tokens = self._items([*earlier, rest])
+        items, tokens, records = self._items([*earlier, rest])
+        given: dict[str, Any] = {"tokens": tokens, "records": records}
         return _Prompt(
             user=user,
             playbook=playbook,
             current=current,
             old=tuple(dict.fromkeys(self._keys_of(current))),
-            attended=self._capacity.attend(items, self._seed, *place, tokens=tokens),
-            overloaded=self._capacity.crowded(len(items), self._seed, *place, tokens=tokens),
+            attended=self._capacity.attend(items, self._seed, *place, **given),
+            overloaded=self._capacity.crowded(len(items), self._seed, *place, **given),
             limit=_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
             place=place,
@@ -142,18 +143,20 @@ class Writer:
         lines = _within([self._line(key, prompt) for key in keys] + [PLATITUDE] * short, prompt.most)
         return lesson_value(field, _text("", lines, prompt.limit), lines)
 
-    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int]]:
-        """Return the keys of the items, and their tokens where the law asks for them."""
+    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int], int]:
+        """Return the keys of the items, their tokens where the law asks for them, and how many are records."""
         keys: list[str] = []
         tokens: list[int] = []
+        records = 0
         for text in texts:
             scan = self._index.scan(text)
             found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
             items = sorted(chain(found, scan.keys), key=lambda item: item[0])
             keys += (key for _, key in items)
+            records += len(found)
             if self._capacity.attended_tokens is not None:
                 tokens += map(text_tokens, stretches_of(text, (place for place, _ in items)))
-        return keys, tokens
+        return keys, tokens, records
 
     def _rewritten(self, prompt: _Prompt) -> str:
         new = tuple(key for key in dict.fromkeys(prompt.attended) if key not in prompt.old)

@@ -12,10 +12,9 @@ from typing import Any
 from combee_bench.asking import Asker
 from combee_bench.planted import INSTRUCTION, PlantedFact, planted_in, planted_record
 from combee_bench.tuning.laws import Sample
-from combee_dspy.aggregators._lessons import parse_lessons
 
-# The prompts of parallel-scan's own calls: any other would measure another thing.
-from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
+# The prompts are those of parallel-scan's own calls: any other would measure another thing.
+from combee_dspy.aggregators import LearnFromExamples, MergeLessons, parse_lessons
 from combee_dspy.records import FailedCall
 from combee_dspy.reflections import render_records
 from combee_dspy.streams import derive

@@ -37,7 +37,7 @@ class Plan:
         return (len(self.shards), *(sum(len(node) > 1 for node in level) for level in self.merges))
 
 
-def plan_scan(n: int, copies: int, fan_in: int, merge_fan_in: int = 32, *, seed: int = 0) -> Plan:
+def plan_scan(n: int, copies: int, fan_in: int, merge_fan_in: int | None = None, *, seed: int = 0) -> Plan:
     """Return how ``parallel-scan`` deals and merges n reflections where no call is too long."""
     k = shard_count(n, copies, fan_in, merge_fan_in)
     shards = plan_shards(n, copies, k, derive(seed, "tune-scan", n, copies))
@@ -69,7 +69,7 @@ class Survival:
     lines: tuple[float, ...]
 
 
-def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int = 16) -> Survival:
+def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int | None = None) -> Survival:
     """Predict the survival of a lesson through a plan.
 
     It is the survival of a lesson that one reflection teaches: the worst case,
@@ -92,7 +92,7 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int = 16) -> Surv
     Args:
         laws: What one call keeps.
         plan: The plan of the scan; its own placement counts.
-        max_lessons: The most lessons that a level-1 call may return.
+        max_lessons: The most lessons that a level-1 call may return; ``None`` for one for each reflection.
     """
     levels = _levels(laws.reads.law, laws.merges.law, plan, max_lessons)
     drawn = [
@@ -105,9 +105,9 @@ def predicted_survival(laws: Laws, plan: Plan, *, max_lessons: int = 16) -> Surv
     return Survival(float(levels[-1].mean()), float(low), float(high), float(first.mean()), lines)
 
 
-def _levels(read: Law, merge: Law, plan: Plan, max_lessons: int) -> list[Floats]:
+def _levels(read: Law, merge: Law, plan: Plan, max_lessons: int | None) -> list[Floats]:
     """Return, per level, the probability that each node (row) holds each reflection's lesson (column)."""
-    capped = replace(read, writes=min(read.writes, float(max_lessons)))
+    capped = read if max_lessons is None else replace(read, writes=min(read.writes, float(max_lessons)))
     held = np.zeros((len(plan.shards), plan.n))
     for row, shard in zip(held, plan.shards, strict=True):
         row[list(shard)] = capped.q(len(shard))
