@@ -199,11 +199,13 @@ class Slots:
                 raise
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
+        calls = 1
         here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt)
         token = SURROUNDINGS.set(here)
         try:
             result = await work()
-            outcome = "ok"
+            outcome, usage = "ok", getattr(result, "usage", ())
+            calls = sum(one.calls - one.errors for one in usage) or 1
             return result, began
         except Exception as error:
             outcome = "failed"
@@ -214,7 +216,7 @@ class Slots:
             SURROUNDINGS.reset(token)
             here.halt = NEVER
             self._flying -= 1
-            limit.ended(dispatch, outcome, time.monotonic())
+            limit.ended(dispatch, outcome, time.monotonic(), calls)
             self._wake()
 
     async def _slot(self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float) -> None:
