@@ -70,6 +70,16 @@ class Slots:
         return self._limit.current
 
     @property
+    def served(self) -> int | None:
+        """The most that the service was seen to take at once; ``None`` before it showed a bound."""
+        return self._limit.served
+
+    @property
+    def queued(self) -> int:
+        """How many effects wait for a slot."""
+        return len(self._queue)
+
+    @property
     def in_flight(self) -> int:
         """How many are."""
         return self._flying

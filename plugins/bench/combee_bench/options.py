@@ -58,6 +58,8 @@ class SpeedOptions:
         time_scale: Wall seconds for one simulated second; 0 waits for nothing and compares held-out alone.
         program: What is optimized: chain-of-thought, which reasons before it answers, or predict.
         temperature: Temperature of both LMs: above 0 they sample. By default the service's own.
+        auto: End by this budget of GEPA's (light, medium or heavy) instead of after one epoch.
+        refused: Share of requests that the simulated service refuses by chance (HTTP 429).
         lessons: What a lesson of the simulated model covers: mistake (one kind, of a formula) or formula.
         base_accuracy: Share of questions that the simulated model answers rightly untaught.
         taught_accuracy: Share of them that it answers rightly when taught.
@@ -80,6 +82,8 @@ class SpeedOptions:
     time_scale: Scale = 0.2
     program: Literal["chain-of-thought", "predict"] = "chain-of-thought"
     temperature: Scale | None = None
+    auto: Literal["light", "medium", "heavy"] | None = None
+    refused: Rate = 0.0
     lessons: Literal["mistake", "formula"] = "mistake"
     base_accuracy: Rate = 0.0
     taught_accuracy: Rate = 1.0
