@@ -24,6 +24,10 @@ class Law(NamedTuple):
     exponent: float
     floor: float = 0.0
 
+    def delay(self, size: float) -> float:
+        """Return T(size)."""
+        return self.scale * size**-self.exponent + self.floor
+
 
 def epoch_delays(measurements: Iterable[Measurement], trainset_size: int) -> dict[int, float]:
     """Return T(bs), the seconds an epoch takes, at every batch size that was measured, ascending.
@@ -88,7 +92,7 @@ def _fit_floored(points: list[tuple[int, float]], near: Law) -> Law:
 
     def errors(found: tuple[float, float, float]) -> list[float]:
         law = Law(_exp(found[0]), found[1], found[2] * least)
-        return [math.log(_delay(law, size) / delay) for size, delay in points]
+        return [math.log(law.delay(size) / delay) for size, delay in points]
 
     # The floor is a share of the shortest delay.
     fitted = least_squares(
@@ -97,13 +101,9 @@ def _fit_floored(points: list[tuple[int, float]], near: Law) -> Law:
     return Law(_exp(float(fitted.x[0])), float(fitted.x[1]), float(fitted.x[2]) * least)
 
 
-def _delay(law: Law, size: int) -> float:
-    return law.scale * size**-law.exponent + law.floor
-
-
 def _aicc(points: list[tuple[int, float]], law: Law, k: int) -> float:
     n = len(points)
-    rss = sum(math.log(_delay(law, size) / delay) ** 2 for size, delay in points)
+    rss = sum(math.log(law.delay(size) / delay) ** 2 for size, delay in points)
     return n * math.log(max(rss / n, _EXACT**2)) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn, company_of
+from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._executors import ExecutorSession
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
 from combee_dspy.rollouts._limits import Limit, Outcome
@@ -98,9 +98,7 @@ class Slots:
             InfrastructureError: The service is to blame; carries the usage spent.
             Exception: What ``check`` raised.
         """
-        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", job, check)
-        self._queue.heard(rollout.score)
-        return rollout
+        return await self._bought(partial(self.session.rollout, job), priority, "rollout", job, check)
 
     async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
         """Carry out an LM call in the same way; may raise the same."""
@@ -152,6 +150,7 @@ class Slots:
         except InfrastructureFaultError as fault:
             attempt = partial(self._once, work, priority, lane, job)
             return await self._again(attempt, fault, self._halts[priority[-1]], started)
+        self._queue.heard(job, result)
         return replace(result, queue_seconds=began - started)
 
     async def _again(
@@ -231,7 +230,7 @@ class Slots:
 
     async def _slot(self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float) -> None:
         future = asyncio.get_running_loop().create_future()
-        group, tokens = ((0, 0), 0) if self._direct or job is None else company_of(job)
+        group, tokens = ((0, 0), 0) if job is None else self._queue.company(job)
         self._queue.push(Turn(priority, group, number, since, tokens, future))
         if self._flying < self._limit.current:
             self._wake()

@@ -16,6 +16,7 @@ __all__ = [
     "CompareOptions",
     "KillsOptions",
     "ScaleOptions",
+    "SizesOptions",
     "SpeedOptions",
     "SweepOptions",
     "TuneScanOptions",
@@ -289,6 +290,31 @@ class CapacityOptions:
     retry_after: Scale = 1.0
     time_scale: AboveZero = 1.0
     ceiling: Count = 512
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class SizesOptions:
+    """Which batch size the controller picks, by stated laws of an epoch's delay and by recorded runs.
+
+    Args:
+        taus: τ, by comma, each a share of the law's slope at the base.
+        alphas: Exponents of the laws, by comma.
+        floors: Floors of the laws, by comma: shares of an epoch at ten examples a batch that no size saves.
+        base: The size whose slope is the reference.
+        examples: Training examples: N.
+        noise: Standard deviation of the log of a delay.
+        log_dirs: Folders of recorded runs, by comma, whose delays are taken as well.
+        seed: Seed of the noise.
+    """
+
+    taus: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (0.004, 0.008, 0.016, 0.032, 0.064)
+    alphas: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (0.3, 0.5, 0.7, 0.84, 1.0)
+    floors: tuple[Rate, ...] = (0.0, 0.1)
+    base: Count = 10
+    examples: Count = 1000
+    noise: Scale = 0.05
+    log_dirs: tuple[str, ...] = ()
     seed: Annotated[int, Field(ge=0)] = 0
 
 

@@ -111,14 +111,9 @@ def _cells(options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, in
 
     seconds = {run.seed: took.get((side.method, run.seed)) for run in side.runs}
     known = [one for one in seconds.values() if one is not None]
-    epoch = ", one epoch" if options.auto is None else ""
     of_seeds = seconds if len(seconds) > 1 else {}
     return {
-        f"{'' if options.lm else 'simulated '}s{', one epoch' * (options.auto is None)}": _seconds(
-            statistics.median(known)
-        )
-        if known
-        else "n/a",
+        f"{'' if options.lm else 'simulated '}s": _seconds(statistics.median(known)) if known else "n/a",
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
         **{f"… seed {seed}, s": "n/a" if one is None else _seconds(one) for seed, one in of_seeds.items()},
         "updates": median(lambda run: run.updates),
