@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import dspy
@@ -10,8 +11,20 @@ import pytest
 
 from combee_dspy import Combee
 from combee_dspy.cli._plan import plan_run
-from combee_dspy.records import Rollout
-from combee_dspy.rollouts import Batching, ExecutorSession, RolloutJob, Threads, ThreadSession, full_or_stale, waited
+from combee_dspy.controllers import BatchController, BatchView
+from combee_dspy.costs import Costs
+from combee_dspy.records import BatchDecision, Rollout
+from combee_dspy.rollouts import (
+    Batching,
+    ExecutorSession,
+    Fixed,
+    RolloutJob,
+    Slots,
+    Threads,
+    ThreadSession,
+    full_or_stale,
+    waited,
+)
 from combee_dspy.rollouts._batching import Batches
 from tests.worlds import World, examples, metric
 
@@ -123,3 +136,42 @@ def test_a_file_sets_them_as_python_does(tmp_path):
     given = {"name": "threads", "params": {"batching": {"flush": "waited(0.5)"}}}
     same = Combee(metric, max_metric_calls=9, reflection_lm=dspy.utils.DummyLM([]), executor=given)
     assert same.executor == Threads(Batching(waited(0.5)))
+
+
+class Told(BatchController):
+    """A fixed size that keeps what it was told."""
+
+    name = "told"
+
+    def __init__(self) -> None:
+        self.views: list[BatchView] = []
+
+    def plan(self, view: BatchView) -> BatchDecision:
+        self.views.append(view)
+        return BatchDecision(8, "a test")
+
+
+def test_a_controller_is_told_of_queue_prompts_variance_and_hardware():
+    controller = Told()
+    World.made().compile(controller=controller, costs=Costs(gpus={"task": 8}), num_threads=2)
+    first, last = controller.views[0], controller.views[-1]
+    assert (first.prompt_tokens, first.score_variance, first.gpus) == (None, None, 8)
+    assert last.prompt_tokens is not None and last.prompt_tokens > 0
+    assert last.score_variance is not None and last.score_variance > 0
+    assert {view.capacity for view in controller.views} == {2}, "as stated"
+    assert all(view.queued >= 0 for view in controller.views)
+
+
+def test_what_waits_for_a_slot_is_counted():
+    async def counted() -> tuple[int, int]:
+        slots = Slots(ThreadSession(1), Fixed(1))
+        gate = threading.Event()
+        waiting = [asyncio.ensure_future(slots.run(gate.wait, (number,))) for number in range(4)]
+        await asyncio.sleep(0)
+        found = slots.queued, slots.in_flight
+        gate.set()
+        await asyncio.gather(*waiting)
+        await slots.close()
+        return found
+
+    assert asyncio.run(counted()) == (3, 1)
