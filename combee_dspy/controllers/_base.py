@@ -27,7 +27,11 @@ class BatchView:
         planned: Sizes planned so far, in order. An update that was skipped, for want of a mistake to learn from, or is
             still on its way, was planned and is not measured.
         workers: Rollouts that may run at once.
-        capacity: Largest number of LM requests the service was seen to serve at once, if measured.
+        capacity: The most effects the service was seen to take at once; ``None`` before it showed a bound. It never
+            falls: a limit that backs off for a while, or by this machine's own bound, must not shrink batches.
+        queued: Effects that wait for a slot.
+        prompt_tokens: Mean prompt tokens of a rollout so far, if any.
+        gpus: GPUs of the user's own behind the task LM, by ``Costs(gpus=…)``; ``None`` for somebody else's service.
         remaining_rollouts: What the budget leaves, if it is in rollouts.
         validation_size: Rollouts that a full validation takes.
         children: Children checked on each minibatch; 0 where they are not. Each of them may be validated.
@@ -42,6 +46,9 @@ class BatchView:
     planned: tuple[int, ...] = ()
     workers: int = 1
     capacity: int | None = None
+    queued: int = 0
+    prompt_tokens: float | None = None
+    gpus: float | None = None
     remaining_rollouts: int | None = None
     validation_size: int = 0
     children: int = 1

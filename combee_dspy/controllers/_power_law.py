@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -20,18 +18,18 @@ from combee_dspy.controllers._base import (
     updates_bound,
     variance_bound,
 )
-from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit
+from combee_dspy.controllers._fits import Law, epoch_delays, fit_law, fit_power_law, plateau, slope
+from combee_dspy.records import BatchDecision, Clamp, PowerLawFit
 from combee_dspy.strategies import parameters
 
 # A plateau of a nearly flat law may exceed any integer that is worth writing down.
 _LARGEST = 10**9
-# The largest exponent that math.exp takes is about 709; nothing near it is a batch size.
-_LOG_LIMIT = 700.0
-# Below a dozen examples an update is often refused on its screen, and one without a validation says nothing about those
-# that have one.
-_FEW = 12
-# Wide enough to tell a service that is full (α = 0, equal epochs) from one that is idle (α = 1, a fifth of the time).
-_SPREAD = 5
+# Two sizes fit any power law exactly; the third is the first to say whether it is one.
+_SIZES = 3
+# Sizes nearer to each other than that tell noise from a law no more.
+_APART = 1.5
+# As long as nobody knows how many requests a service takes: few waves for a small one, and it fills most.
+_UNKNOWN = 64
 _Count = Annotated[int, Field(ge=1)]
 
 
@@ -39,31 +37,36 @@ _Count = Annotated[int, Field(ge=1)]
 class PowerLaw(BatchController):
     """The last size at which one more example a batch still saves τ (Combee §3.3).
 
-    T(bs), the seconds an epoch takes at batch size bs, is modelled as A·bs^(−α). Inside the first epoch at least three
-    sizes are measured, from small to large. From then on each update fits A and α again to all delays measured (the
-    median of each size) and picks the plateau bs = (αA/τ)^(1/(α+1)), rounded down, between ``min_size`` and the bounds.
+    T(bs), the seconds an epoch takes at batch size bs, is modelled as A·bs^(−α). Each update fits A and α again to
+    all delays measured (the median of each size) and picks the plateau bs = (αA/τ)^(1/(α+1)), rounded down, between
+    ``min_size`` and the bounds. Where a law with a floor, A·bs^(−α) + B, is better by AICc (see
+    :func:`~combee_dspy.controllers._fits.fit_law`), its A and α are taken: what no batch size saves does not count.
 
-    **What τ is relative to.** The paper gives 1.6 % and leaves open of what. Here it is the slope of the law at b0,
-    the smallest size measured: τ = r·αA·b0^(−α−1), fixed once the sizes are measured. The plateau is then
-    b0·(1/r)^(1/(α+1)): with r = 0.016, 15.7 times the smallest size at α = 0.5, 9.9 times at α = 0.8, 7.9 times at
-    α = 1. Give ``tau`` where seconds mean something to you.
+    **What τ is relative to.** The paper gives 1.6 % and leaves open of what. Here it is the slope of the law at b₀,
+    τ = r·αA·b₀^(−α−1), fixed once three sizes are measured. The plateau is then b₀·(1/r)^(1/(α+1)): with r = 0.016,
+    15.7 times b₀ at α = 0.5, 9.9 times at α = 0.8, 7.9 times at α = 1; b₀ of 5 or 10 gives 40 to 158, and the paper
+    reports picks of 64 to 94. Give ``tau`` where seconds mean something to you. ``combee bench sizes`` shows how much
+    hangs on r and α.
+
+    **What is measured.** What runs. The first batch fills the service. Where an epoch has room for larger ones, two
+    more sizes up to the largest allowed follow, the one furthest from the others first. Where it has not, all batches
+    are as large as allowed, and no law is needed. With ``profile``, which ``tau`` implies, that many sizes are
+    measured from b₀ up instead, as in the paper: a third of the first epoch goes into batches that leave a service
+    idle.
 
     **Even batches.** What is left of an epoch is cut into batches of one size: five of 48 rather than four of 56 and
     one of 16, whose update would cost as much time as the others.
 
-    **What is measured.** A geometric ladder of sizes from a dozen examples, or a fifth of the largest where that is
-    less, up to N / ``min_updates``.
-
     **Bounds.** Every bound that changes the size is kept as a clamp, in this order: ``min-size`` (the only one that
     raises it), ``trainset`` (N), ``epoch-updates`` (N / ``min_updates``), ``capacity`` (``waves`` times what runs at
-    once), ``variance`` (the mean score known to 0.05), ``budget`` and ``even``. While sizes are measured,
-    ``epoch-updates`` and ``variance`` do not cut.
+    once), ``variance`` (the mean score known to 0.05), ``budget`` and ``even``. While sizes are measured, ``variance``
+    does not cut.
 
     Args:
         tau: τ, seconds an epoch that one more example must save; ``None`` for ``relative_tau``.
-        relative_tau: r, the same as a share of the law's slope at the smallest size measured.
-        profile: Distinct sizes measured inside the first epoch. Two fit any power law exactly; the third is the first
-            to say whether it is one.
+        relative_tau: r, the same as a share of the law's slope at b₀.
+        base: b₀, where a profile begins; the smallest size measured takes its place where there is a profile.
+        profile: Distinct sizes measured from b₀ up inside the first epoch; ``None`` for what runs, or 3 with ``tau``.
         min_updates: Updates that an epoch keeps at least.
         min_size: Examples of the smallest batch, where trainset and bounds allow.
         waves: Full waves of rollouts a batch may take on what runs at once.
@@ -72,37 +75,54 @@ class PowerLaw(BatchController):
     name: ClassVar[str] = "power-law"
     tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     relative_tau: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.016
-    profile: Annotated[int, Field(ge=3)] = 3
+    base: _Count = 10
+    profile: Annotated[int, Field(ge=_SIZES)] | None = None
     min_updates: _Count = 4
     min_size: _Count = 3
     waves: _Count = 4
 
     def plan(self, view: BatchView) -> BatchDecision:
         """Return the next size to measure, or the plateau."""
-        delays = epoch_delays(view.measurements, view.trainset_size)
-        return self._measuring(view, delays) or self._chosen(view, delays)
+        count = self.profile or (_SIZES if self.tau is not None else None)
+        measuring = self._filling(view) if count is None else self._profiling(view, count)
+        return measuring or self._chosen(view)
 
-    def _measuring(self, view: BatchView, delays: dict[int, float]) -> BatchDecision | None:
-        largest = _top(view.trainset_size, self.profile, self.min_updates)
+    def _filling(self, view: BatchView) -> BatchDecision | None:
+        """Return a size between what fills the service and the largest allowed that is far from those taken."""
+        at_once = min(view.workers, _UNKNOWN) if view.capacity is None else min(view.workers, view.capacity)
+        bounds = (
+            trainset_bound(view), updates_bound(view, self.min_updates), capacity_bound(view, self.waves),
+            budget_bound(view),
+        )  # fmt: skip
+        largest, _ = clamped(view.trainset_size, bounds)
+        first, taken = max(self.base, at_once), {*view.planned, *(one.batch_size for one in view.measurements)}
+        if len(taken) >= _SIZES or first * _APART > largest or view.seen >= view.trainset_size:
+            return None
+        ladder = (first, round(math.sqrt(first * largest)), largest)
+        size = max(ladder, key=lambda one: _furthest(one, taken))
+        reason = f"measuring: size {len(taken) + 1} of {_SIZES}, from the {first} that fill the service to {largest}"
+        return BatchDecision(size, reason)
+
+    def _profiling(self, view: BatchView, count: int) -> BatchDecision | None:
+        largest = _top(view.trainset_size, count, self.min_updates)
         # Sizes planned count, not sizes measured: a good student's minibatches are skipped, and
         # a ladder that waited for their delays would stay on its first rung.
-        taken = {*view.planned, *delays}
-        if not largest or len(taken) >= self.profile or view.seen >= view.trainset_size:
+        taken = {*view.planned, *(one.batch_size for one in view.measurements)}
+        if not largest or len(taken) >= count or view.seen >= view.trainset_size:
             return None
-        wanted = next_size(taken, self.profile, self.min_size, largest)
+        wanted = next_size(taken, count, max(self.min_size, min(self.base, largest // 5)), largest)
         bounds = trainset_bound(view), capacity_bound(view, self.waves), budget_bound(view)
         size, clamps = clamped(wanted, bounds)
         if size in taken:
-            found = other_size(taken, max(1, min(self.min_size, size - self.profile + 1)), size)
+            found = other_size(taken, max(1, min(self.min_size, size - count + 1)), size)
             if found is None:
                 return None
             size = found
-        known = ", ".join(map(str, delays)) or "none"
-        reason = f"measuring: size {len(taken) + 1} of {self.profile} inside the first epoch, measured so far: {known}"
+        reason = f"measuring: size {len(taken) + 1} of {count} from {min(taken, default=size)} up in the first epoch"
         return BatchDecision(size, reason, clamps=clamps)
 
-    def _chosen(self, view: BatchView, delays: dict[int, float]) -> BatchDecision:
-        fit, size, reason = self._wanted(view, delays)
+    def _chosen(self, view: BatchView) -> BatchDecision:
+        fit, size, reason = self._wanted(view)
         raised: tuple[Clamp, ...] = ()
         if size < self.min_size:
             raised = (Clamp("min-size", size, self.min_size, f"no batch below {self.min_size} examples"),)
@@ -124,42 +144,45 @@ class PowerLaw(BatchController):
             size = even
         return BatchDecision(size, reason, fit, raised + clamps)
 
-    def _wanted(self, view: BatchView, delays: dict[int, float]) -> tuple[PowerLawFit | None, int, str]:
-        if not _top(view.trainset_size, self.profile, self.min_updates):
-            needed = self.profile * (self.profile + 1) // 2
-            reason = f"not measured: {self.profile} sizes need an epoch of at least {needed} examples"
-            return None, max(1, view.trainset_size // self.min_updates), reason
-        law = fit_power_law(delays)
-        if law is None:
-            sizes = ", ".join(map(str, delays))
-            known = f"delays are known at batch size {sizes} only" if sizes else "no update so far took any time"
-            reason = f"not fitted: {known}; the largest planned is taken"
-            return None, max(view.planned, default=self.min_size), reason
-        scale, exponent = law
+    def _wanted(self, view: BatchView) -> tuple[PowerLawFit | None, int, str]:
+        delays = epoch_delays(view.measurements, view.trainset_size)
+        law = fit_law(view.measurements, view.trainset_size)
+        if law is None or max(delays) < _APART * min(delays):
+            known = (
+                f"delays are known at batch size {', '.join(map(str, delays))} only" if delays else "no delay is known"
+            )
+            reason = f"not fitted: {known}; as large as the bounds allow"
+            return None, view.trainset_size, reason
         tau = self._tau(view, law)
-        fit = PowerLawFit(scale, exponent, tau, plateau(scale, exponent, tau))
-        if exponent <= 0:
-            reason = f"larger batches save no time (α = {exponent:.3g}); the smallest measured is taken"
+        fit = PowerLawFit(law.scale, law.exponent, tau, plateau(law.scale, law.exponent, tau), law.floor)
+        if law.exponent <= 0:
+            reason = f"larger batches save no time (α = {law.exponent:.3g}); the smallest measured is taken"
             return fit, min(delays), reason
+        floor = f" + {law.floor:.4g} s" if law.floor else ""
         reason = (
-            f"plateau {fit.plateau:.4g} of T(bs) = {scale:.4g} s · bs^(-{exponent:.3g}) "
+            f"plateau {fit.plateau:.4g} of T(bs) = {law.scale:.4g} s · bs^(-{law.exponent:.3g}){floor} "
             f"at τ = {tau:.3g} s an epoch, from {len(delays)} sizes"
         )
         return fit, math.floor(min(fit.plateau, _LARGEST)), reason
 
-    def _tau(self, view: BatchView, law: tuple[float, float]) -> float:
+    def _tau(self, view: BatchView, law: Law) -> float:
         """Return τ by the law of the sizes measured first; by that of all of them where the first had no slope."""
         if self.tau is not None:
             return self.tau
         first: dict[int, float] = {}
         for count in range(1, len(view.measurements) + 1):
             first = epoch_delays(view.measurements[:count], view.trainset_size)
-            if len(first) >= self.profile:
+            if len(first) >= (self.profile or _SIZES):
                 break
-        scale, exponent = fit_power_law(first) or law
-        if exponent <= 0:
-            scale, exponent = law
-        return self.relative_tau * slope(scale, exponent, min(first))
+        fixed = fit_power_law(first) or law
+        if fixed.exponent <= 0:
+            fixed = law
+        return self.relative_tau * slope(fixed.scale, fixed.exponent, min(first) if self.profile else self.base)
+
+
+def _furthest(size: int, taken: Collection[int]) -> float:
+    """Return by what ratio a size is away from the nearest one taken."""
+    return min((max(size / one, one / size) for one in taken), default=math.inf)
 
 
 def _top(trainset_size: int, count: int, min_updates: int) -> int:
@@ -173,16 +196,15 @@ def _top(trainset_size: int, count: int, min_updates: int) -> int:
     return max(count, trainset_size // max(min_updates, count))
 
 
-def next_size(taken: Collection[int], count: int, min_size: int, largest: int) -> int:
+def next_size(taken: Collection[int], count: int, first: int, largest: int) -> int:
     """Return the next step up a geometric ladder of ``count`` sizes.
 
-    Sizes go from small to large, so that the first lessons come soon. The first is a dozen, or a fifth of the largest
-    where that is less; ``min_size`` at least, and less where ``count`` sizes would not fit. Each further step is
-    planned from the largest size taken, so a rung that was cut short (by the end of an epoch, by a budget) moves the
-    ones that follow.
+    Sizes go from ``first``, less where ``count`` sizes would not fit, to large, so that the first lessons come soon.
+    Each further step is planned from the largest size taken, so a rung that was cut short (by the end of an epoch, by
+    a budget) moves the ones that follow.
     """
     if not taken:
-        return max(1, min(max(min_size, min(_FEW, largest // _SPREAD)), largest - count + 1))
+        return max(1, min(first, largest - count + 1))
     reached, missing = max(taken), count - len(taken)
     if reached >= largest:
         return largest
@@ -197,58 +219,4 @@ def other_size(taken: Collection[int], least: int, limit: int) -> int | None:
     Used where the ladder cannot go on because a bound is in the way.
     """
     free = [size for size in range(least, limit + 1) if size not in taken]
-    return max(free, key=lambda size: min((max(size / one, one / size) for one in taken), default=1.0), default=None)
-
-
-def epoch_delays(measurements: Iterable[Measurement], trainset_size: int) -> dict[int, float]:
-    """Return T(bs), the seconds an epoch takes, at every batch size that was measured, ascending.
-
-    An epoch has ``trainset_size / bs`` updates, so T(bs) = seconds · N / bs. A size measured more than once counts with
-    its median, which one slow straggler cannot move far. Updates that took no time (everything came from a cache) say
-    nothing about the service and are left out.
-    """
-    seconds: defaultdict[int, list[float]] = defaultdict(list)
-    for measured in measurements:
-        if measured.batch_size >= 1 and math.isfinite(measured.seconds) and measured.seconds > 0:
-            seconds[measured.batch_size].append(measured.seconds)
-    delays = {size: statistics.median(seconds[size]) * trainset_size / size for size in sorted(seconds)}
-    # Extreme seconds may leave the range of floats once they are scaled to an epoch.
-    return {size: delay for size, delay in delays.items() if 0 < delay < math.inf}
-
-
-def fit_power_law(delays: Mapping[int, float]) -> tuple[float, float] | None:
-    """Fit T(bs) = A · bs^(−α) to seconds an epoch by batch size, both above 0 (Combee §3.3).
-
-    Least squares on logarithms, where the law is a line: delays spread by a factor, not by seconds, so an error of 10 %
-    weighs the same at every size. Returns A, seconds, and α; ``None`` with fewer than two sizes, or where one of them
-    is not finite.
-    """
-    if len(delays) < 2:
-        return None
-    line = statistics.linear_regression([math.log(size) for size in delays], [math.log(one) for one in delays.values()])
-    if not math.isfinite(line.slope) or not abs(line.intercept) <= _LOG_LIMIT:
-        return None
-    return math.exp(line.intercept), -line.slope
-
-
-def slope(scale: float, exponent: float, size: float) -> float:
-    """Return −T′(bs) = αA·bs^(−α−1), the seconds an epoch that one more example a batch saves; 0 where α ≤ 0."""
-    if exponent <= 0:
-        return 0.0
-    return _exp(math.log(exponent) + math.log(scale) - (exponent + 1) * math.log(size))
-
-
-def plateau(scale: float, exponent: float, tau: float) -> float:
-    """Return bs = (αA/τ)^(1/(α+1)), not rounded, where one more example a batch saves τ (Combee §3.3).
-
-    It solves −T′(bs) = τ: below it one more example saves more than τ, above it less. 0 where α ≤ 0, since then no
-    batch is better than a smaller one.
-    """
-    if exponent <= 0 or tau <= 0:
-        return 0.0
-    return _exp((math.log(exponent) + math.log(scale) - math.log(tau)) / (exponent + 1))
-
-
-def _exp(value: float) -> float:
-    """Return exp(value), with ``value`` brought to where that is neither 0 nor infinite."""
-    return math.exp(max(-_LOG_LIMIT, min(value, _LOG_LIMIT)))
+    return max(free, key=lambda size: _furthest(size, taken), default=None)

@@ -6,6 +6,7 @@ from combee_dspy.rollouts._batching import (
     FlushView,
     Priority,
     at_once,
+    full_or_stale,
     queue_at_least,
     variance_below,
     waited,
@@ -31,7 +32,7 @@ __all__ = [
     "Adaptive", "Answer", "Asyncio", "Batching", "CallJob", "Check", "Executor", "ExecutorSession", "Fixed",
     "FlushRule", "FlushView", "InfrastructureFaultError", "Limit", "Metric", "NotStorableError", "Priority",
     "RolloutJob", "Slots", "ThreadSession", "Threads", "arun_rollout", "at_once", "decode_answer", "decode_rollout",
-    "decode_value", "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "lms_of",
-    "patient", "patient_program", "queue_at_least", "read_score", "run_rollout", "takes_trace", "tell_rejected",
-    "variance_below", "waited",
+    "decode_value", "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "full_or_stale",
+    "lms_of", "patient", "patient_program", "queue_at_least", "read_score", "run_rollout", "takes_trace",
+    "tell_rejected", "variance_below", "waited",
 ]  # fmt: skip

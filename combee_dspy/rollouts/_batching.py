@@ -16,7 +16,8 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
-from combee_dspy.rollouts._jobs import CallJob, RolloutJob
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts._jobs import Answer, CallJob, RolloutJob
 from combee_dspy.strategies import parameters
 
 logger = logging.getLogger("combee_dspy")
@@ -116,8 +117,16 @@ def variance_below(eps: float) -> FlushRule:
     return FlushRule(f"variance_below({eps!r})", lambda view: view.variance is not None and view.variance < eps)
 
 
+def full_or_stale(seconds: float = 0.2, eps: float = 0.01) -> FlushRule:
+    """Release as many as the service takes at once, or what has waited, or where the latest scores are alike.
+
+    ``queue_at_least("target") | waited(seconds) | variance_below(eps)``: for a server that composes no batches itself.
+    """
+    return queue_at_least("target") | waited(seconds) | variance_below(eps)
+
+
 _BY_NAME: dict[str, Callable[..., FlushRule]] = {
-    rule.__name__: rule for rule in (at_once, queue_at_least, waited, variance_below)
+    rule.__name__: rule for rule in (at_once, full_or_stale, queue_at_least, waited, variance_below)
 }
 
 
@@ -148,14 +157,16 @@ class Batching:
     """When waiting jobs are released, and in what company.
 
     Within one urgency, jobs of one program (or of one kind of call) and of one length class go one after another,
-    so that a server can share their prefix and need not pad. Lengths are those of their inputs, about four
-    characters a token: what comes before them is the same for all.
+    so that a server can share their prefix and need not pad. Lengths are prompt tokens: of a row that has run before
+    those measured then, of others by the characters of their inputs and what those of their kind were measured to make
+    of them; before the first of a kind has ended, four characters a token.
 
     Args:
         flush: When what waits is released: a rule, or its text, such as ``"queue_at_least(64) | waited(0.2)"``.
         preempt: What happens when a more urgent job arrives while a released batch waits for slots: ``"drain"``
-            lets the batch go first, ``"rollback"`` puts back what of it has not started.
-        tokens: Tokens of the inputs of one released batch, all of one length class (a power of two); what does not
+            lets the batch go first, ``"rollback"`` puts back what of it has not started, ``"drop"`` does so too and
+            forgets how long it has waited. No job is lost, and none that runs is taken back: it is paid for.
+        tokens: Prompt tokens of one released batch, all of one length class (a power of two); what does not
             fit waits for the next. ``None`` for no such bound.
         patience: Seconds with nothing in flight after which what a rule holds back goes all the same, so that no
             run hangs.
@@ -164,7 +175,7 @@ class Batching:
     flush: Annotated[FlushRule, BeforeValidator(_flush_rule), WithJsonSchema({"type": "string"})] = Field(
         default="at_once()", validate_default=True
     )
-    preempt: Literal["drain", "rollback"] = "drain"
+    preempt: Literal["drain", "rollback", "drop"] = "drain"
     tokens: Annotated[int, Field(ge=1)] | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
 
@@ -177,7 +188,7 @@ class Turn(NamedTuple):
             does not count.
         number: Its place in the order of submission.
         since: When it began to wait.
-        tokens: About how long its inputs are.
+        tokens: About how long its prompt is.
         future: Done once it has a slot, or is no longer wanted.
     """
 
@@ -189,14 +200,34 @@ class Turn(NamedTuple):
     future: asyncio.Future[None]
 
 
-def company_of(job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
-    """Return the group of a job's turn, and its tokens."""
+class Lengths:
+    """Prompt tokens of jobs: of a row that has run as they were measured, of others by those of its kind."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        # By kind: prompt tokens measured, characters of the inputs that they were measured for.
+        self._sums: dict[str, tuple[int, int]] = {}
+
+    def of(self, job: RolloutJob | CallJob) -> int:
+        """Return the prompt tokens that a job is expected to have."""
+        kind, row, characters = _measurable(job)
+        tokens, of = self._sums.get(kind, (1, 4))
+        return self._rows.get(row, characters * tokens // of)
+
+    def measured(self, job: RolloutJob | CallJob, tokens: int) -> None:
+        """Note how many it had."""
+        kind, row, characters = _measurable(job)
+        before, of = self._sums.get(kind, (0, 0))
+        self._sums[kind] = (before + tokens, of + characters)
+        if row:
+            self._rows[row] = tokens
+
+
+def _measurable(job: RolloutJob | CallJob) -> tuple[str, str, int]:
+    """Return a job's kind, its row if it has one, and the characters of its inputs."""
     if isinstance(job, RolloutJob):
-        shared, inputs = id(job.program), job.example.inputs()
-    else:
-        shared, inputs = id(job.signature), job.inputs
-    tokens = len(str(dict(inputs))) // 4
-    return (shared, tokens.bit_length()), tokens
+        return "rollout", job.example_id, max(1, len(str(dict(job.example.inputs()))))
+    return job.signature.__name__, "", max(1, len(str(dict(job.inputs))))
 
 
 class Queue:
@@ -220,8 +251,12 @@ class Queue:
         """Return the next turn; or the time at which to ask again, infinite for when something happens."""
         return heapq.heappop(self._heap) if self._heap else math.inf
 
-    def heard(self, score: float) -> None:
-        """Hear of a rollout's score."""
+    def company(self, job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
+        """Return the group of a job's turn, and its tokens."""
+        return (0, 0), 0
+
+    def heard(self, job: RolloutJob | CallJob, result: Rollout | Answer) -> None:
+        """Hear what came of a job."""
 
 
 class Batches(Queue):
@@ -233,6 +268,7 @@ class Batches(Queue):
         self._held: list[Turn] = []
         self._released: deque[Turn] = deque()
         self._scores: deque[float] = deque(maxlen=_SCORES)
+        self._lengths = Lengths()
         self._touched = -math.inf
 
     def __len__(self) -> int:
@@ -241,14 +277,28 @@ class Batches(Queue):
     def waiting(self) -> tuple[Turn, ...]:
         return (*self._held, *self._released)
 
-    def heard(self, score: float) -> None:
-        self._scores.append(score)
+    def company(self, job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
+        tokens = self._lengths.of(job)
+        shared = id(job.program) if isinstance(job, RolloutJob) else id(job.signature)
+        return (shared, tokens.bit_length()), tokens
+
+    def heard(self, job: RolloutJob | CallJob, result: Rollout | Answer) -> None:
+        usage = result.usage
+        if isinstance(result, Rollout):
+            self._scores.append(result.score)
+            usage = tuple(one for one in usage if one.role == "task")
+        if tokens := sum(one.prompt_tokens for one in usage):
+            self._lengths.measured(job, tokens)
 
     def push(self, turn: Turn) -> None:
         self._held.append(turn)
         self._touched = turn.since
-        if self._options.preempt == "rollback" and self._released and turn.priority < self._released[0].priority:
-            self._held.extend(self._released)
+        preempt = self._options.preempt
+        if preempt != "drain" and self._released and turn.priority < self._released[0].priority:
+            back = (
+                self._released if preempt == "rollback" else (one._replace(since=turn.since) for one in self._released)
+            )
+            self._held.extend(back)
             self._released.clear()
 
     def pop(self, free: int, target: int, now: float) -> Turn | float:

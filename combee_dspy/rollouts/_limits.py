@@ -7,6 +7,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Literal, NamedTuple
 
+from combee_dspy.rollouts._chance import Chance
+
 Outcome = Literal["ok", "failed", "cancelled"]
 """How an effect ended: with a result, with an error (its seconds say nothing), or taken back (it says nothing)."""
 
@@ -47,12 +49,14 @@ class Limit:
 
     Attributes:
         current: How many may be in flight now, at least 1.
+        served: The most that the service was seen to take at once; ``None`` before it showed a bound.
         held_until: No dispatch before this time.
         on_change: Called with the new limit and the reason after each change.
     """
 
     def __init__(self, current: int) -> None:
         self.current = current
+        self.served: int | None = current
         self.held_until = 0.0
         self.on_change: Callable[[int, str], None] | None = None
 
@@ -60,8 +64,8 @@ class Limit:
         """Hear that an effect goes to the service; return what :meth:`ended` is to be given."""
         return Dispatch(lane, now, self.current)
 
-    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float) -> None:
-        """Hear that an effect ended."""
+    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float, calls: int = 1) -> None:
+        """Hear that an effect ended, and how many LM calls were answered for it."""
 
     def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
         """Hear that the service answered "too many requests" to an effect in flight.
@@ -86,6 +90,9 @@ class Adaptive(Limit):
       others: the limit becomes n minus the effects rejected. Within one round
       trip (as many ends as were in flight) an effect counts once, and the limit
       falls to no less than half. ``Retry-After`` is waited for, two minutes at most.
+    - *Chance.* Where the service goes on refusing with fewer in flight, and no more of them with more, it refuses
+      by chance (see :class:`~combee_dspy.rollouts._chance.Chance`). The limit returns and nothing is held back for
+      such refusals; only clearly more of them than usual lower it, by a quarter in the end.
     - *Latency.* Seconds of an effect over the median of its lane. Two windows in a
       row whose median is above 1.4 are a queue of the service: the limit becomes
       what would be in flight without it (Little 1961: level ÷ ratio). The next
@@ -104,6 +111,7 @@ class Adaptive(Limit):
 
     def __init__(self, start: int = 8, ceiling: int = 256) -> None:
         super().__init__(start)
+        self.served = None
         self._ceiling = ceiling
         self._flying = 0
         self._era = 0
@@ -118,6 +126,9 @@ class Adaptive(Limit):
         self._clean = self._ends = self._full = 0
         # A round trip after a rejection: ends to go, who was rejected, the lowest limit, whether it was a probe.
         self._recovery: tuple[int, set[object], int, bool] | None = None
+        self._chance = Chance()
+        # The limit before the last cut for refusals, and whether the start was over.
+        self._before = (start, True)
         # Each lane's median seconds without a queue, or the first samples of it.
         self._lanes: dict[str, float | list[float]] = {}
         self._window: list[tuple[float, int]] = []
@@ -130,12 +141,15 @@ class Adaptive(Limit):
         return Dispatch(lane, now, self.current, self._era)
 
     def rejected(self, retry_after: float | None, now: float, who: object = None) -> None:
+        if not self._chance.refused():
+            return
         if retry_after is not None and math.isfinite(retry_after) and retry_after > 0:
             self.held_until = max(self.held_until, now + min(retry_after, LONGEST_HOLD))
         if self._recovery is None:
             # Where the limit was not reached, few effects say little about it.
             level = self._flying if self._flying * 2 >= self.current else self.current
             self._recovery = (level, {who}, max(1, level // 2), self._probing)
+            self._before = (self.current, self._starting)
         elif who is not None and who in self._recovery[1]:
             return
         else:
@@ -146,13 +160,15 @@ class Adaptive(Limit):
         self._settle(by_latency=False)
         self._cut, self._stride = None, 1
 
-    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float) -> None:
+    def ended(self, dispatch: Dispatch, outcome: Outcome, now: float, calls: int = 1) -> None:
         full = self._flying >= self.current
         self._flying -= 1
         if outcome == "cancelled":
             return
         if self._recovery is not None:
             self._recover(*self._recovery)
+            return
+        if self._weigh(calls if outcome == "ok" else 0):
             return
         counts = outcome == "ok" and self._sample(dispatch, now - dispatch.began)
         if self._starting and full and counts and not self._high:
@@ -162,6 +178,25 @@ class Adaptive(Limit):
         self._full += full
         if self._ends >= self.current:
             self._round_trip()
+
+    def _weigh(self, calls: int) -> bool:
+        """Do what refusals since the last cut, or beyond those by chance, ask for; return whether anything was done."""
+        found = self._chance.answered(calls, self.current)
+        if found == "by chance":
+            level, starting = self._before
+            self.held_until = 0.0
+            self._move(level, "refused by chance")
+            self._roof, self._starting = max(self._roof, level), starting
+            return True
+        if found != "too many":
+            return False
+        # Half as many show what is by chance; of what was too much, three quarters are tried next.
+        self._before = (self.current - max(1, self.current // 4), False)
+        self._move(self.current // 2, "rejected")
+        self._chance.cut(self.current)
+        self._settle(by_latency=False)
+        self._cut, self._stride, self._pause = None, 1, FIRST_PAUSE
+        return True
 
     def _move(self, limit: int, reason: str) -> None:
         limit = max(1, min(limit, self._ceiling))
@@ -175,6 +210,7 @@ class Adaptive(Limit):
     def _settle(self, *, by_latency: bool) -> None:
         """Take the limit as the level that holds; what began before says nothing about it."""
         self._roof = self.current
+        self.served = max(self.served or 0, self.current)
         self._by_latency = by_latency
         self._starting = self._probing = self._high = False
         self._window.clear()
@@ -185,6 +221,7 @@ class Adaptive(Limit):
         if left > 1 or self._flying > self.current:
             return
         self._recovery = None
+        self._chance.cut(self.current)
         self._clean = self._ends = self._full = 0
         self._era += 1
         self._pause = min(LONGEST_PAUSE, self._pause * 2) if probed else FIRST_PAUSE
@@ -193,7 +230,7 @@ class Adaptive(Limit):
         """Grow, or not, after as many ends as the limit."""
         filled = self._full >= FULL_SHARE * self._ends
         self._ends = self._full = 0
-        if self._starting or not filled or (self._probing and self._by_latency):
+        if self._starting or not filled or self._chance.watching or (self._probing and self._by_latency):
             return  # a probe against latency is read from its windows
         if self._probing:
             self._held()
@@ -215,6 +252,7 @@ class Adaptive(Limit):
     def _held(self) -> None:
         """The probe was right: what holds is the new roof, and the next step is twice as large."""
         self._roof, self._probing = self.current, False
+        self.served = max(self.served or 0, self.current)
         self._pause, self._clean = 1, 0
         self._stride = min(2 * self._stride, self.current)
         if self.current < self._ceiling:

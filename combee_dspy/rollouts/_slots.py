@@ -17,7 +17,7 @@ from typing import TypeVar
 from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
-from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn, company_of
+from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._executors import ExecutorSession
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
 from combee_dspy.rollouts._limits import Limit, Outcome
@@ -70,6 +70,16 @@ class Slots:
         return self._limit.current
 
     @property
+    def served(self) -> int | None:
+        """The most that the service was seen to take at once; ``None`` before it showed a bound."""
+        return self._limit.served
+
+    @property
+    def queued(self) -> int:
+        """How many effects wait for a slot."""
+        return len(self._queue)
+
+    @property
     def in_flight(self) -> int:
         """How many are."""
         return self._flying
@@ -88,9 +98,7 @@ class Slots:
             InfrastructureError: The service is to blame; carries the usage spent.
             Exception: What ``check`` raised.
         """
-        rollout = await self._bought(partial(self.session.rollout, job), priority, "rollout", job, check)
-        self._queue.heard(rollout.score)
-        return rollout
+        return await self._bought(partial(self.session.rollout, job), priority, "rollout", job, check)
 
     async def call(self, job: CallJob, priority: Priority, check: Check | None = None) -> Answer:
         """Carry out an LM call in the same way; may raise the same."""
@@ -142,6 +150,7 @@ class Slots:
         except InfrastructureFaultError as fault:
             attempt = partial(self._once, work, priority, lane, job)
             return await self._again(attempt, fault, self._halts[priority[-1]], started)
+        self._queue.heard(job, result)
         return replace(result, queue_seconds=began - started)
 
     async def _again(
@@ -199,11 +208,13 @@ class Slots:
                 raise
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
+        calls = 1
         here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt)
         token = SURROUNDINGS.set(here)
         try:
             result = await work()
-            outcome = "ok"
+            outcome, usage = "ok", getattr(result, "usage", ())
+            calls = sum(one.calls - one.errors for one in usage) or 1
             return result, began
         except Exception as error:
             outcome = "failed"
@@ -214,12 +225,12 @@ class Slots:
             SURROUNDINGS.reset(token)
             here.halt = NEVER
             self._flying -= 1
-            limit.ended(dispatch, outcome, time.monotonic())
+            limit.ended(dispatch, outcome, time.monotonic(), calls)
             self._wake()
 
     async def _slot(self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float) -> None:
         future = asyncio.get_running_loop().create_future()
-        group, tokens = ((0, 0), 0) if self._direct or job is None else company_of(job)
+        group, tokens = ((0, 0), 0) if job is None else self._queue.company(job)
         self._queue.push(Turn(priority, group, number, since, tokens, future))
         if self._flying < self._limit.current:
             self._wake()

@@ -12,7 +12,7 @@ from typing import Any
 from gepa.core.data_loader import ensure_loader
 
 from combee_dspy.controllers import BatchView
-from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit
+from combee_dspy.records import BatchDecision, Clamp, Measurement, PowerLawFit, Rollout
 from combee_dspy.search._candidates import Compilation, Row
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
@@ -52,6 +52,7 @@ class Batches:
         self._planned: list[int] = []
         self._measured: list[Measurement] = []
         self._scores: list[float] = []
+        self._prompt_tokens = 0
 
     @property
     def epochs(self) -> float:
@@ -73,6 +74,7 @@ class Batches:
                 measurements=tuple(self._measured),
                 planned=tuple(self._planned),
                 score_variance=pvariance(self._scores) if self._scores else None,
+                prompt_tokens=self._prompt_tokens / len(self._scores) if self._scores else None,
             )
         )
         return dataclasses.asdict(decision)
@@ -96,10 +98,11 @@ class Batches:
         hashes = {row.hash for row in rows}
         return rows + tuple(row for row in self._task.anchors if row.hash not in hashes)
 
-    def measured(self, size: int, seconds: float, scores: Sequence[float]) -> None:
-        """Note how long an update took, and how its parent scored."""
+    def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
+        """Note how long an update took, and its parent's rollouts."""
         self._measured.append(Measurement(size, seconds))
-        self._scores.extend(scores)
+        self._scores.extend(one.score for one in rollouts)
+        self._prompt_tokens += sum(used.prompt_tokens for one in rollouts for used in one.usage if used.role == "task")
 
 
 def decision_from(data: Any) -> BatchDecision:

@@ -276,7 +276,8 @@ class Loop:
 
     async def _decided(self, step: int, again: str = "") -> dict[str, Any]:
         view = BatchView(
-            step, 0, workers=self.effects.workers, capacity=self.effects.slots.capacity,
+            step, 0, workers=self.effects.workers, capacity=self.effects.slots.served,
+            queued=self.effects.slots.queued, gpus=self.task.settings.costs.gpus.get("task"),
             remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
             children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
         )  # fmt: skip
@@ -374,7 +375,7 @@ class Loop:
         plan = update.plan
         self.committed = plan.step + 1
         if not learned.skipped:
-            self._batches.measured(len(plan.rows), seconds, [one.score for one in learned.rollouts])
+            self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         data = {
             "parent": plan.parent.id, "components": list(learned.lessons), "rows": len(plan.rows),
             "started": update.started, "seconds": seconds, "skipped": learned.skipped,

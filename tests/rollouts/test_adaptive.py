@@ -163,6 +163,40 @@ def test_chance_rejections_do_not_starve_a_run():
     assert world.mean(0.3, 0.9) > 0.75 * 37
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chance", [0.3, 0.5])
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+def test_refusals_by_chance_alone_do_not_shrink_the_limit(seed, chance, retry_after):
+    """As fast as what a client with a fixed limit reaches: the time of 2,000 tasks on 64 slots, and the start's."""
+    world = World(lambda now: 10**9, ceiling=64, chance=chance, retry_after=retry_after, seed=seed).run()
+
+    ideal = world.tasks / 64 * 5.0 * math.exp(0.35**2 / 2)
+    assert world.mean(0.3, 0.9) > 0.95 * 64
+    assert world.now < (ideal + world.tasks / 64 * chance / (1 - chance)) * 1.4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_capacity_is_found_among_refusals_by_chance(seed):
+    world = World(lambda now: 37, chance=0.3, seed=seed).run()
+
+    # What waits to be asked again is in flight too: a third of the calls, for about a sixth of their time.
+    assert 0.9 * 37 < world.mean(0.3, 0.9) < 1.4 * 37
+    assert world.now < 1.3 * world.tasks / 37 * 5.0 * math.exp(0.35**2 / 2)
+
+
+def test_capacity_that_falls_to_a_tenth_is_followed_down():
+    world = World(lambda now: 64 if now < 100 else 6, tasks=1500).run()
+
+    assert world.mean(0.6, 0.9) == pytest.approx(6, rel=0.2)
+
+
+def test_what_the_service_was_seen_to_serve_is_known_once_it_shows_a_bound_and_never_falls():
+    limit = Adaptive(8, 64)
+    assert limit.served is None
+    world = World(lambda now: 37 if now < 150 else 9, tasks=1500).run()
+    assert 33 <= world.limit.served <= 41
+
+
 def test_dispatch_is_held_until_the_latest_retry_after():
     limit = Adaptive(8, 8)
     limit.rejected(4.0, 100.0)

@@ -6,25 +6,35 @@ import asyncio
 import itertools
 from typing import Any
 
+import dspy
 import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.exceptions import ArgumentError
+from combee_dspy.records import Rollout
 from combee_dspy.registry import Spec
 from combee_dspy.rollouts import (
     Batching,
     FlushRule,
     FlushView,
+    RolloutJob,
     Threads,
     at_once,
     queue_at_least,
     variance_below,
     waited,
 )
-from combee_dspy.rollouts._batching import Batches, Turn
+from combee_dspy.rollouts._batching import Batches, Lengths, Turn
 
+
+def job(name: str, question: str = "q") -> RolloutJob:
+    example = dspy.Example(question=question).with_inputs("question")
+    return RolloutJob(dspy.Predict("question -> answer"), example, name, lambda *_: 1.0)
+
+
+JOB = job("row")
 VIEWS = st.builds(
     FlushView,
     queued=st.integers(1, 100),
@@ -155,7 +165,7 @@ def test_batch_holds_one_length_class_and_no_more_tokens_than_said(line):
     assert one.popped(2) == [short[2], long]
 
 
-@pytest.mark.parametrize(("preempt", "order"), [("drain", "abu"), ("rollback", "aub")])
+@pytest.mark.parametrize(("preempt", "order"), [("drain", "abu"), ("rollback", "aub"), ("drop", "aub")])
 def test_more_urgent_job_waits_for_the_batch_or_sends_it_back(line, preempt, order):
     one = line(preempt=preempt)
     named = {"a": one.push(1), "b": one.push(1)}
@@ -164,6 +174,34 @@ def test_more_urgent_job_waits_for_the_batch_or_sends_it_back(line, preempt, ord
     found += one.popped(2)
 
     assert found == [named[name] for name in order]
+
+
+@pytest.mark.parametrize(("preempt", "due"), [("rollback", 0.5), ("drop", 0.7)])
+def test_what_was_dropped_waits_anew_and_what_was_rolled_back_goes_on_waiting(line, preempt, due):
+    one = line(preempt=preempt, flush=queue_at_least(4) | waited(0.5))
+    first, second, third, fourth = (one.push(1) for _ in range(4))
+    assert one.popped(2) == [first, second]
+    one.now = 0.2
+    urgent = one.push(0)
+    assert one.pop() == pytest.approx(due)
+
+    one.now = due
+    went = [turn.future for turn in one.popped(3)]
+    assert went == [turn.future for turn in (urgent, third, fourth)], "none is lost"
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=20))
+def test_lengths_are_prompt_tokens_as_they_were_measured(lengths):
+    """Of rows that ran; of others by what their kind made of a character."""
+    known = Lengths()
+    rows = [job(str(number), "x" * length) for number, length in enumerate(lengths)]
+    characters = [len(str(dict(row.example.inputs()))) for row in rows]
+    assert known.of(rows[0]) == characters[0] // 4, "four characters a token, before anything is known"
+    for row, count in zip(rows, characters, strict=True):
+        known.measured(row, 3 * count)
+    assert [known.of(row) for row in rows] == [3 * count for count in characters]
+    new = job("new", "y" * 50)
+    assert known.of(new) == 3 * len(str(dict(new.example.inputs())))
 
 
 def test_what_no_longer_waits_is_not_counted(line):
@@ -188,10 +226,10 @@ def test_variance_of_the_latest_scores_can_release(line):
     one = line(flush=variance_below(0.1))
     turn = one.push(1)
     for score in [0.0, 1.0] * 8:
-        one.batches.heard(score)
+        one.batches.heard(JOB, Rollout("row", score=score))
     assert one.pop() == float("inf")
     for _ in range(32):
-        one.batches.heard(1.0)
+        one.batches.heard(JOB, Rollout("row", score=1.0))
 
     assert one.pop() is turn
 

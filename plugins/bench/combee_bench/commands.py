@@ -28,6 +28,7 @@ from combee_bench.options import (
     KillsOptions,
     PlacementOptions,
     ScaleOptions,
+    SizesOptions,
     SpeedOptions,
     SweepOptions,
     TuneScanOptions,
@@ -235,6 +236,7 @@ for _name, _options, _epilog in (
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
+    ("sizes", SizesOptions, ""),
 ):
     bench.command(_name)(command(f"bench {_name}", _options, f"combee_bench.{_name}", _epilog))
 

@@ -17,6 +17,7 @@ __all__ = [
     "KillsOptions",
     "PlacementOptions",
     "ScaleOptions",
+    "SizesOptions",
     "SpeedOptions",
     "SweepOptions",
     "TuneScanOptions",
@@ -60,6 +61,8 @@ class SpeedOptions:
         time_scale: Wall seconds for one simulated second; 0 waits for nothing and compares held-out alone.
         program: What is optimized: chain-of-thought, which reasons before it answers, or predict.
         temperature: Temperature of both LMs: above 0 they sample. By default the service's own.
+        auto: End by this budget of GEPA's (light, medium or heavy) instead of after one epoch.
+        refused: Share of requests that the simulated service refuses by chance (HTTP 429).
         lessons: What a lesson of the simulated model covers: mistake (one kind, of a formula) or formula.
         base_accuracy: Share of questions that the simulated model answers rightly untaught.
         taught_accuracy: Share of them that it answers rightly when taught.
@@ -84,6 +87,8 @@ class SpeedOptions:
     time_scale: Scale = 0.2
     program: Literal["chain-of-thought", "predict"] = "chain-of-thought"
     temperature: Scale | None = None
+    auto: Literal["light", "medium", "heavy"] | None = None
+    refused: Rate = 0.0
     lessons: Literal["mistake", "formula"] = "mistake"
     base_accuracy: Rate = 0.0
     taught_accuracy: Rate = 1.0
@@ -313,6 +318,31 @@ class CapacityOptions:
     retry_after: Scale = 1.0
     time_scale: AboveZero = 1.0
     ceiling: Count = 512
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class SizesOptions:
+    """Which batch size the controller picks, by stated laws of an epoch's delay and by recorded runs.
+
+    Args:
+        taus: τ, by comma, each a share of the law's slope at the base.
+        alphas: Exponents of the laws, by comma.
+        floors: Floors of the laws, by comma: shares of an epoch at ten examples a batch that no size saves.
+        base: The size whose slope is the reference.
+        examples: Training examples: N.
+        noise: Standard deviation of the log of a delay.
+        log_dirs: Folders of recorded runs, by comma, whose delays are taken as well.
+        seed: Seed of the noise.
+    """
+
+    taus: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (0.004, 0.008, 0.016, 0.032, 0.064)
+    alphas: Annotated[tuple[AboveZero, ...], Field(min_length=1)] = (0.3, 0.5, 0.7, 0.84, 1.0)
+    floors: tuple[Rate, ...] = (0.0, 0.1)
+    base: Count = 10
+    examples: Count = 1000
+    noise: Scale = 0.05
+    log_dirs: tuple[str, ...] = ()
     seed: Annotated[int, Field(ge=0)] = 0
 
 

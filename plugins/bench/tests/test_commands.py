@@ -56,6 +56,20 @@ def test_a_measurement_prints_a_table_and_writes_a_file_that_repeats_it(tmp_path
     assert record["summary"][0]["seeds"] == [0, 1]
 
 
+def test_sizes_shows_what_hangs_on_tau_and_on_the_law(tmp_path: Path) -> None:
+    file = tmp_path / "sizes.json"
+    given = "bench sizes --noise 0 --alphas 0.5,1 --floors 0,0.1"
+    result = CliRunner().invoke(APP, [*given.split(), "--json", str(file)])
+    assert result.exit_code == 0, result.exception
+    rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    assert [round(row["exponent"], 2) for row in rows] == [0.5, 1.0] * 2
+    assert [round(row["floor"], 2) for row in rows] == [0.0, 0.0, 0.1, 0.1]
+    # b0 · (1/r)^(1/(α+1)).
+    assert [round(pick["plateau"]) for pick in rows[1]["picks"]] == [158, 112, 79, 56, 40]
+    # τ is that of the first three sizes, whose law is a little flatter for the floor.
+    assert [round(pick["plateau"]) for pick in rows[3]["picks"]] == [168, 119, 84, 59, 42]
+
+
 @pytest.mark.parametrize(
     ("given", "argument"),
     [

@@ -35,6 +35,7 @@ class Terms:
         seed: Seed of the method.
         lm: Writes.
         stop: Ends a run of ``dspy.GEPA`` after one epoch, and counts its iterations.
+        auto: The budget of GEPA's that ends it instead.
     """
 
     metric: Any
@@ -43,6 +44,7 @@ class Terms:
     seed: int
     lm: dspy.LM
     stop: OneEpoch
+    auto: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +64,18 @@ class OneEpoch:
     """gepa's stop callback: ends with the iteration that completes one epoch.
 
     Args:
-        examples: Training examples, which make one epoch.
+        examples: Training examples, which make one epoch; ``None`` to end nothing, and count.
     """
 
-    def __init__(self, examples: int) -> None:
+    def __init__(self, examples: int | None) -> None:
         self.examples = examples
         self.iterations = 0
 
     def __call__(self, state: Any) -> bool:
         """Return whether one epoch has been drawn."""
         self.iterations = state.i + 1
+        if self.examples is None:
+            return False
         drawn = (
             index
             for record in state.full_program_trace
@@ -86,9 +90,10 @@ def _gepa(terms: Terms, **chosen: Any) -> Any:
     kwargs = {"stop_callbacks": [terms.stop], **({"sampling_strategy": sampling} if sampling else {})}
     if "reflection_minibatch_size" in chosen:
         chosen["reflection_minibatch_size"] = min(chosen["reflection_minibatch_size"], terms.examples)
+    limit = {"max_metric_calls": _NO_LIMIT} if terms.auto is None else {"auto": terms.auto}
     return dspy.GEPA(
         terms.metric,
-        max_metric_calls=_NO_LIMIT,
+        **limit,
         reflection_lm=terms.lm,
         num_threads=terms.threads,
         seed=terms.seed,
@@ -128,14 +133,14 @@ def _map_reduce(terms: Terms) -> Any:
     return _gepa(terms, reflection_minibatch_size=terms.examples, instruction_proposer=propose)
 
 
-def _combee(terms: Terms, *, updates: int | None = None, **chosen: Any) -> Any:
+def _combee(terms: Terms, *, updates: int | None = None, finds: bool = False, **chosen: Any) -> Any:
     if updates is not None:
         chosen["reflection_minibatch_size"] = -(-terms.examples // updates)
     return Combee(
         terms.metric,
-        budget=Budget(epochs=1),
+        **({"budget": Budget(epochs=1)} if terms.auto is None else {"auto": terms.auto}),
         reflection_lm=terms.lm,
-        num_threads=terms.threads,
+        num_threads=None if finds else terms.threads,
         seed=terms.seed,
         validation=Validation(probe=False),
         **chosen,
@@ -152,6 +157,7 @@ METHODS: Mapping[str, Method] = {
     "gepa-pxn": Method("dspy.GEPA, P×N(2, 4)", partial(_gepa, sampling_strategy=PxNSampling(2, 4))),
     "gepa-map-reduce": Method("dspy.GEPA, a map-reduce proposer over the whole epoch", _map_reduce),
     "combee": Method("Combee, defaults", _combee),
+    "combee-finds": Method("Combee, defaults, not told how many calls are served", partial(_combee, finds=True)),
     "combee-pareto": Method("Combee, four updates, pareto", _kept("pareto", 0)),
     "combee-pareto-s1": Method("Combee, four updates, pareto, staleness 1", _kept("pareto", 1)),
     "combee-trunk": Method("Combee, four updates, trunk", _kept("trunk", 0)),

@@ -88,10 +88,16 @@ def line(options: SpeedOptions, run: SpeedRun) -> str:
     return f"{run.method}, seed {run.seed}, repeat {run.repeat + 1}: {took}held-out {statistics.fmean(run.after):.3f}"
 
 
+def _said(options: SpeedOptions) -> str:
+    if options.auto is None:
+        return f"One epoch of {options.examples} examples"
+    return f"auto={options.auto!r} on {options.examples} and {options.validation} examples"
+
+
 def table(options: SpeedOptions, runs: Sequence[SpeedRun]) -> Table:
     """Return the figures of all methods, one column each."""
     sides, took = sides_of(runs)
-    title = f"One epoch of {options.examples} examples, {options.slots} slots\n{options.lm or LABEL}"
+    title = f"{_said(options)}, {options.slots} slots\n{options.lm or LABEL}"
     return by_columns(title, {side.method: _cells(options, side, took) for side in sides}, _notes(options, sides))
 
 
@@ -107,7 +113,7 @@ def _cells(options: SpeedOptions, side: Side[SpeedRun], took: dict[tuple[str, in
     known = [one for one in seconds.values() if one is not None]
     of_seeds = seconds if len(seconds) > 1 else {}
     return {
-        f"{'' if options.lm else 'simulated '}s, one epoch": _seconds(statistics.median(known)) if known else "n/a",
+        f"{'' if options.lm else 'simulated '}s": _seconds(statistics.median(known)) if known else "n/a",
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
         **{f"… seed {seed}, s": "n/a" if one is None else _seconds(one) for seed, one in of_seeds.items()},
         "updates": median(lambda run: run.updates),
@@ -138,6 +144,8 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
         notes.append(
             f"(0.5 s + output tokens / 60) × lognormal(0.35); {reasoning}a lesson for each {grain}{worded}; "
             f"{accuracy}; temperature {options.temperature or 0:g}; time scale {options.time_scale:g}"
+            + f"; {options.refused:.0%} of requests refused by chance"
+            * (options.refused > 0)
         )
     notes.append(f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and seeds, 95 %")
     if any(one.versus is not None and not one.versus.comparable for one in sides):
@@ -157,7 +165,7 @@ def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
     """
     sides, took = sides_of(runs)
     places = range(len(sides))
-    title = f"One epoch of {options.examples} examples, {options.slots} slots: {options.lm or LABEL}"
+    title = f"{_said(options)}, {options.slots} slots: {options.lm or LABEL}"
     with figure(path, title, 2, height=1.2 + 0.4 * len(sides)) as (seconds, difference):
         medians = [statistics.median(took.get((one.method, run.seed), 0.0) for run in one.runs) for one in sides]
         bars = seconds.barh(places, medians, color=["#507080" if one.versus is None else "#3366aa" for one in sides])

@@ -20,7 +20,14 @@ import dspy
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
 from combee_bench.options import SpeedOptions
 from combee_bench.scoring import scores_of
-from combee_bench.simulated import CapacityModel, ReasoningLaw, SimulatedConfig, WordingLaw, benchmark_task
+from combee_bench.simulated import (
+    CapacityModel,
+    FailureRates,
+    ReasoningLaw,
+    SimulatedConfig,
+    WordingLaw,
+    benchmark_task,
+)
 from combee_bench.speed.methods import METHODS, OneEpoch, Terms
 from combee_bench.speed.results import SpeedRun
 from combee_bench.surroundings import load_rows, quietly
@@ -89,6 +96,7 @@ def service_config(options: SpeedOptions, seed: int) -> SimulatedConfig:
         slots=options.slots,
         time_scale=options.time_scale,
         capacity=_CAPACITIES[options.attention],
+        failures=FailureRates(rate_limited=options.refused),
         reasoning=ReasoningLaw(options.reasoning_tokens, options.reasoning_spread) if reasons else None,
         wording=WordingLaw(options.wordings == "each-call", options.quoting),
     )
@@ -97,8 +105,8 @@ def service_config(options: SpeedOptions, seed: int) -> SimulatedConfig:
 def _run(
     name: str, rows: LoadedBenchmark, options: SpeedOptions, endpoint: Endpoint, seed: int, repeat: int
 ) -> SpeedRun:
-    stop = OneEpoch(options.examples)
-    terms = Terms(rows.metric, options.examples, options.slots, seed, endpoint.reflection_lm, stop)
+    stop = OneEpoch(options.examples if options.auto is None else None)
+    terms = Terms(rows.metric, options.examples, options.slots, seed, endpoint.reflection_lm, stop, options.auto)
     with dspy.context(**endpoint.settings()), quietly():
         student = rows.program()
         optimizer = METHODS[name].make(terms)

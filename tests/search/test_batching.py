@@ -1,0 +1,177 @@
+"""Batching reached from ``Combee`` and from a file, seen by a service that takes batches."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Combee
+from combee_dspy.cli._plan import plan_run
+from combee_dspy.controllers import BatchController, BatchView
+from combee_dspy.costs import Costs
+from combee_dspy.records import BatchDecision, Rollout
+from combee_dspy.rollouts import (
+    Batching,
+    ExecutorSession,
+    Fixed,
+    RolloutJob,
+    Slots,
+    Threads,
+    ThreadSession,
+    full_or_stale,
+    waited,
+)
+from combee_dspy.rollouts._batching import Batches
+from tests.worlds import World, examples, metric
+
+
+class Batched(Threads):
+    """Workers that note what is sent to them at once: what a server that takes batches would get."""
+
+    def __init__(self, batching: Batching | None) -> None:
+        super().__init__(batching)
+        object.__setattr__(self, "batches", [])
+
+    def start(self, workers: int) -> ExecutorSession:
+        return _Session(workers, self.batches)
+
+
+class _Session(ThreadSession):
+    def __init__(self, workers: int, batches: list[list[int]]) -> None:
+        super().__init__(workers)
+        self._batches, self._open = batches, False
+
+    async def rollout(self, job: RolloutJob) -> Rollout:
+        if not self._open:
+            self._open = True
+            self._batches.append([])
+            asyncio.get_running_loop().call_soon(self._close)
+        self._batches[-1].append(len(job.example.question))
+        return await super().rollout(job)
+
+    def _close(self) -> None:
+        self._open = False
+
+
+def compiled(batching: Batching | None, train: list[dspy.Example] | None = None) -> tuple[Any, list[list[int]]]:
+    world, executor = World.made(), Batched(batching)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        program = world.combee(executor=executor, reflection_minibatch_size=8, max_metric_calls=80).compile(
+            dspy.Predict("question -> answer"), trainset=train or examples(24), valset=examples(12, 100)
+        )
+    return program, executor.batches
+
+
+@pytest.fixture(scope="module")
+def at_once() -> Any:
+    return compiled(None)[0]
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [
+        Batching(full_or_stale()),
+        Batching("queue_at_least('target') & waited(0.0)", patience=0.02),
+        Batching("queue_at_least(4) | waited(0.02)", preempt="rollback"),
+        Batching("queue_at_least(4) | waited(0.02)", preempt="drop"),
+        Batching("variance_below(0.3) | waited(0.02)", preempt="drain", tokens=200),
+    ],
+    ids=str,
+)
+def test_batches_change_when_and_never_what(batching, at_once):
+    program, batches = compiled(batching)
+    assert program.combee_report.texts == at_once.combee_report.texts
+    assert program.combee_report.rollouts == at_once.combee_report.rollouts
+    assert sum(map(len, batches)) >= program.combee_report.rollouts - 1
+
+
+def test_a_service_gets_as_many_at_once_as_it_takes():
+    """Four, by num_threads; calls of reflection take slots too."""
+    _, batches = compiled(Batching("queue_at_least('target')", patience=0.2))
+    assert max(map(len, batches)) == 4
+    assert sum(map(len, batches)) >= 2.5 * len(batches)
+
+
+def test_a_batch_holds_one_class_of_lengths_as_they_were_measured(monkeypatch):
+    """A power of two of prompt tokens: what a server pads to its longest."""
+    released: list[list[int]] = []
+    release = Batches._release
+
+    def noted(batches: Batches) -> None:
+        release(batches)
+        released.append([turn.tokens for turn in batches._released])
+
+    monkeypatch.setattr(Batches, "_release", noted)
+    long = [
+        dspy.Example(question=f"{'please ' * 200}{one.question}", answer=one.answer).with_inputs("question")
+        for one in examples(12)
+    ]
+    compiled(Batching("queue_at_least('target') | waited(0.02)", tokens=3000), examples(12, 12) + long)
+    assert all(len({tokens.bit_length() for tokens in batch}) == 1 for batch in released)
+    assert all(sum(batch) <= 3000 or len(batch) == 1 for batch in released)
+    assert {len(batch) for batch in released} != {1}
+    guessed = len(str({"question": long[0].question})) // 4
+    assert max(max(batch) for batch in released) != guessed
+
+
+def test_a_file_sets_them_as_python_does(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("", encoding="utf-8")
+    text = {
+        "data": {"benchmark": {"name": "formula-mini", "params": {"train": 12, "validation": 6, "heldout": 6}}},
+        "lms": {"task": "embedded"},
+        "budget": {"rollouts": 60},
+        "strategies": {
+            "executor": {
+                "name": "threads",
+                "params": {"batching": {"flush": "full_or_stale()", "preempt": "drop", "tokens": 5000}},
+            }
+        },
+    }
+    executor = plan_run(text, tmp_path).combee(dspy.utils.DummyLM([])).executor
+    assert executor.batching == Batching(full_or_stale(), "drop", 5000)
+    given = {"name": "threads", "params": {"batching": {"flush": "waited(0.5)"}}}
+    same = Combee(metric, max_metric_calls=9, reflection_lm=dspy.utils.DummyLM([]), executor=given)
+    assert same.executor == Threads(Batching(waited(0.5)))
+
+
+class Told(BatchController):
+    """A fixed size that keeps what it was told."""
+
+    name = "told"
+
+    def __init__(self) -> None:
+        self.views: list[BatchView] = []
+
+    def plan(self, view: BatchView) -> BatchDecision:
+        self.views.append(view)
+        return BatchDecision(8, "a test")
+
+
+def test_a_controller_is_told_of_queue_prompts_variance_and_hardware():
+    controller = Told()
+    World.made().compile(controller=controller, costs=Costs(gpus={"task": 8}), num_threads=2)
+    first, last = controller.views[0], controller.views[-1]
+    assert (first.prompt_tokens, first.score_variance, first.gpus) == (None, None, 8)
+    assert last.prompt_tokens is not None and last.prompt_tokens > 0
+    assert last.score_variance is not None and last.score_variance > 0
+    assert {view.capacity for view in controller.views} == {2}, "as stated"
+    assert all(view.queued >= 0 for view in controller.views)
+
+
+def test_what_waits_for_a_slot_is_counted():
+    async def counted() -> tuple[int, int]:
+        slots = Slots(ThreadSession(1), Fixed(1))
+        gate = threading.Event()
+        waiting = [asyncio.ensure_future(slots.run(gate.wait, (number,))) for number in range(4)]
+        await asyncio.sleep(0)
+        found = slots.queued, slots.in_flight
+        gate.set()
+        await asyncio.gather(*waiting)
+        await slots.close()
+        return found
+
+    assert asyncio.run(counted()) == (3, 1)
