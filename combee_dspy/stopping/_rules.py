@@ -25,8 +25,10 @@ class Budget(StoppingRule):
     """Stops when any one of its limits is reached.
 
     Its limits are also what the search keeps to: nothing is begun that would pass one. What an LM call comes to is
-    known afterwards only, so it is expected to come to what others of its kind did. A run that was resumed has one
-    budget: what its earlier parts spent counts.
+    known afterwards only, so it is expected to come to what others of its kind did: tokens, dollars, and GPU seconds
+    may pass their limit by what one effect (a rollout or an LM call) costs beyond twice the dearest of its kind before
+    it, and a run that has passed one says by how much. A run that was resumed has one budget: what its earlier parts
+    spent counts.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it before the first
     call where one is not known. Should a program then call a model without a price on its own, what has been spent is
