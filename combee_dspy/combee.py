@@ -74,7 +74,8 @@ class Combee(Teleprompter):
         candidate_selection_strategy: As in gepa.
         reflection_lm: The proposer's LM.
         skip_perfect_score: Whether minibatches without a mistake are skipped.
-        add_format_failure_as_feedback: Whether answers that did not parse are reflected on.
+        add_format_failure_as_feedback: Whether reflections on answers that did not parse hold the answer and the
+            format that it lacks, besides the error.
         instruction_proposer: A proposer of GEPA's kind; it then makes the new instructions instead of
             ``aggregator`` and ``operators``.
         code_proposer: Proposer for the code of ``dspy.Flex`` parts.

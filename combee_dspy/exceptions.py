@@ -19,6 +19,7 @@
     ├── EvaluationError             a figure cannot be had, or cannot be trusted
     │   ├── HeldoutReadError            the held-out set has been read before, or may not be read now
     │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends
+    │   ├── TooManyFailuresError        nearly everything of one kind fails, so nothing can be learned: the run ends
     │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
@@ -248,6 +249,25 @@ class CalibrationFailedError(EvaluationError):
     reason: str
     result: object = None
     _says = "the judge is not fit to score this run: {reason}"
+
+
+@dataclass(eq=False, repr=False)
+class TooManyFailuresError(EvaluationError):
+    """Nearly everything of one kind failed, so that nothing can be learned from it.
+
+    Attributes:
+        failures: How much failed, by cause.
+        error: What one of them failed with.
+        remedy: What to look at.
+    """
+
+    failures: str
+    error: str
+    remedy: str
+    _says = (
+        "{failures}: nothing can be learned from that. For example: {error}. {remedy}. "
+        "Validation(stop_failures=…) sets the share at which a run ends so."
+    )
 
 
 @dataclass(eq=False, repr=False)

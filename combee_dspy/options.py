@@ -59,14 +59,22 @@ class Validation:
     Args:
         finalists: How many of the best candidates of a ``"pareto"`` search may be validated once more before one is
             chosen: those within reach of the best (a one-sided sign test), where the task LM samples and the
-            budget has room for it. 1 chooses at once.
+            budget has room for it. 1 chooses at once. The result is the best, or its newest descendant that is as
+            good, or, where the LM samples, not shown to be worse.
         draws: Answers of the task LM that one validation averages, for each example.
         calibration: Compares a judge with a trusted reference on a share of the rollouts and ends the run
             where they disagree. Needed where the metric's LM is the one that proposes.
         probe: Whether each LM is asked for one token before anything is bought.
+        warn_failures: Share of the rollouts of a split, or of the LM calls of a role, that may fail: from there on a
+            warning says so, and the run supports no claim. Failures are answers that do not parse, programs and
+            metrics that raise, and calls that are refused or time out.
+        stop_failures: The share at which the run ends with an error that says what to look at, where it holds for
+            every candidate and 8 of them have been tried; above 1 for never. A run that it ended goes on with another.
     """
 
     finalists: Annotated[int, Field(ge=1)] = 3
     draws: Annotated[int, Field(ge=1)] = 1
     calibration: Calibration | None = None
     probe: bool = True
+    warn_failures: Annotated[float, Field(gt=0)] = 0.1
+    stop_failures: Annotated[float, Field(gt=0)] = 0.9

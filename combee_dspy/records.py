@@ -240,6 +240,35 @@ class FailedCall:
     error: str
 
 
+Cause = Literal["unparsed", "raised", "unscored", "refused", "timed out"]
+"""Why a rollout or an LM call failed: its answer did not parse, it raised, the metric raised, or the service's part."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCount:
+    """How many effects of one kind failed for one cause: a sum over the journal.
+
+    Attributes:
+        kind: What they are, such as ``"train rollouts"``, ``"held-out rollouts"``, ``"reflector calls"`` or
+            ``"evaluator feedback"``.
+        role: Whose failure it was.
+        failed: How many failed so.
+        of: How many effects of that kind there are.
+        error: What one of them failed with.
+    """
+
+    kind: str
+    role: Role
+    cause: Cause
+    failed: int
+    of: int
+    error: str
+
+    def __str__(self) -> str:
+        """Return the figures, without the error."""
+        return f"{self.failed} of {self.of} {self.kind} {self.cause}"
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """The delay of one iteration at one batch size, from its first rollout to the child's last check."""

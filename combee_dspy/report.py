@@ -8,7 +8,7 @@ from typing import Any
 
 from combee_dspy.costs import CostTotals
 from combee_dspy.evaluation import PairedDifference, Receipt
-from combee_dspy.records import BatchDecision
+from combee_dspy.records import BatchDecision, FailureCount
 
 __all__ = ["CombeeReport"]
 
@@ -27,6 +27,7 @@ class CombeeReport:
         updates: Updates committed.
         seconds: Wall-clock seconds, of all parts of a run that was resumed.
         costs: Sums over the journal's usage, of all parts of a run that was resumed.
+        failures: What failed, by kind of effect, role and cause, of all parts and of the held-out set too.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
         receipt: What was read of the held-out set, and after how many earlier looks.
         texts: The returned program's texts by component: instructions, or the playbook.
@@ -48,6 +49,7 @@ class CombeeReport:
     costs: CostTotals
     heldout: PairedDifference | None
     receipt: Receipt | None = None
+    failures: tuple[FailureCount, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     decisions: tuple[BatchDecision, ...] = ()

@@ -12,7 +12,7 @@ import dspy
 from combee_dspy.artifacts._base import Trajectory
 from combee_dspy.artifacts._book import Bullet, read_text, render
 from combee_dspy.diversity import CharNgrams, Vectors
-from combee_dspy.records import FailedCall, PredictorCall, Reflection
+from combee_dspy.records import FailedCall, PredictorCall, Reflection, Rollout
 from combee_dspy.reflections import fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
@@ -74,7 +74,7 @@ async def reflected(
     given: dict[str, Any] = {
         "current_instruction": context.notes,
         "trajectory": _record(trajectory, context),
-        "feedback": rollout.feedback or f"This trajectory got a score of {rollout.score:g}.",
+        "feedback": rollout.feedback or _judged(rollout),
         "bullets_used": [bullet.line for bullet in bullets],
         "earlier_reflection": "",
     }
@@ -98,6 +98,13 @@ async def reflected(
             break
         given = {**given, "earlier_reflection": insight}
     return Reflection(trajectory.index, found, rollout.example_id) if any(found.values()) else None
+
+
+def _judged(rollout: Rollout) -> str:
+    if rollout.failed_in == "metric":
+        return f"The metric could not score this, which says nothing about the result: {rollout.error}"
+    told = f"This trajectory got a score of {rollout.score:g}"
+    return f"{told}." if rollout.error is None else f"{told}, since it failed: {rollout.error}"
 
 
 def insight_of(reflection: Reflection) -> str:

@@ -48,8 +48,13 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
         **{name: row[name] for name in ("run", "name", "state", "updates", "rollouts")},
         "validation": _change(row["seed_score"], row["best_score"]),
         "held-out": _change(row["heldout_before"], row["heldout_after"]),
-        "dollars": row["dollars"],
+        "dollars": _dollars(row["dollars"]),
+        "fit for claims": "yes" if row["supports_claims"] else "no",
     }
+
+
+def _dollars(known: float | None) -> float | str:
+    return "unknown" if known is None else known
 
 
 def _change(before: float | None, after: float | None) -> str | None:
@@ -81,7 +86,7 @@ def show(
         for one in found:
             costs = one.pop("costs")
             show_facts({name: value for name, value in one.items() if value is not None})
-            show_table([{name: row[name] for name in _COSTS} for row in costs])
+            show_table([{name: row[name] for name in _COSTS} | {"dollars": _dollars(row["dollars"])} for row in costs])
 
 
 def _show_one(found: dict[str, Any]) -> None:

@@ -134,6 +134,8 @@ def _facts(report: CombeeReport) -> dict[str, str]:
         dollars = "dollars unknown" if sums.dollars is None else f"${sums.dollars:.4f}"
         tokens = f"{sums.prompt_tokens} tokens in, {sums.completion_tokens} out"
         facts[f"  {role}"] = f"{sums.calls} calls, {tokens}, {dollars}"
+    if report.failures:
+        facts["failed"] = ", ".join(map(str, report.failures))
     return facts | {f"warning {number}": text for number, text in enumerate(report.warnings, start=1)}
 
 

@@ -243,7 +243,10 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
         raise ArgumentValueError("target", heldout.target, problem, remedy)
     looks = sum(earlier.stage == "begun" for earlier in same)
     warnings: tuple[str, ...] = ()
+    if detectable > 1:
+        said = f"The held-out set of {len(identity.rows)} rows can tell no difference, so this run supports no claim"
+        warnings = (f"{said}: scores between 0 and 1 would have to differ by {detectable:.3g}. Hold out more rows.",)
     if copies := len(identity.rows) - len(set(identity.rows)):
         said = f"{copies} held-out rows are copies of others: the set tells as much as {identity.n:.0f} rows would"
-        warnings = (f"{said}, and the interval is too narrow.",)
+        warnings = (*warnings, f"{said}, and the interval is too narrow.")
     return HeldoutPin(identity, heldout, detectable, basis, looks, warnings)

@@ -37,6 +37,9 @@ Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Rea
 
 from combee_dspy.journal._cache import Cache
 from combee_dspy.journal._journal import Journal, RunLog
-from combee_dspy.journal._rows import Effect, Identity, Reader, journal_file
+from combee_dspy.journal._rows import Effect, Identity, Outcome, Reader, failure_counts, journal_file, outcomes
 
-__all__ = ["Cache", "Effect", "Identity", "Journal", "Reader", "RunLog", "journal_file"]
+__all__ = [
+    "Cache", "Effect", "Identity", "Journal", "Outcome", "Reader", "RunLog", "failure_counts", "journal_file",
+    "outcomes",
+]  # fmt: skip

@@ -16,9 +16,22 @@ import orjson
 from filelock import FileLock, Timeout
 
 from combee_dspy.exceptions import JournalDamagedError, JournalHeldError, JournalMismatchError
-from combee_dspy.journal._rows import JOURNAL, SCHEMA, VERSION, Effect, Identity, Reader, checksum, dump, sound
+from combee_dspy.journal._rows import (
+    JOURNAL,
+    SCHEMA,
+    VERSION,
+    Effect,
+    Identity,
+    Outcome,
+    Reader,
+    checksum,
+    dump,
+    failure_counts,
+    outcomes,
+    sound,
+)
 from combee_dspy.journal._writer import Statement, Writer, connect
-from combee_dspy.records import CallUsage
+from combee_dspy.records import CallUsage, FailureCount
 
 __all__ = ["Journal", "RunLog"]
 
@@ -224,6 +237,14 @@ class RunLog:
             (self.number,),
         )
         return tuple(CallUsage(*row) for row in rows)
+
+    def outcomes(self, step: int) -> list[Outcome]:
+        """Return how the effects of updates up to ``step`` have ended, as far as they are committed."""
+        return outcomes(self._reader, self.number, step=step)
+
+    def failures(self) -> tuple[FailureCount, ...]:
+        """Return what has failed in all parts of the run so far, those of the held-out set included."""
+        return failure_counts(outcomes(self._reader, self.number))
 
     def rollouts(self) -> int:
         """Return the rollouts of all parts of the run, those of the held-out set left out."""

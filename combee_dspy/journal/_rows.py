@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import orjson
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
-from combee_dspy.records import CallUsage, Role
+from combee_dspy.records import CallUsage, FailureCount, Role
 
 __all__ = [
     "JOURNAL",
@@ -21,10 +23,13 @@ __all__ = [
     "VERSION",
     "Effect",
     "Identity",
+    "Outcome",
     "Reader",
     "checksum",
     "dump",
+    "failure_counts",
     "journal_file",
+    "outcomes",
     "sound",
 ]
 
@@ -197,3 +202,50 @@ class Reader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Outcome(NamedTuple):
+    """How many effects of a kind ended alike for one candidate; no ``cause`` and ``error`` where all is well."""
+
+    kind: str
+    candidate: str
+    role: Role
+    cause: Any
+    number: int
+    error: str | None
+
+
+# A proposer or a metric of the user's that failed says so in its value.
+_OUTCOMES = """
+SELECT kind, candidate, role, CASE WHEN error IS NULL THEN NULL WHEN role = 'evaluator' THEN 'unscored'
+    WHEN failed_in = 'answer' OR error LIKE 'AdapterParseError%' THEN 'unparsed'
+    WHEN substr(error, 1, instr(error, ':')) LIKE '%Timeout%' THEN 'timed out'
+    WHEN failed_in = 'service' OR error LIKE 'LM%' THEN 'refused' ELSE 'raised' END AS cause,
+  count(*) AS count, error, min(id)
+FROM (SELECT id, candidate, failed_in, CASE WHEN failed_in = 'metric' THEN 'evaluator' ELSE role END AS role,
+    CASE kind WHEN 'rollout' THEN replace(split, 'heldout', 'held-out') || ' rollouts' WHEN 'call' THEN role || ' calls'
+      ELSE role || ' feedback' END AS kind,
+    CASE WHEN kind <> 'rollout' AND error IS NULL THEN json_extract(value, '$.value.error') ELSE error END AS error
+  FROM effect WHERE run = ? AND kind IN ('rollout', 'call', 'feedback') AND id > ? AND id <= ? AND step <= ?)
+GROUP BY 1, 2, 3, 4 ORDER BY min(id)"""
+
+
+def outcomes(
+    reader: Reader, run: int, *, after: int = 0, upto: int = sys.maxsize, step: int = sys.maxsize
+) -> list[Outcome]:
+    """Return how a run's rollouts, LM calls and feedback ended: of effects after one up to one, and of updates."""
+    return [Outcome(*row[:6]) for row in reader.rows(_OUTCOMES, (run, after, upto, step))]
+
+
+def failure_counts(found: Iterable[Outcome]) -> tuple[FailureCount, ...]:
+    """Return the failures among outcomes, by kind, role and cause, those that came first in front."""
+    total: Counter[str] = Counter()
+    failed: Counter[tuple[str, Role, Any]] = Counter()
+    errors: dict[tuple[str, Role, Any], str] = {}
+    for one in found:
+        total[one.kind] += one.number
+        if one.error is not None:
+            key = (one.kind, one.role, one.cause)
+            failed[key] += one.number
+            errors.setdefault(key, one.error)
+    return tuple(FailureCount(*key, count, total[key[0]], errors[key]) for key, count in failed.items())

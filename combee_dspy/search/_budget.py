@@ -246,6 +246,16 @@ class Purse:
             self._landing.set_result(None)
             self._landing = None
 
+    def passed(self) -> list[str]:
+        """Return by how much limits were passed, a sentence each: what an effect costs is known afterwards only."""
+        of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in _UNKNOWN_BEFOREHAND)
+        return [
+            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}: the last cost more "
+            "than any of their kind had."
+            for name, spent, limit in of
+            if limit is not None and spent is not None and spent > limit
+        ]
+
     def withdraw(self) -> None:
         """Cancel what waits to be granted."""
         if self._landing is not None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from combee_dspy.aggregators import together
-from combee_dspy.evaluation import sign_test
+from combee_dspy.evaluation import select_newest_not_clearly_worse, sign_test
 from combee_dspy.records import Rollout
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool
 
-__all__ = ["Finals", "Verdict", "draw_screen", "verdict"]
+__all__ = ["Finals", "Verdict", "draw_screen", "newest_not_worse", "verdict"]
 
 _WORSE = 0.25  # the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one win
 _REACH = 0.25  # the one above which a candidate may well be as good as the best
@@ -93,9 +93,20 @@ class Finals:
         final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
         drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
         if drawn is None:
-            return self._chosen(leader, f"best of {len(pool.members)} on validation, {leader.mean:.4g}")
-        winner = min(drawn, key=_rank)
-        return self._chosen(winner, f"best of {len(drawn)} finalists over two draws, {winner.mean:.4g}")
+            return self._newest(order, f"{len(pool.members)} on validation")
+        return self._newest(drawn, f"{len(drawn)} finalists over two draws")
+
+    def _newest(self, members: Sequence[Member], among: str) -> Member:
+        """Choose the best, or its newest descendant that may well be as good: that has learned what it has, and more.
+
+        Where the task LM repeats itself, scores are no luck, and only what is as good is taken for the best.
+        """
+        best = min(members, key=_rank)
+        chosen = newest_not_worse(_lineage(best, members), _WORSE) if self.samples else best
+        reason = f"best of {among}, {best.mean:.4g}"
+        if chosen is not best:
+            reason = f"newest descendant, not shown to be worse with {chosen.mean:.4g}, of the {reason}"
+        return self._chosen(chosen, reason)
 
     async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
         """Return finalists with a further draw in their scores; ``None`` where a limit leaves no room for all."""
@@ -118,6 +129,27 @@ class Finals:
     def _chosen(self, member: Member, reason: str) -> Member:
         self.effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
         return member
+
+
+def newest_not_worse(members: Sequence[Member], level: float = 0.05) -> Member:
+    """Return the newest of several versions of one text that is not clearly worse than the best of them.
+
+    ``level`` is the sign test's; those validated on other rows than the first are left out. Oldest first.
+    """
+    order = sorted(members[0].scores)
+    if not order:
+        return members[-1]
+    scores = [[one.scores[row] for row in order] if sorted(one.scores) == order else None for one in members]
+    return members[select_newest_not_clearly_worse(scores, level)]
+
+
+def _lineage(member: Member, members: Sequence[Member]) -> list[Member]:
+    """Return a candidate and its descendants, oldest first."""
+    found = {member.index: member}
+    for one in sorted(members, key=lambda one: one.index):
+        if found.keys() & set(one.parents):
+            found[one.index] = one
+    return list(found.values())
 
 
 def _mean(drawn: Sequence[Rollout]) -> float:

@@ -56,7 +56,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     """Return what a run may be resumed with: everything that its effects or their order follow from."""
     settings = task.settings
     same = (
-        "artifact", "aggregator", "operators", "controller", "validation", "diversity", "seed", "failure_score",
+        "artifact", "aggregator", "operators", "controller", "diversity", "seed", "failure_score",
         "perfect_score", "skip_perfect_score", "component_selector", "candidate_selection_strategy",
         "add_format_failure_as_feedback", "use_merge", "gepa_kwargs", "max_merge_invocations",
     )  # fmt: skip
@@ -64,6 +64,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         **{name: getattr(settings, name) for name in same},
         **{name: getattr(settings.guards, name) for name in ("max_copied_words", "max_tokens", "keep")},
         "search": dataclasses.replace(settings.search, replay=None),
+        "validation": dataclasses.replace(settings.validation, warn_failures=1.0, stop_failures=1.0),
         "anchors": [row_hash(one) for one in settings.guards.anchors],
         "instruction_proposer": settings.custom_instruction_proposer, "code_proposer": settings.custom_code_proposer,
         "memo": settings.cache is not False, "reflection_lm": _settings_of(settings.reflection_lm),

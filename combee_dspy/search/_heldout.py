@@ -69,6 +69,8 @@ class HeldoutReading:
         others = [receipt for run, receipt in receipts if run != number]
         self._pin = pin(heldout, _identity(heldout.rows, metric, splits), others)
         logger.info(self._pin.summary())
+        for text in self._pin.warnings:
+            effects.log.emit("warning", {"text": text})
         self._keep(self._pin.pinned(self._run, _now()))
         if begun := [one.at for one in self._own if one.stage == "begun"]:
             remedy = "Give it the budget it had, or another log_dir."

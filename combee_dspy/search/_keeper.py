@@ -25,7 +25,13 @@ class Parent:
 
 
 class Keeper(ABC):
-    """Keeps what updates learned. Every method is called in the order of updates; only :meth:`check` overlaps."""
+    """Keeps what updates learned. Every method is called in the order of updates; only :meth:`check` overlaps.
+
+    Attributes:
+        proposed: Whether any update has made a new text.
+    """
+
+    proposed: bool = False
 
     def begun(self) -> None:  # noqa: B027 - most have nobody to tell
         """Hear that the run begins, before anything is bought."""

@@ -30,13 +30,15 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
+from combee_dspy.aggregators import together
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision, Reflection, Rollout
 from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, Place, Row
-from combee_dspy.search._effects import Effects
+from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._pool import Pool
@@ -103,6 +105,7 @@ class Loop:
     keeper: Keeper
     pool: Pool
     parts: GepaParts
+    failures: Failures
     judge: Callable[[Learned], Awaitable[None]]
     decisions: list[BatchDecision] = field(default_factory=list, init=False)
     committed: int = field(default=0, init=False)
@@ -160,7 +163,16 @@ class Loop:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
         if self.parts.plain:
             await self._first.wait()
-        rollouts = await self.pool.validate(self.task.seed, rows, -1)
+        seed, place = self.task.seed, Place("validation", -1)
+        rollouts: Any  # and nothing
+        rollouts, _ = await together(
+            [
+                self.pool.validate(seed, rows, -1),
+                self.failures.first(
+                    "validation", [self.effects.rollout(seed, row, place, lane=VALIDATION) for row in rows]
+                ),
+            ]
+        )
         # What was read from the journal or a cache was never sent.
         self.effects.purse.reserve(())
         return rollouts

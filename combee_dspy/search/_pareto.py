@@ -140,6 +140,7 @@ class Pareto(Keeper):
                 "operator": child.operator, "components": child.components,
             }  # fmt: skip
             self.effects.log.emit("candidate", data, step=step)
+            self.proposed = True
             self.telling.proposed(step, child)
         return children
 

@@ -18,19 +18,30 @@ __all__ = ["call_to_show", "predictor_feedback", "shown_call", "trajectories"]
 def call_to_show(
     rollout: Rollout, component: str, stream: random.Random, *, format_failures: bool
 ) -> PredictorCall | None:
-    """Return the call of a predictor that its record is about, or ``None`` where there is none to learn from.
+    """Return the call of a predictor that its record is about, or ``None`` where there is none to show.
 
-    An answer that did not parse comes first where such answers are reflected on
-    (``format_failures``); otherwise one call is drawn, as in GEPA.
+    An answer that did not parse comes first where such answers are shown (``format_failures``); otherwise one call
+    is drawn, as in GEPA.
     """
     calls = [call for call in rollout.calls if call.predictor == component]
     unparsed = [call for call in calls if call.outputs is None]
     if unparsed and format_failures:
         return unparsed[0]
     parsed = [call for call in calls if call.outputs is not None]
-    if not parsed or (rollout.failed_in == "answer" and not format_failures):
+    return stream.choice(parsed) if parsed else None
+
+
+def failed_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any] | None:
+    """Return the record of a rollout that failed before or in a predictor's only call; ``None`` for any other."""
+    if rollout.error is None:
         return None
-    return stream.choice(parsed)
+    inputs = {name: str(value) for name, value in example.inputs().items()}
+    return {"Inputs": inputs, "Generated Outputs": "None: the program failed.", "Feedback": rollout.error}
+
+
+def unscored(rollout: Rollout) -> str:
+    """Return the feedback on a rollout that the metric could not score."""
+    return f"The metric could not score this, which says nothing about the answer: {rollout.error}"
 
 
 def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
@@ -70,7 +81,8 @@ def predictor_feedback(
             f"{message['role']}: {message['content']}\n"
             for message in dspy.ChatAdapter().format(predictor.signature, [], {})
         )
-        return {"score": None, "feedback": f"The answer could not be read. It must have this structure:\n{structure}"}
+        told = f"{rollout.error}\nThe answer could not be read. It must have this structure:\n{structure}"
+        return {"score": None, "feedback": told}
     if rollout.prediction is None:
         return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
     trace = [_traced(predictors, one) for one in rollout.calls]

@@ -28,6 +28,7 @@ from combee_dspy.search._candidates import Compilation, Place, Shared, repeats_i
 from combee_dspy.search._choices import Finals
 from combee_dspy.search._describe import lms_by_role, models_by_role, specs
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import make_parts
 from combee_dspy.search._heldout import HeldoutReading, earlier_receipts, note_unheld
 from combee_dspy.search._keeper import Keeper
@@ -70,9 +71,12 @@ class Run:
         rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
         self.parts = make_parts(settings, rng)
         self.pool = Pool(task, self.effects, self.parts)
-        learner = Learner(task, self.effects, self.pool)
+        self.failures = Failures(self.effects, settings.validation)
+        learner = Learner(task, self.effects, self.pool, self.failures)
         self.keeper = self._keeper(learner, rng)
-        self.loop = Loop(task, self.effects, learner, self.keeper, self.pool, self.parts, judge=self._judge)
+        self.loop = Loop(
+            task, self.effects, learner, self.keeper, self.pool, self.parts, self.failures, judge=self._judge
+        )
         calibration = settings.validation.calibration
         self.calibrator = None
         if calibration is not None:
@@ -131,8 +135,9 @@ class Run:
         )  # fmt: skip
 
     async def _judge(self, learned: Learned) -> None:
-        """Hold the metric against its reference, or against the model that proposes."""
+        """Look at what has failed; hold the metric against its reference, or against the model that proposes."""
         settings = self.task.settings
+        await self.failures.check(learned.plan.step)
         if self.calibrator is None:
             check_roles_heard((row for one in learned.rollouts for row in one.usage), settings.reflection_lm)
             return
@@ -168,6 +173,8 @@ class Run:
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
         await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
         report = self._report(chosen, held, receipt)
+        for text in (*report.warnings, *self.purse.passed()):
+            self.log.emit("warning", {"text": text})
         program = settings.artifact.build(task.student, chosen.candidate.texts)
         program._compiled = True
         program.combee_report = report
@@ -187,8 +194,12 @@ class Run:
         await self.effects.work("probe", Place("probe"), "task", "probe", lambda: probe(found))
 
     def _report(self, chosen: Member, held: Any, receipt: Any) -> CombeeReport:
-        settings, splits = self.task.settings, self.task.splits
-        warnings = [*splits.warnings, *(receipt.warnings if receipt is not None else ())]
+        settings, splits, failures = self.task.settings, self.task.splits, self.log.failures()
+        warnings = [
+            *splits.warnings, *self.failures.warnings(failures), *(receipt.warnings if receipt is not None else ()),
+        ]  # fmt: skip
+        if len(self.pool.members) == 1 and not self.keeper.proposed:
+            warnings.append(f"No new text was ever proposed, so this run supports no claim: {self.loop.reason}.")
         return CombeeReport(
             reason=self.loop.reason,
             seed_score=(self.pool.members[0] if chosen.index else chosen).mean,
@@ -197,6 +208,7 @@ class Run:
             updates=self.loop.committed,
             seconds=self.purse.seconds,
             costs=totals(self.log.usage()),
+            failures=failures,
             heldout=held,
             receipt=receipt,
             texts=dict(chosen.candidate.texts),

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from combee_dspy.artifacts import Artifact
-from combee_dspy.evaluation import clearly_worse, select_newest_not_clearly_worse
+from combee_dspy.evaluation import clearly_worse
 from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._choices import newest_not_worse
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Keeper, Parent
 from combee_dspy.search._pool import Member, Pool
@@ -95,6 +96,7 @@ class Trunk(Keeper):
             data = {"candidate": text.id, "texts": dict(text.texts), "parents": [before.id], "operator": self._operator,
                     "components": list(learned.lessons)}  # fmt: skip
             self.effects.log.emit("candidate", data, step=step)
+            self.proposed = True
         validation = asyncio.ensure_future(self.pool.validate(text, self._to_validate.pop(step), step))
         # Where the run ends before anybody asks, nobody needs to hear that the budget had no room for it.
         validation.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -151,7 +153,7 @@ class Trunk(Keeper):
 
     async def result(self) -> Member:
         """Return the newest text that is not clearly worse than the best validated one."""
-        chosen = _newest_not_worse(self.pool.members)
+        chosen = newest_not_worse(self.pool.members)
         reason = f"the newest text that is not clearly worse than the best, {chosen.mean:.4g} on validation"
         data = {"candidate": chosen.candidate.id, "index": chosen.index, "reason": reason}
         self.effects.log.emit("selected", data)
@@ -161,11 +163,3 @@ class Trunk(Keeper):
 async def _scores(commit: _Commit) -> dict[int, float]:
     rollouts = await asyncio.shield(commit.validation)
     return {index: fmean(one.score for one in drawn) for index, drawn in rollouts.items()}
-
-
-def _newest_not_worse(members: Sequence[Member]) -> Member:
-    order = sorted(members[0].scores)
-    if not order:
-        return members[-1]
-    scores = [[one.scores[row] for row in order] if sorted(one.scores) == order else None for one in members]
-    return members[select_newest_not_clearly_worse(scores)]

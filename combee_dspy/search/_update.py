@@ -16,8 +16,9 @@ from combee_dspy.operators import decode_fields, fields_key
 from combee_dspy.records import Lesson, Lessons, Reflection, Rollout
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
+from combee_dspy.search._failures import Failures
 from combee_dspy.search._pool import Pool
-from combee_dspy.search._records import call_to_show, predictor_feedback, shown_call
+from combee_dspy.search._records import call_to_show, failed_record, predictor_feedback, shown_call, unscored
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive
 
@@ -70,12 +71,13 @@ class Learner:
     the whole minibatch that need not.
     """
 
-    def __init__(self, task: Compilation, effects: Effects, pool: Pool) -> None:
+    def __init__(self, task: Compilation, effects: Effects, pool: Pool, failures: Failures) -> None:
         settings = task.settings
         self._task = task
         self._settings = settings
         self._effects = effects
         self._pool = pool
+        self._failures = failures
         self._artifact: Artifact = settings.artifact
         reads = [one for one in settings.operators if one.needs_lessons]
         # A proposer of the user's takes the records themselves, and some operators take nothing.
@@ -133,17 +135,21 @@ class Learner:
         place = Place("train", plan.step)
         futures = [self._effects.rollout(plan.parent, row, place) for row in plan.rows]
         components = plan.components
+        ran: Any  # the rollouts, then one entry a component
+        first = [self._failures.first("train", futures)] if plan.step == 0 else []
         if components is None:
-            rollouts = await asyncio.gather(*futures)
+            ran = await asyncio.gather(asyncio.gather(*futures), *first)
+            rollouts = ran[0]
+            first = []
             if self._nothing(rollouts):
                 return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
             components = tuple(select(rollouts))
         worth: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        ran: Any  # the rollouts, then one entry a component
         ran = await together(
-            [self._all_run(futures, worth), *(self._component(plan, name, futures, worth) for name in components)]
-        )
-        rollouts, found = ran[0], ran[1:]
+            [self._all_run(futures, worth), *(self._component(plan, name, futures, worth) for name in components),
+             *first]
+        )  # fmt: skip
+        rollouts, found = ran[0], ran[1 : 1 + len(components)]
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
         taught = dict(zip(components, found, strict=True))
@@ -165,7 +171,11 @@ class Learner:
         return rollouts
 
     def _nothing(self, rollouts: Sequence[Rollout]) -> bool:
-        return self._settings.skip_perfect_score and all(one.score >= self._settings.perfect_score for one in rollouts)
+        return self._settings.skip_perfect_score and all(map(self._no_mistake, rollouts))
+
+    def _no_mistake(self, rollout: Rollout) -> bool:
+        # A row that could not be scored says nothing about the answer.
+        return rollout.score >= self._settings.perfect_score or rollout.failed_in == "metric"
 
     async def _component(
         self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
@@ -253,7 +263,7 @@ class Learner:
         reflection = await self._artifact.reflect(trajectory, component, context)
         if reflection is None or not self._settings.skip_perfect_score:
             return reflection
-        return replace(reflection, perfect=rollout.score >= self._settings.perfect_score)
+        return replace(reflection, perfect=self._no_mistake(rollout))
 
     async def _record(self, plan: Plan, row: Row, rollout: Rollout, component: str) -> dict[str, Any] | None:
         """Return GEPA's reflective record, with the metric's feedback on this predictor."""
@@ -262,10 +272,13 @@ class Learner:
         stream = derive(self._settings.seed, "shown call", plan.step, component, row.hash)
         call = call_to_show(rollout, component, stream, format_failures=self._settings.add_format_failure_as_feedback)
         if call is None:
-            return None
+            return failed_record(row.example, rollout)
+        shown = shown_call(call, as_objects=self._as_objects)
+        if rollout.failed_in == "metric":
+            return {**shown, "Feedback": unscored(rollout)}
         if getattr(self._effects.metric, "whole_rollout", False) and rollout.prediction is not None:
             # Such a metric says the same of every predictor: it is not paid for again.
-            return {**shown_call(call, as_objects=self._as_objects), "Feedback": rollout.feedback}
+            return {**shown, "Feedback": rollout.feedback}
         program, number = self._effects.programs.of(plan.parent), rollout.calls.index(call)
         key = f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{number}"
         make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call)
@@ -280,13 +293,14 @@ class Learner:
                 "the program's score counts. warn_on_score_mismatch=False silences this."
             )
             self._effects.log.emit("warning", {"text": text}, step=plan.step)
-        return {**shown_call(call, as_objects=self._as_objects), "Feedback": said["feedback"]}
+        return {**shown, "Feedback": said["feedback"]}
 
 
 def _code_record(row: Row, rollout: Rollout) -> dict[str, Any]:
     """Return what a rollout says about the code of the program as a whole."""
     outputs: Any = dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
-    feedback = rollout.feedback or f"The score was {rollout.score}."
+    scored = rollout.feedback or f"The score was {rollout.score}."
+    feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
     return {"Inputs": row.example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
 

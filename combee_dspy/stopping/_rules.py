@@ -29,7 +29,7 @@ class Budget(StoppingRule):
     where its LM has a ``max_tokens``, else by what the dearest of its kind came to so far. A limit is passed only by
     what nobody knows beforehand: a rollout that makes more calls than any before, a call that is turned away and
     repeated, what a tool adds to a prompt, or, without a ``max_tokens``, an answer longer than any before. A run that
-    was resumed has one budget: what its earlier parts spent counts.
+    has passed one says by how much. A run that was resumed has one budget: what its earlier parts spent counts.
 
     A dollars budget needs the price of every model of the run: :func:`require_countable` refuses it before the first
     call where one is not known. Should a program then call a model without a price on its own, what has been spent is

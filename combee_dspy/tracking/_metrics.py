@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._queries import costs_of
 from combee_dspy.tracking._sql import RUNS, SPENT
 from combee_dspy.tracking._text import cut, dollars
@@ -70,8 +70,10 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
             found[f"train/{purpose}"] = score
     before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
     for role, calls, tokens, spent, unpriced in reader.rows(before, (run, effect, step)):
-        found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = calls, tokens, spent
-        found["cost/dollars"] += spent
+        # What is not known is no number, least of all 0.
+        known = math.nan if unpriced else spent
+        found[f"calls/{role}"], found[f"tokens/{role}"], found[f"cost/{role}_dollars"] = calls, tokens, known
+        found["cost/dollars"] += known
         found["cost/unpriced_calls"] += unpriced
     return {_named(name): float(value) for name, value in found.items() if math.isfinite(value)}
 
@@ -138,6 +140,9 @@ def description(reader: Reader, run: int) -> str:
         lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")
     if row["simulated"]:
         lines.append("The models are simulated: this run supports no claim about a model.")
+    elif not row["supports_claims"]:
+        lines.append("This run supports no claim.")
+    lines.extend(f"Failed: {one}." for one in failure_counts(outcomes(reader, run)))
     lines.append(f"{row['state'].capitalize()}{': ' + row['reason'] if row['reason'] else ''}.")
     spent = dollars(total["dollars"], total["unpriced"])
     lines.append(f"{row['rollouts']} rollouts, {row['calls']} LM calls, {row['tokens']} tokens, {spent}.")

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from rich.columns import Columns
@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Outcome, Reader, failure_counts, outcomes
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
 from combee_dspy.tracking._sql import SPENT
@@ -82,6 +82,7 @@ class Display(Follower):
         self._effect = self._event = 0
         self._bought = 0  # beside the held-out set, which is read beyond the budget
         self._recent: list[tuple[float, float]] = []
+        self._outcomes: list[Outcome] = []
         self._tokens: Counter[str] = Counter()
         self._dollars = self._unpriced = 0.0
         self._facts: dict[str, str] = {"update": "the seed's validation"}
@@ -109,7 +110,8 @@ class Display(Follower):
             _PANEL.release()
         state = self._reader.rows("SELECT state FROM run WHERE id = ?", (self._run,))[0]["state"]
         said = "not over" if state == "running" else state
-        self._say(f"{said}: best {self._best} (seed {self._seed}), {self._rollouts()} rollouts, {self._cost()}")
+        facts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts", self._cost(), self._failed()
+        self._say(f"{said}: {', '.join(filter(None, facts))}")
 
     def _news(self) -> list[str]:
         """Read what is new and take it into account; return the lines that tell it."""
@@ -119,6 +121,7 @@ class Display(Follower):
             self._tokens[role] += tokens
             self._dollars += spent
             self._unpriced += unpriced
+        self._outcomes = _joined([*self._outcomes, *outcomes(self._reader, self._run, after=self._effect, upto=newest)])
         sql = "SELECT kind, purpose, started, ended FROM effect WHERE run = ? AND id <= ? AND id > ?"
         for kind, purpose, started, ended in self._reader.rows(sql, new):
             self._bought += kind == "rollout" and purpose != "heldout"
@@ -171,6 +174,9 @@ class Display(Follower):
         tokens = (f"{role} {amount(number)} tokens" for role, number in sorted(self._tokens.items()))
         return ", ".join([*tokens, dollars(self._dollars, int(self._unpriced))])
 
+    def _failed(self) -> str:
+        return ", ".join(map(str, failure_counts(self._outcomes)))
+
     def _flying(self) -> str:
         """Return how many effects were in flight on average lately: a journal knows those that are over."""
         now = self._clock()
@@ -188,6 +194,7 @@ class Display(Follower):
             "rollouts": self._rollouts(),
             "in flight": self._flying(),
             "cost": self._cost(),
+            "failed": self._failed(),
         }
         for name, value in facts.items():
             shown: RenderableType = Text(one_line(self._clean(value), 200), overflow="fold")
@@ -198,3 +205,13 @@ class Display(Follower):
                 grid.add_row(name, shown)
         title = Text(f"{self._name}  {self._elapsed()}")
         return Panel(grid, title=title, title_align="left", border_style="dim")
+
+
+def _joined(found: Iterable[Outcome]) -> list[Outcome]:
+    """Return outcomes of one kind, role and cause as one."""
+    joined: dict[tuple[Any, ...], Outcome] = {}
+    for one in found:
+        key = (one.kind, one.role, one.cause)
+        before = joined.get(key)
+        joined[key] = one if before is None else before._replace(number=before.number + one.number)
+    return list(joined.values())

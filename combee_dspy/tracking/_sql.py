@@ -50,7 +50,10 @@ SELECT r.id, r.name, r.state, r.created, r.finished, r.seed, json_extract(r.desc
   coalesce(json_extract(r.result, '$.best_score'),
     {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")}) AS best_score,
   {_HELDOUT}, {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
-  {_OF_RUN.format(_DOLLARS)} AS dollars, {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason
+  {_OF_RUN.format(_DOLLARS)} AS dollars, {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason,
+  -- As CombeeReport.supports_claims; a run that is not over, or has failed, is fit for none.
+  coalesce(r.state = 'finished' AND json_type(r.result, '$.heldout') = 'object'
+    AND json_array_length(r.result, '$.warnings') = 0, 0) AS supports_claims
 FROM run r WHERE ?1 IS NULL OR r.id = ?1 ORDER BY r.id"""  # noqa: S608 - constants
 """Runs with their figures; the parameter is one run's id, or null."""
 

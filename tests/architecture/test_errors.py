@@ -25,6 +25,7 @@ GIVEN = {
     "InfrastructureError": (2, 5, "503"),
     "HeldoutReadError": ("yesterday",),
     "CalibrationFailedError": ("kappa 0.1",),
+    "TooManyFailuresError": ("8 of 8 calls raised", "ValueError: no", "Look at it"),
     "JudgeVerdictError": (3, "no number"),
     "TaskCancelledError": ("task-1",),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),

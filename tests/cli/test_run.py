@@ -146,7 +146,7 @@ def test_several_tasks_are_compiled_saved_and_told_of(shell):
     code, out, err = shell("run", written(SIMULATED + TASKS))
     assert code == 0, err
     assert [line.split()[1] for line in out.splitlines() if line.startswith("task ")] == ["one", "other"]
-    assert out.count("held-out") == 2
+    assert out.count("\nheld-out") == 2
     assert {path.name for path in Path("out").iterdir()} == {"one.json", "other.json"}
     found = [json.loads(line) for line in shell("runs", "log", "--json")[1].splitlines()]
     assert [(row["name"], row["seed"]) for row in found] == [("one", 0), ("other", 3)]

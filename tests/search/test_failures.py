@@ -306,9 +306,9 @@ def test_a_program_that_exits_ends_the_run(world: World) -> None:
         world.compile(Leaving())
 
 
-def test_calls_that_fail_for_good_are_told_and_end_no_run(tmp_path: Path) -> None:
+def test_a_few_calls_that_fail_for_good_are_told_and_end_no_run(tmp_path: Path) -> None:
     world = World.made(proposer=lambda request: "this cannot be read")
-    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=6, max_metric_calls=80).combee_report
+    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(updates=2)).combee_report
     assert report.best_score == report.seed_score
     failed = rows(tmp_path, "SELECT error FROM effect WHERE kind = 'call' AND error IS NOT NULL")
     assert failed

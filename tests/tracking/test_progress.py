@@ -56,7 +56,7 @@ def test_each_thing_that_happens_is_a_line(tmp_path):
     assert "held-out 0.500 → 0.750 (gain +0.250, -0.250 to +0.750, n = 4)" in screen.stream.getvalue()
     assert screen.lines()[-1].endswith(
         "finished: best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens, task 390 tokens,"
-        " $0.0260 and 2 calls without a price"
+        " $0.0260 and 2 calls without a price, 2 of 6 train rollouts raised"
     )
 
 

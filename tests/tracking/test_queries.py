@@ -7,8 +7,9 @@ import json
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import journal_file
+from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking import ROLLOUT_COLUMNS, candidates, costs, rollouts, runs, show
+from combee_dspy.tracking._metrics import update_metrics
 from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
 
 
@@ -31,6 +32,16 @@ def test_a_run_has_its_figures(place):
 def test_a_run_that_goes_on_has_the_figures_so_far(tmp_path):
     (run,) = runs(Story(tmp_path).write("begin", "first"))
     assert (run["state"], run["best_score"], run["heldout_n"], run["reason"]) == ("running", 0.5, None, None)
+    assert run["supports_claims"] == 0, "an unfinished run is fit for no claim"
+
+
+def test_what_has_no_price_is_unknown_in_every_table(place):
+    with Reader(journal_file(place)) as reader:
+        (run,) = reader.rows("SELECT id FROM run")
+        found = update_metrics(reader, run["id"], 1, event=10**6, effect=10**6)
+    assert found["cost/task_dollars"] > 0
+    assert not {"cost/dollars", "cost/proposer_dollars"} & found.keys()
+    assert found["cost/unpriced_calls"] == 2
 
 
 def test_a_run_of_which_nothing_is_known_yet(tmp_path):

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from combee_dspy.journal import Reader
+from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._learned import diffs, learned
 from combee_dspy.tracking._queries import candidates_of, chosen_of, costs_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
@@ -41,6 +41,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "about": {name: about.get(name, {}) for name in ("models", "sizes", "versions")},
         "seconds": row["finished"] - row["created"] if row["finished"] else None,
         "dollars": dollars(total["dollars"], total["unpriced"]),
+        "failures": [f"{one}: {one.error}" for one in failure_counts(outcomes(reader, run))],
         "warnings": list(dict.fromkeys(one["text"] for one in events if one["kind"] == "warning")),
         "percent": all(0 <= one <= 1 for one in (*scores, row["heldout_before"] or 0, row["heldout_after"] or 0)),
         "seed_score": row["seed_score"],
@@ -169,14 +170,18 @@ def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
 
 
 def _rollouts(reader: Reader, run: int) -> dict[str, Any]:
-    count = reader.rows("SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout'", (run,))[0][0]
+    # Of the search, as everywhere: those of the held-out set are shown above.
+    own = "kind = 'rollout' AND purpose <> 'heldout'"
+    count = reader.rows(f"SELECT count(*) FROM effect WHERE run = ? AND {own}", (run,))[0][0]  # noqa: S608 - a constant
     rolls = [
         {
             **{name: row[name] for name in ("id", "step", "purpose", "score", "tokens", "seconds")},
             **{name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in ("inputs", "prediction", "feedback", "error")},
             "candidate": row["candidate"][:8],
         }
-        for row in reader.rows(f"{ROLLOUT} AND e.run = ? ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS))
+        for row in reader.rows(
+            f"{ROLLOUT} AND e.run = ? AND e.purpose <> 'heldout' ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS)
+        )
     ]
     return {"rolls": rolls[::-1], "all_rolls": count}
 

@@ -19,7 +19,6 @@ from combee_dspy.artifacts._curating import CurateInsights
 from combee_dspy.artifacts._reflecting import ReflectOnTrajectoryWithTruth
 from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
 from combee_dspy.records import Edit, Lessons, PredictorRun, Reflection, Refusal
-from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext
 
 QUESTIONS = tuple(
@@ -103,13 +102,6 @@ def test_a_call_that_counts_tokens_reads_more_lessons_than_records() -> None:
         # A record is about 85 tokens: the sixth crosses the limit.
         *read, last = asked(notes=records).lessons
     assert (len(read), last) == (6, PLATITUDE)
-
-
-def test_a_list_past_its_budget_is_shortened_to_fit(adapter: dspy.Adapter) -> None:
-    lessons, calls = learn(Union(max_tokens=150), 16, CapacityModel.unlimited(), adapter)
-    assert calls == 5
-    # The simulated model cannot word anything shorter: it leaves out what does not fit.
-    assert 0 < sum(estimate_tokens(lesson.text) for lesson in lessons.lessons) <= 150
 
 
 def test_stated_limits_on_a_list_are_kept() -> None:

@@ -1,0 +1,113 @@
+"""What fails: said when it is much, and the end of the run where nothing can be learned from what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Sequence
+
+from combee_dspy.exceptions import TooManyFailuresError
+from combee_dspy.journal import Outcome, failure_counts
+from combee_dspy.options import Validation
+from combee_dspy.records import Cause, FailureCount, Role, Rollout
+from combee_dspy.search._effects import Effects
+
+__all__ = ["Failures"]
+
+logger = logging.getLogger("combee_dspy")
+
+# Effects of a kind that end a run: fewer may all have failed by chance. Of fair coins 8 fall alike once in 256 times.
+_ENOUGH = 8
+_RAISED: dict[str | None, tuple[Role, Cause]] = {"program": ("task", "raised"), "metric": ("evaluator", "unscored")}
+_LOOK = {
+    "unparsed": "Ask the model by hand and look at its answer: it may be cut off (max_tokens), or need another adapter",
+    "raised": "Run what raised by hand, on one row of that split",
+    "unscored": "Call the metric by hand on one row of that split and the program's prediction",
+    "refused": "Look at what the service says, and at the length of what it is asked",
+    "timed out": "Give the service or the program more time",
+}
+
+
+class Failures:
+    """Counts a run's failures in its journal, whenever an update is about to be committed."""
+
+    def __init__(self, effects: Effects, options: Validation) -> None:
+        self._effects, self._options = effects, options
+        self._said: set[str] = set()
+
+    async def check(self, step: int) -> None:
+        """Warn of what fails often in updates up to ``step``.
+
+        Raises:
+            TooManyFailuresError: Of one kind of effect nearly all fail, for every candidate that there is.
+        """
+        found, most = self._effects.log.outcomes(step), self._options.stop_failures
+        counts = failure_counts(found)
+        for text in self.warnings([one for one in counts if one.of >= _ENOUGH]):
+            if text not in self._said:
+                self._said.add(text)
+                logger.warning("%s", text)
+                self._effects.log.emit("warning", {"text": text}, step=step)
+        kind = await self._effects.decide(f"failures/{step}/{most:g}", lambda: _hopeless(found, most), step=step)
+        if kind:
+            raise _error([one for one in counts if one.kind == kind])
+
+    def warnings(self, counts: Sequence[FailureCount]) -> list[str]:
+        """Return what makes a run with these failures unfit for claims: a sentence for each kind of effect."""
+        kinds: defaultdict[str, list[FailureCount]] = defaultdict(list)
+        for one in counts:
+            kinds[one.kind].append(one)
+        least = self._options.warn_failures
+        return [
+            # Without figures, which grow: it is said once.
+            f"{least:.0%} or more of the {kind} failed, so this run supports no claim. "
+            f"For example {worst.cause}: {worst.error}. {_LOOK[worst.cause]}."
+            for kind, found in kinds.items()
+            if sum(one.failed for one in found) >= least * found[0].of and (worst := max(found, key=_failed))
+        ]
+
+    async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
+        """End the run as soon as the first rollouts of a split are there, where program or metric raised on all.
+
+        The first by their place, not by arrival. An answer that does not parse is something to learn from.
+
+        Raises:
+            TooManyFailuresError: They did.
+        """
+        if len(rollouts) < _ENOUGH or self._options.stop_failures > 1:
+            return
+        found = await asyncio.gather(*(asyncio.shield(one) for one in rollouts[:_ENOUGH]))
+        if all(one.failed_in in _RAISED for one in found):
+            causes = Counter(_RAISED[one.failed_in] for one in found)
+            error, kind = str(found[0].error), f"{split} rollouts"
+            raise _error([FailureCount(kind, *one, count, _ENOUGH, error) for one, count in causes.items()])
+
+
+def _failed(one: FailureCount) -> int:
+    return one.failed
+
+
+def _error(counts: Sequence[FailureCount]) -> TooManyFailuresError:
+    worst = max(counts, key=_failed)
+    return TooManyFailuresError("; ".join(map(str, counts)), worst.error, _LOOK[worst.cause])
+
+
+def _hopeless(found: Sequence[Outcome], most: float) -> str:
+    """Return a kind of effect of which so large a share fails for every candidate; empty for none.
+
+    A candidate that has learned to do without must not go by what the others did, such as to write a format.
+    """
+    total: Counter[tuple[str, str]] = Counter()
+    failed: Counter[tuple[str, str]] = Counter()
+    for one in found:
+        if one.kind == "evaluator feedback":
+            continue  # where a metric has none on a predictor, the rollout's own stands in
+        total[one.kind, one.candidate] += one.number
+        failed[one.kind, one.candidate] += one.number if one.error is not None else 0
+    shares: defaultdict[str, list[float]] = defaultdict(list)
+    enough: Counter[str] = Counter()
+    for place, count in total.items():
+        shares[place[0]].append(failed[place] / count)
+        enough[place[0]] += count
+    return next((kind for kind, found in shares.items() if min(found) >= most and enough[kind] >= _ENOUGH), "")

@@ -1,0 +1,198 @@
+"""Runs in which nothing can be learned, or of which nothing can be claimed, say so."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Budget, Search, Validation
+from combee_dspy.exceptions import TooManyFailuresError
+from combee_dspy.records import CallUsage
+from combee_dspy.search._budget import Purse
+from combee_dspy.stopping import Limits
+from combee_dspy.tracking import runs
+from tests.worlds import TwoSteps, World, events, in_kind, metric, proposer_answer, rows, task_answer
+
+
+def number_of(question: str) -> int:
+    return int(question.split()[1].rstrip(":"))
+
+
+class Raising(dspy.Module):
+    """Raises on rows of some numbers, before or after its only call."""
+
+    def __init__(self, start: int, end: int, *, after: bool = False) -> None:
+        super().__init__()
+        self.step = dspy.Predict("question -> answer")
+        self.bad, self.after = range(start, end), after
+
+    def forward(self, question: str) -> dspy.Prediction:
+        if number_of(question) in self.bad and not self.after:
+            raise ValueError("the table has no such column")
+        found = self.step(question=question)
+        if number_of(question) in self.bad:
+            raise ValueError("the table has no such column")
+        return found
+
+
+def unread(request: Any) -> str:
+    return "this cannot be read"
+
+
+def scored_but(*numbers: int) -> Any:
+    def judged(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        if number_of(gold.question) % 100 in numbers:
+            raise KeyError("reference")
+        return metric(gold, pred)
+
+    return judged
+
+
+HOPELESS: dict[str, tuple[Any, str]] = {
+    "reflections": (lambda: (World.made(proposer=unread), {"reflection_minibatch_size": 6}), "proposer calls unparsed"),
+    "train rows": (lambda: (World.made(), {"student": Raising(0, 100)}), "8 of 8 train rollouts raised"),
+    "validation rows": (lambda: (World.made(), {"student": Raising(100, 200)}), "8 of 8 validation rollouts raised"),
+    "small minibatches": (
+        lambda: (World.made(), {"student": Raising(0, 100), "reflection_minibatch_size": 3}), "train rollouts raised",
+    ),
+    "answers": (lambda: (World.made(unread), {}), "train rollouts unparsed"),
+    "metric": (lambda: (World.made(), {"metric": scored_but(*range(100))}), "8 of 8 train rollouts unscored"),
+    "playbook": (lambda: (World.made(proposer=unread), {"artifact": "playbook"}), "reflector calls unparsed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("what", HOPELESS)
+def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(tmp_path: Path, what: str, keep: Any) -> None:
+    made, said = HOPELESS[what]
+    world, given = made()
+    if what == "playbook" and keep == "pareto":
+        pytest.skip("a playbook is a trunk")
+    with pytest.raises(TooManyFailuresError, match=said) as caught:
+        given = {"reflection_minibatch_size": 24, "max_metric_calls": 400, **given}
+        world.compile(log_dir=tmp_path, heldout=6, search=Search(keep=keep), **given)
+    assert caught.value.error
+    assert caught.value.remedy
+    assert caught.value.error in str(caught.value)
+    assert not rows(tmp_path, "SELECT 1 FROM effect WHERE purpose = 'heldout'"), "nothing is read for no claim"
+    assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")[0]["n"] < 200
+    (run,) = runs(tmp_path)
+    assert (run["state"], run["supports_claims"]) == ("failed", 0)
+
+
+def test_a_run_that_was_stopped_goes_on_where_more_may_fail_and_buys_nothing_twice(tmp_path: Path) -> None:
+    world = World.made(proposer=unread)
+    given: dict[str, Any] = {"log_dir": tmp_path, "reflection_minibatch_size": 6, "max_metric_calls": 80}
+    with pytest.raises(TooManyFailuresError):
+        world.compile(**given)
+    asked = len(world.task_lm.requests)
+    with pytest.raises(TooManyFailuresError):
+        world.compile(**given)
+    assert len(world.task_lm.requests) == asked
+    world.compile(**given, validation_options=Validation(stop_failures=2))
+    found = rows(tmp_path, "SELECT candidate, example FROM effect WHERE kind = 'rollout'")
+    assert len({tuple(one.values()) for one in found}) == len(found) == len(world.task_lm.requests)
+
+
+def test_a_candidate_that_learned_the_format_ends_nothing(tmp_path: Path) -> None:
+    def mumbling(request: Any) -> str:
+        return task_answer(request) if "the word for" in request.system else "no field at all"
+
+    def told(request: Any) -> str:
+        rules = ["Write the fields.", "Rule: the word for cat is TAC"]
+        return in_kind(request, {"lessons": rules, "new_instruction": "\n".join(rules)})
+
+    world = World.made(mumbling, told)
+    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=80).combee_report
+    assert report.best_score > report.seed_score
+    assert "AdapterParseError" in world.proposer_lm.requests[0].text, "an answer that did not parse becomes feedback"
+    assert {(one.kind, one.cause) for one in report.failures} >= {("train rollouts", "unparsed")}
+
+
+def test_metric_errors_on_a_part_of_the_rows_are_counted_and_support_no_claim(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World.made()
+    given: dict[str, Any] = {"metric": scored_but(3, 4, 11, 15), "heldout": 12, "reflection_minibatch_size": 24}
+    with caplog.at_level(logging.WARNING, logger="combee_dspy"):
+        report = world.compile(log_dir=tmp_path, **given).combee_report
+    assert report.best_score > report.seed_score
+    assert not report.supports_claims
+    assert any("rollouts failed, so this run supports no claim" in one for one in report.warnings)
+    assert any("train rollouts failed" in one.getMessage() for one in caplog.records)
+    counted = {one.kind: one for one in report.failures}
+    assert (counted["train rollouts"].role, counted["train rollouts"].cause) == ("evaluator", "unscored")
+    for split in ("train", "validation", "heldout"):
+        own = rows(tmp_path, "SELECT count(error) AS failed, count(*) AS n FROM effect WHERE split = ?", split)[0]
+        found = counted[f"{split} rollouts".replace("heldout", "held-out")]
+        assert (found.failed, found.of) == (own["failed"], own["n"]), "a sum over the journal"
+    read = [one.text for one in world.proposer_lm.requests]
+    assert any("could not score this, which says nothing about the answer: KeyError" in text for text in read)
+    assert runs(tmp_path)[0]["supports_claims"] == 0
+    assert World.made().compile(**{**given, "metric": metric}).combee_report.supports_claims
+
+
+def test_minibatches_whose_only_failures_are_the_metrics_are_not_reflected_on(tmp_path: Path) -> None:
+    def known(request: Any) -> str:
+        return in_kind(request, {"answer": request.last.split("word for ")[1].split("?")[0][::-1].upper()})
+
+    world = World.made(known)
+    options = Validation(stop_failures=2)
+    report = world.compile(
+        log_dir=tmp_path, metric=scored_but(1, 7), reflection_minibatch_size=6, validation_options=options
+    ).combee_report
+    assert not world.proposer_lm.requests
+    assert any("No new text was ever proposed" in one for one in report.warnings)
+
+
+@pytest.mark.parametrize("artifact", ["instruction", "playbook"])
+@pytest.mark.parametrize("after", [False, True])
+def test_the_reflection_of_a_row_that_raised_holds_the_error(artifact: str, after: bool) -> None:
+    world = World.made(proposer=proposer_answer)
+    options = Validation(stop_failures=2)
+    world.compile(
+        Raising(3, 5, after=after), artifact=artifact, validation_options=options, reflection_minibatch_size=12,
+        train=12, budget=Budget(updates=1),
+    )  # fmt: skip
+    texts = [one.text for one in world.proposer_lm.requests]
+    assert any("ValueError: the table has no such column" in text for text in texts)
+
+
+def test_a_step_that_was_never_reached_holds_no_other_steps_answer() -> None:
+    def first_fails(request: Any) -> str:
+        asks_second = "hint" in request.last.split("Respond with")[0]
+        return task_answer(request) if asks_second or "word for ant" in request.last else "nothing"
+
+    world = World.made(first_fails)
+    world.compile(
+        TwoSteps(), component_selector="all", validation_options=Validation(stop_failures=2), max_metric_calls=40
+    )
+    assert any("AdapterParseError" in one.text for one in world.proposer_lm.requests)
+
+
+def test_a_held_out_set_that_can_tell_no_difference_supports_no_claim(tmp_path: Path) -> None:
+    report = World.made().compile(heldout=1, log_dir=tmp_path).combee_report
+    assert report.heldout.n == 1
+    assert not report.supports_claims
+    assert "can tell no difference" in report.warnings[0]
+    assert any("can tell no difference" in one["text"] for one in events(tmp_path, "warning"))
+    assert World.made().compile(heldout=12).combee_report.supports_claims
+
+
+def test_a_budget_that_leaves_room_for_no_update_supports_no_claim() -> None:
+    report = World.made().compile(heldout=12, max_metric_calls=12).combee_report
+    assert report.updates == 0
+    assert not report.supports_claims
+    assert any("No new text was ever proposed" in one for one in report.warnings)
+
+
+def test_what_a_budget_in_tokens_was_passed_by_is_said() -> None:
+    purse = Purse(Limits(tokens=100), [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)])
+    assert purse.passed() == [
+        "The budget of 100 tokens was passed by 25: the last cost more than any of their kind had."
+    ]
+    assert not Purse(Limits(tokens=125), [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)]).passed()
