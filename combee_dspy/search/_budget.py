@@ -247,11 +247,11 @@ class Purse:
             self._landing = None
 
     def passed(self) -> list[str]:
-        """Return by how much limits were passed, a sentence each: what an effect costs is known afterwards only."""
-        of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in _UNKNOWN_BEFOREHAND)
+        """Return by how much limits were passed, a sentence each: see :class:`Purse` for what may pass one."""
+        of = ((name, getattr(self.spent, name), getattr(self.limits, name)) for name in _COUNTED)
         return [
-            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}: the last cost more "
-            "than any of their kind had."
+            f"The budget of {limit:g} {name.replace('_', ' ')} was passed by {spent - limit:g}: something cost more "
+            "than was known beforehand."
             for name, spent, limit in of
             if limit is not None and spent is not None and spent > limit
         ]

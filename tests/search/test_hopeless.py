@@ -193,6 +193,6 @@ def test_a_budget_that_leaves_room_for_no_update_supports_no_claim() -> None:
 def test_what_a_budget_in_tokens_was_passed_by_is_said() -> None:
     purse = Purse(Limits(tokens=100), [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)])
     assert purse.passed() == [
-        "The budget of 100 tokens was passed by 25: the last cost more than any of their kind had."
+        "The budget of 100 tokens was passed by 25: something cost more than was known beforehand."
     ]
     assert not Purse(Limits(tokens=125), [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)]).passed()
