@@ -29,6 +29,11 @@ Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
 
+Margin = Annotated[float, Field(gt=0, lt=100)]
+
+MARGIN = 2.0
+"""Points; 189 held-out examples are the fewest that can show it."""
+
 
 def _each_once(name: str, values: tuple[Any, ...]) -> None:
     if len(set(values)) < len(values):
@@ -64,6 +69,7 @@ class SpeedOptions:
         reasoning_tokens: Median tokens of the simulated model's reasoning.
         reasoning_spread: Standard deviation of the log of these tokens; 0: always as many.
         attention: What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens.
+        margin: How many points worse a held-out score may be and still counts as no worse.
         lm: A model by DSPy's name, instead of the simulated service.
         api_base: Address of an OpenAI-compatible service that has it.
         api_key_env: Environment variable that holds its key.
@@ -86,6 +92,7 @@ class SpeedOptions:
     reasoning_tokens: Annotated[float, Field(ge=8, allow_inf_nan=False)] = 300.0
     reasoning_spread: Scale = 0.0
     attention: Literal["items", "reading"] = "reading"
+    margin: Margin = MARGIN
     lm: str | None = None
     api_base: str | None = None
     api_key_env: str | None = None
@@ -115,6 +122,7 @@ class CompareOptions:
         heldout: Held-out examples, read before and after each run.
         threads: Calls at once; 32, or 4 with the embedded model.
         time_scale: Wall seconds for one simulated second.
+        margin: How many points worse a held-out score may be and still counts as no worse.
         lm: embedded, or a model by DSPy's name; simulated by default.
         reflection_lm: Another model that writes prompts.
         api_base: Address of an OpenAI-compatible service.
@@ -133,6 +141,7 @@ class CompareOptions:
     heldout: Count = 100
     threads: Count | None = None
     time_scale: AboveZero = 0.2
+    margin: Margin = MARGIN
     lm: str | None = None
     reflection_lm: str | None = None
     api_base: str | None = None
@@ -173,6 +182,21 @@ class ClientOptions:
     rollouts: Count = 2_000
     workers: Count = 64
     times: Count = 3
+
+
+@parameters
+class VerdictsOptions:
+    """How often each verdict that is printed or acted on is wrong, over simulated studies of which the truth is known.
+
+    Args:
+        studies: Simulated studies of each verdict.
+        margin: Margin of non-inferiority, in points.
+        seed: Seed of the studies.
+    """
+
+    studies: Count = 2_000
+    margin: Margin = MARGIN
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters
