@@ -31,8 +31,8 @@ class Calibration:
         share: Share of training rollouts that both judge.
         minimum: Pairs needed before anything is decided.
         threshold: Spearman's correlation that the lower end of its interval must reach.
-        confidence: Level of that interval. Where the true correlation is 0.9, it takes about 35 pairs to show 0.7, and 75 where it is 0.85
-            (80 % power): raise ``minimum`` to have them.
+        confidence: Level of that interval. Where the true correlation is 0.9, it takes about 35 pairs to show 0.7, and
+            75 where it is 0.85 (80 % power): raise ``minimum`` to have them.
     """
 
     reference: _Metric

@@ -220,13 +220,7 @@ def table(options: VerdictsOptions, rows: Sequence[VerdictRate]) -> Table:
     title = f"How often verdicts are given: {options.studies:,} simulated studies each"
     heads = ("<verdict", "<where", "stated", "found", "±")
     cells = [
-        (
-            one.verdict,
-            one.truth,
-            "" if one.stated is None else f"{one.stated:.1%}",
-            f"{one.rate:.1%}",
-            f"{one.error:.1%}",
-        )
+        (one.verdict, one.truth, *("" if rate is None else f"{rate:.1%}" for rate in (one.stated, one.rate, one.error)))
         for one in rows
     ]
     return by_rows(title, heads, cells, ["stated: at most, for an error; about, for power; ±: one standard error"])
