@@ -181,19 +181,22 @@ def _referred(value: object) -> tuple[Any, ...]:
 def check_roles(metric: Any, proposer: Any, *, calibration: Calibration | None = None, default: Any = None) -> None:
     """Refuse a judge that is its own proposer, unless it is calibrated against another.
 
-    ``default`` is DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.
+    A judge of another model may be calibrated against the proposer's: a small one held to a strong one. ``default``
+    is DSPy's ``settings.lm``, which a judge or proposer without an LM of its own uses.
 
     Raises:
         ArgumentValueError: The judge's LM is the proposer's and nothing calibrates it, or the reference of the
             calibration is judged by the proposer's LM too.
     """
     proposer = default if proposer is None else proposer
-    argument, judge = ("metric", metric) if calibration is None else ("calibration", calibration.reference)
-    for lm in evaluator_lms(judge, default):
-        if same_model(lm, proposer):
-            who = "is" if calibration is None else "has a reference that is"
-            problem = f"{who} judged by the model that proposes: it would be its own examiner"
-            raise ArgumentValueError(argument, _name(lm), problem, _REMEDY)
+
+    def proposes(judge: Any) -> bool:
+        return any(same_model(lm, proposer) for lm in evaluator_lms(judge, default))
+
+    if proposes(metric) and (calibration is None or proposes(calibration.reference)):
+        argument, who = ("metric", "is") if calibration is None else ("calibration", "has a reference that is")
+        problem = f"{who} judged by the model that proposes: it would be its own examiner"
+        raise ArgumentValueError(argument, _name(proposer), problem, _REMEDY)
 
 
 def check_roles_heard(usage: Iterable[CallUsage], proposer: Any) -> None:

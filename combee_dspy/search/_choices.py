@@ -15,10 +15,10 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool
 
-__all__ = ["Finals", "Verdict", "draw_screen", "newest_not_worse", "verdict"]
+__all__ = ["REACH", "Finals", "Verdict", "draw_screen", "newest_not_worse", "verdict"]
 
 _WORSE = 0.25  # the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one win
-_REACH = 0.25  # the one above which a candidate may well be as good as the best
+REACH = 0.25  # the one above which a candidate may well be as good as the best
 _DIGITS = 9  # sums of the same scores in another order differ by less
 
 
@@ -165,4 +165,4 @@ def _rank(member: Member) -> tuple[float, int]:
 def _reaches(member: Member, leader: Member) -> bool:
     order = sorted(leader.scores)
     _, _, chance = sign_test([leader.scores[i] for i in order], [member.scores[i] for i in order])
-    return chance > _REACH
+    return chance > REACH

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -31,6 +32,8 @@ from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
 __all__ = ["check_metric", "compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
+
+logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
@@ -83,7 +86,17 @@ def make_compilation(
     if settings.keeps == "trunk" and isinstance(settings.artifact, Instruction) and flex_sources(student):
         problem = "has dspy.Flex parts, whose code no trunk can grow"
         raise ArgumentValueError("student", type(student).__name__, problem, "Give Search(keep='pareto').")
+    _warn(settings)
     return Compilation(settings, student, splits, heldout, name, number)
+
+
+def _warn(settings: Any) -> None:
+    """Say which settings let a run collapse, or pay twice."""
+    if settings.diversity.embedder is None and (settings.num_threads is None or settings.num_threads > _START):
+        many = "as many as the service takes" if settings.num_threads is None else settings.num_threads
+        logger.warning("diversity is off beside many workers (%s): what they learn is likely to be alike", many)
+    if settings.cache is False:
+        logger.warning("cache is off: a rollout that was bought already is bought again")
 
 
 def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:

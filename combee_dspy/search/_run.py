@@ -13,7 +13,7 @@ import orjson
 
 from combee_dspy._private import detailed_results, make_adapter
 from combee_dspy.costs import totals
-from combee_dspy.evaluation import Calibrator, check_roles_heard, evaluator_lms
+from combee_dspy.evaluation import Calibrator, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import check_program
 from combee_dspy.journal import Reader, RunLog, journal_file
@@ -81,6 +81,9 @@ class Run:
         self.calibrator = None
         if calibration is not None:
             self.calibrator = Calibrator(calibration, seed=settings.seed, planned=task.limits.rollouts)
+        # A judge held to the model that proposes must be another one.
+        reference = evaluator_lms(None if calibration is None else calibration.reference, dspy.settings.lm)
+        self._reference_proposes = any(same_model(lm, settings.reflection_lm or dspy.settings.lm) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
         self.reading = None
         if task.heldout is None:
@@ -138,7 +141,7 @@ class Run:
         """Look at what has failed; hold the metric against its reference, or against the model that proposes."""
         settings = self.task.settings
         await self.failures.check(learned.plan.step)
-        if self.calibrator is None:
+        if self.calibrator is None or self._reference_proposes:
             check_roles_heard((row for one in learned.rollouts for row in one.usage), settings.reflection_lm)
             return
         for row, rollout in zip(learned.plan.rows, learned.rollouts, strict=True):

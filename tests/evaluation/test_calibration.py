@@ -31,7 +31,7 @@ def test_order_does_not_count_and_the_interval_holds_the_figure(pairs, stream) -
         assert "one score" in found.reason
     else:
         assert -1 <= found.low <= found.correlation <= found.high <= 1
-        assert found.passed == (found.correlation >= 0.7)
+        assert found.passed == (found.low >= 0.7)
 
 
 @given(some_pairs)
@@ -124,6 +124,30 @@ def test_disagreement_ends_the_run() -> None:
     with pytest.raises(CalibrationFailedError, match="over 8 rollouts"):
         fed([(n, -n) for n in range(8)]).decide()
     assert fed([(n, -n) for n in range(8)], threshold=-0.99).calibration.threshold == -0.99
+
+
+def test_a_run_that_has_not_told_yet_goes_on_and_must_have_told_at_the_end() -> None:
+    """12 pairs, r = 0.82: above 0.7, and so might be a judge of 0.5."""
+    pairs = [(n, n + (4 if n % 3 == 0 else 0)) for n in range(12)]
+    calibrator = fed(pairs)
+    found = calibrator.decide()
+    assert found is not None
+    assert found.low < 0.7 < found.correlation
+    assert not found.passed
+    calibrator.add(13, 20)
+    with pytest.raises(CalibrationFailedError, match="lower end"):
+        calibrator.decide(final=True)
+
+
+def test_a_judge_of_six_tenths_hardly_ever_passes() -> None:
+    """By the correlation itself 31 % passed at 20 pairs."""
+    generator, strength = np.random.default_rng(4), 2 * math.sin(math.pi * 0.6 / 6)
+    passed = 0
+    for _ in range(200):
+        x = generator.normal(size=20)
+        y = strength * x + math.sqrt(1 - strength**2) * generator.normal(size=20)
+        passed += calibrate(list(zip(x, y, strict=True))).passed
+    assert passed <= 5
 
 
 def test_too_few_pairs_are_no_calibration() -> None:

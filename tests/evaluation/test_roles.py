@@ -68,8 +68,12 @@ def test_a_program_that_judges_is_seen() -> None:
 
 def test_a_reference_that_proposes_calibrates_nothing() -> None:
     with pytest.raises(ArgumentValueError) as caught:
-        check_roles(Judge("Right?", lm=OTHER), STRONG, calibration=Calibration(JUDGE))
+        check_roles(JUDGE, STRONG, calibration=Calibration(JUDGE))
     assert caught.value.argument == "calibration"
+
+
+def test_a_smaller_judge_may_be_held_to_the_model_that_proposes() -> None:
+    check_roles(Judge("Right?", lm=OTHER), STRONG, calibration=Calibration(JUDGE))
 
 
 def test_code_is_no_judge_until_it_is_heard() -> None:

@@ -63,7 +63,7 @@ def compiled(place: Path, temperature: float = 1.0, **kwargs: Any) -> Any:
 def reach(monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
     from combee_dspy.search import _choices
 
-    monkeypatch.setattr(_choices, "_REACH", chance)
+    monkeypatch.setattr(_choices, "REACH", chance)
 
 
 def test_luck_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ from combee_bench.options import (
     SpeedOptions,
     SweepOptions,
     TuneScanOptions,
+    VerdictsOptions,
 )
 from combee_dspy.exceptions import ArgumentValueError
 
@@ -169,8 +170,9 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
 _DRAWN = ("combee_bench.speed", "combee_bench.compare", "combee_bench.scale")
 
 _COMPARABLE = """A method is called so many times faster than the first one only if it learned no less: the 95 %
-interval of its held-out score minus the first one's, paired over examples and seeds, must lie above -0.05.
-Otherwise it is "not comparable", which may also mean that there is too little held-out to tell."""
+interval of its held-out score minus the first one's (Tango's score interval over examples, joined with Student's over
+seeds) must lie above -margin. Otherwise it is "not comparable", which may also mean that there is too little held-out
+to tell: 2 points take 189 held-out examples at least, and 0.5 points 765, even where not one answer differs."""
 
 _SPEED = f"""Without --lm no language model is involved: a service on this machine answers with seeded latencies, and
 seconds are its simulated seconds. Every method gets the same program, data, service and seed.
@@ -227,6 +229,10 @@ _KILLS = """No language model is involved. Each run is a process of its own that
 number of effects drawn by the seed, and is started again. The exit code is 1 where a run did not end as the one that
 was left alone."""
 
+_VERDICTS = """No language model is involved: scores are drawn, so the truth is known. Every study is judged by the
+functions that runs and tables are judged by. A rate is how often the verdict was the one named, where by the truth
+stated it should not be, or where power is stated, should be."""
+
 bench = typer.Typer(help="Measure Combee against its peers.", no_args_is_help=True)
 for _name, _options, _epilog in (
     ("speed", SpeedOptions, _SPEED),
@@ -237,6 +243,7 @@ for _name, _options, _epilog in (
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
     ("sizes", SizesOptions, ""),
+    ("verdicts", VerdictsOptions, _VERDICTS),
 ):
     bench.command(_name)(command(f"bench {_name}", _options, f"combee_bench.{_name}", _epilog))
 

@@ -19,7 +19,7 @@ from combee_bench.options import CompareOptions
 from combee_bench.pictures import figure
 from combee_bench.scoring import scores_of
 from combee_bench.simulated import SimulatedConfig, benchmark_task
-from combee_bench.statistics import MARGIN, Side, mean_of, pareto_best, side_by_side
+from combee_bench.statistics import Side, mean_of, not_comparable, pareto_best, side_by_side
 from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_bench.tables import by_columns
 from combee_dspy.benchmarks import LoadedBenchmark
@@ -27,7 +27,8 @@ from combee_dspy.costs import Price
 
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
 
-AXES = ("seconds", "tokens", "dollars")
+_FORMS = {"seconds": "{:,.0f}", "tokens": "{:,.0f}", "dollars": "{:.4f}"}
+AXES = tuple(_FORMS)
 """What a held-out score is set against."""
 
 _EMBEDDED_TASK = {"task": "route", "levels": (1,), "formulas": 6}
@@ -144,7 +145,9 @@ def _endpoint(
     return nullcontext(model_endpoint(options.lm, options.reflection_lm, slots=threads, price=price, **where))
 
 
-def sides_of(runs: Sequence[CompareRun]) -> tuple[list[Side[CompareRun]], dict[str, tuple[str, ...]]]:
+def sides_of(
+    options: CompareOptions, runs: Sequence[CompareRun]
+) -> tuple[list[Side[CompareRun]], dict[str, tuple[str, ...]]]:
     """Return the methods side by side, and for each cost the methods that are best by it.
 
     Best: no other method has at least its held-out score for at most its cost. One method alone is best at
@@ -154,7 +157,7 @@ def sides_of(runs: Sequence[CompareRun]) -> tuple[list[Side[CompareRun]], dict[s
     def times(first: Sequence[CompareRun], own: Sequence[CompareRun]) -> float:
         return sum(run.seconds for run in first) / sum(run.seconds for run in own)
 
-    sides = side_by_side(runs, times)
+    sides = side_by_side(runs, times, margin=options.margin)
     best = {}
     for axis in AXES:
         points = {side.method: (mean_cost(side, axis), side.heldout.mean) for side in sides}
@@ -168,13 +171,23 @@ def mean_cost(side: Side[CompareRun], axis: str) -> float | None:
     return mean_of([getattr(run, axis) for run in side.runs])
 
 
+def point_cost(side: Side[CompareRun], reference: Side[CompareRun], axis: str) -> float | None:
+    """Return what one held-out point above the reference's result cost; ``None`` where there is none above, or no cost.
+
+    The cost is the method's own, whole: it need not run the reference first.
+    """
+    cost, points = mean_cost(side, axis), 100 * (side.heldout.mean - reference.heldout.mean)
+    return None if cost is None or points <= 0 else cost / points
+
+
 def summary(options: CompareOptions, runs: Sequence[CompareRun]) -> list[dict[str, Any]]:
     """Return the methods side by side as plain JSON data."""
-    sides, best = sides_of(runs)
+    sides, best = sides_of(options, runs)
     return [
         {
             **side.figures(),
             **{axis: mean_cost(side, axis) for axis in AXES},
+            "per_point": {axis: point_cost(side, sides[0], axis) for axis in AXES},
             "best_on": [axis for axis in AXES if side.method in best[axis]],
         }
         for side in sides
@@ -195,23 +208,29 @@ def _title(options: CompareOptions) -> str:
 
 def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     """Return the figures of all methods, one column each."""
-    sides, best = sides_of(runs)
+    sides, best = sides_of(options, runs)
     notes = ["★ Pareto-best: no other method has at least its held-out score for at most this cost"]
     if options.lm is None:
         notes.append(f"wall seconds × {1 / options.time_scale:g} = simulated seconds")
     if any(one.versus is not None and not one.versus.comparable for one in sides):
-        notes.append(f"not comparable: held-out is not shown to be within {MARGIN:g} of the first's")
+        notes.append(not_comparable(options.margin))
     if len(options.seeds) == 1:
         notes.append("one seed: intervals say nothing about other seeds")
     notes += [f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note]
-    return by_columns(_title(options), {side.method: _cells(side, best) for side in sides}, notes)
+    return by_columns(_title(options), {side.method: _cells(side, sides[0], best) for side in sides}, notes)
 
 
-def _cells(side: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _cells(side: Side[CompareRun], first: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str, str]:
     def cost(axis: str, form: str) -> str:
         found = mean_cost(side, axis)
         mark = "★ " if side.method in best[axis] else ""
         return "unknown" if found is None else mark + form.format(found)
+
+    def per_point(axis: str, form: str) -> str:
+        found = point_cost(side, first, axis)
+        if found is not None:
+            return form.format(found)
+        return "" if side is first else "unknown" if mean_cost(side, axis) is None else "not above"
 
     validation = mean_of([run.validation for run in side.runs])
     return {
@@ -222,9 +241,8 @@ def _cells(side: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str
         "held-out after, 95 %": str(side.heldout),
         "gain, 95 %": side.gain.signed,
         "held-out minus the first's": "" if side.versus is None else side.versus.difference.signed,
-        "seconds": cost("seconds", "{:,.0f}"),
-        "tokens": cost("tokens", "{:,.0f}"),
-        "dollars": cost("dollars", "{:.4f}"),
+        **{axis: cost(axis, form) for axis, form in _FORMS.items()},
+        **{f"{axis} per point above the first": per_point(axis, form) for axis, form in _FORMS.items()},
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
     }
 
@@ -234,7 +252,7 @@ def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> Non
 
     The Pareto-best of a panel are filled; the others are rings.
     """
-    sides, best = sides_of(runs)
+    sides, best = sides_of(options, runs)
     axes = [axis for axis in AXES if any(mean_cost(side, axis) for side in sides)]
     with figure(path, _title(options), len(axes)) as panels:
         for panel, axis in zip(panels, axes, strict=True):

@@ -32,6 +32,11 @@ Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
 
+Margin = Annotated[float, Field(gt=0, lt=100)]
+
+MARGIN = 2.0
+"""Points; 189 held-out examples are the fewest that can show it."""
+
 
 def _each_once(name: str, values: tuple[Any, ...]) -> None:
     if len(set(values)) < len(values):
@@ -71,6 +76,7 @@ class SpeedOptions:
         attention: What the simulated model takes in at once: 12 items, or by reading, about 5,000 tokens.
         wordings: How calls of the simulated model word a lesson: one, all alike, or each-call, each in its own way.
         quoting: Share of its lessons that quote 13 words of a question.
+        margin: How many points worse a held-out score may be and still counts as no worse.
         lm: A model by DSPy's name, instead of the simulated service.
         api_base: Address of an OpenAI-compatible service that has it.
         api_key_env: Environment variable that holds its key.
@@ -97,6 +103,7 @@ class SpeedOptions:
     attention: Literal["items", "reading"] = "reading"
     wordings: Literal["one", "each-call"] = "one"
     quoting: Rate = 0.0
+    margin: Margin = MARGIN
     lm: str | None = None
     api_base: str | None = None
     api_key_env: str | None = None
@@ -126,6 +133,7 @@ class CompareOptions:
         heldout: Held-out examples, read before and after each run.
         threads: Calls at once; 32, or 4 with the embedded model.
         time_scale: Wall seconds for one simulated second.
+        margin: How many points worse a held-out score may be and still counts as no worse.
         lm: embedded, or a model by DSPy's name; simulated by default.
         reflection_lm: Another model that writes prompts.
         api_base: Address of an OpenAI-compatible service.
@@ -144,6 +152,7 @@ class CompareOptions:
     heldout: Count = 100
     threads: Count | None = None
     time_scale: AboveZero = 0.2
+    margin: Margin = MARGIN
     lm: str | None = None
     reflection_lm: str | None = None
     api_base: str | None = None
@@ -184,6 +193,21 @@ class ClientOptions:
     rollouts: Count = 2_000
     workers: Count = 64
     times: Count = 3
+
+
+@parameters
+class VerdictsOptions:
+    """How often each verdict that is printed or acted on is wrong, over simulated studies of which the truth is known.
+
+    Args:
+        studies: Simulated studies of each verdict.
+        margin: Margin of non-inferiority, in points.
+        seed: Seed of the studies.
+    """
+
+    studies: Count = 2_000
+    margin: Margin = MARGIN
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters

@@ -51,6 +51,9 @@ def test_the_best_on_each_axis_are_marked(runs: list[CompareRun]) -> None:
         return CompareRun(method, 0, seconds, tokens, dollars, 9, None, "", versions, (0.0,) * 8, after)
 
     given = [ran("cheap", 2, 10.0, 9_000, None), ran("good", 4, 50.0, 2_000, 1.0), ran("bad", 1, 60.0, 9_500, 3.0)]
+    cost = {one["method"]: one["per_point"]["tokens"] for one in compare.summary(TINY, given)}
+    # Against the first method's result: 25 of 100 points more for 2,000 tokens.
+    assert cost == {"cheap": None, "good": pytest.approx(80.0), "bad": None}
     marks = {one["method"]: one["best_on"] for one in compare.summary(TINY, given)}
     assert marks == {"cheap": ["seconds"], "good": ["seconds", "tokens", "dollars"], "bad": []}
     (alone,) = compare.summary(TINY, given[:1])

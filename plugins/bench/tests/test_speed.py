@@ -52,12 +52,12 @@ def test_gepa_draws_three_examples_an_iteration(runs: list[SpeedRun]) -> None:
 
 def test_multiples_are_medians_over_seeds(runs: list[SpeedRun]) -> None:
     def took(method: str, seed: int, seconds: float) -> SpeedRun:
-        return replace(runs[0], method=method, seed=seed, seconds=seconds, after=(1.0,) * 5)
+        return replace(runs[0], method=method, seed=seed, seconds=seconds, after=(1.0,) * 200, before=(0.0,) * 200)
 
     given = [took("gepa", 0, 90.0), took("gepa", 1, 40.0), took("gepa", 2, 100.0)]
     given += [took("combee", 0, 10.0), took("combee", 1, 10.0), took("combee", 2, 10.0)]
     given += [took("combee", 2, 30.0)]
-    (_, side), seconds = speed.sides_of(given)
+    (_, side), seconds = speed.sides_of(SpeedOptions(), given)
     # Of two runs of one seed the median counts, 20.
     assert seconds["combee", 2] == 20.0
     assert side.versus is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_bench.statistics import Side, crossed_interval, mean_of, pareto_best, side_by_side
+from combee_bench.statistics import (
+    Side,
+    crossed_interval,
+    fewest_examples,
+    mean_of,
+    paired_interval,
+    pareto_best,
+    side_by_side,
+)
 from combee_dspy.exceptions import ArgumentValueError
 
 ZEROS = (0.0,) * 40
@@ -21,15 +30,21 @@ class Ran:
     seed: int = 0
     after: tuple[float, ...] = ZEROS
     seconds: float = 100.0
-    before: tuple[float, ...] = ZEROS
+
+    @property
+    def before(self) -> tuple[float, ...]:
+        return (0.0,) * len(self.after)
 
 
 def half(count: int = 20) -> tuple[float, ...]:
     return (1.0,) * count + (0.0,) * (40 - count)
 
 
-def sides(*runs: Ran) -> list[Side[Ran]]:
-    return side_by_side(runs, lambda first, own: sum(r.seconds for r in first) / sum(r.seconds for r in own))
+def sides(*runs: Ran, margin: float = 10.0) -> list[Side[Ran]]:
+    def times(first: Sequence[Ran], own: Sequence[Ran]) -> float:
+        return sum(run.seconds for run in first) / sum(run.seconds for run in own)
+
+    return side_by_side(runs, times, margin=margin)
 
 
 def test_what_differs_from_seed_to_seed_widens_the_interval() -> None:
@@ -72,6 +87,49 @@ def test_a_multiple_is_given_only_where_heldout_is_no_worse() -> None:
     assert fast.versus is not None and bad.versus is not None
     assert fast.versus.times_faster == pytest.approx(8.0)
     assert (bad.versus.comparable, bad.versus.times_faster, str(bad.versus)) == (False, None, "not comparable")
+
+
+def test_too_few_examples_give_no_multiple_whatever_they_show() -> None:
+    """One example that both got right, which a bootstrap cannot tell from certainty, and twenty that all were won."""
+    (_, same), (_, won) = (
+        sides(Ran("gepa", after=(0.0,) * n), Ran("combee", after=(score,) * n, seconds=10.0), margin=2.0)
+        for n, score in ((1, 0.0), (20, 1.0))
+    )
+    assert str(same.versus) == str(won.versus) == "not comparable"
+    assert [fewest_examples(margin) for margin in (5.0, 2.0, 0.5)] == [73, 189, 765]
+
+
+@pytest.mark.parametrize(("margin", "differs"), [(5.0, False), (2.0, False), (0.5, False), (2.0, True)])
+def test_the_fewest_examples_are_the_fewest(margin: float, differs: bool) -> None:
+    n = fewest_examples(margin)
+    (_, one), (_, other) = (
+        sides(Ran("a", after=(0.0,) * size), Ran("b", after=(0.0,) * (size - 1) + (float(differs),)), margin=margin)
+        for size in (n - 1, n)
+    )
+    assert one.versus is not None and other.versus is not None
+    assert (one.versus.comparable, other.versus.comparable) == (False, True)
+
+
+def test_the_interval_for_one_seed_is_tangos() -> None:
+    """12 pairs won, 2 lost, 36 alike: Tango's limits solve (0.2 - d)² · 50 = 1.96² · (2·p21(d) + d·(1 - d))."""
+    found = paired_interval(np.array([[1.0] * 12 + [-1.0] * 2 + [0.0] * 36]))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0611, 0.3447), abs=1e-4)
+    swapped = paired_interval(np.array([[-1.0] * 12 + [1.0] * 2 + [0.0] * 36]))
+    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_what_is_no_worse_by_luck_is_called_so_no_more_often_than_one_time_in_forty() -> None:
+    """The bootstrap's false non-inferiority was 6 % at 48 examples with 10 % discordance, and 20 % at 20."""
+    generator = np.random.default_rng(2)
+    for n, differ in ((80, 0.1), (200, 0.1)):
+        draws = generator.choice([1.0, -1.0, 0.0], (400, 1, n), p=[differ / 2 - 0.025, differ / 2 + 0.025, 1 - differ])
+        assert sum(paired_interval(one).low > -0.05 for one in draws) <= 18  # 10 expected
+
+
+def test_seeds_that_differ_widen_the_paired_interval() -> None:
+    calm = paired_interval(np.array([[0.0] * 200] * 4))
+    wide = paired_interval(np.array([[0.1] * 200, [-0.1] * 200] * 2))
+    assert wide.low < -0.1 < calm.low
 
 
 def test_a_comparison_that_was_broken_off_uses_the_seeds_that_pair() -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from combee_bench.options import SpeedOptions
 from combee_bench.pictures import figure
-from combee_bench.statistics import MARGIN, Side, side_by_side
+from combee_bench.statistics import Side, not_comparable, side_by_side
 from combee_bench.surroundings import LABEL
 from combee_bench.tables import by_columns
 
@@ -54,7 +54,9 @@ class SpeedRun:
     after: tuple[float, ...] = field(repr=False)
 
 
-def sides_of(runs: Sequence[SpeedRun]) -> tuple[list[Side[SpeedRun]], dict[tuple[str, int], float]]:
+def sides_of(
+    options: SpeedOptions, runs: Sequence[SpeedRun]
+) -> tuple[list[Side[SpeedRun]], dict[tuple[str, int], float]]:
     """Return the methods side by side, and the median seconds of each method on each seed.
 
     How many times faster a method is than the first is the median over seeds of the ratio on a seed: how fast it
@@ -73,12 +75,12 @@ def sides_of(runs: Sequence[SpeedRun]) -> tuple[list[Side[SpeedRun]], dict[tuple
             took[peer.method, peer.seed] / took[one.method, one.seed] for peer, one in zip(first, own, strict=True)
         )
 
-    return side_by_side(runs, times), took
+    return side_by_side(runs, times, margin=options.margin), took
 
 
 def summary(options: SpeedOptions, runs: Sequence[SpeedRun]) -> list[dict[str, Any]]:
     """Return the methods side by side as plain JSON data."""
-    sides, took = sides_of(runs)
+    sides, took = sides_of(options, runs)
     return [{**side.figures(), "seconds": [took.get((side.method, run.seed)) for run in side.runs]} for side in sides]
 
 
@@ -96,7 +98,7 @@ def _said(options: SpeedOptions) -> str:
 
 def table(options: SpeedOptions, runs: Sequence[SpeedRun]) -> Table:
     """Return the figures of all methods, one column each."""
-    sides, took = sides_of(runs)
+    sides, took = sides_of(options, runs)
     title = f"{_said(options)}, {options.slots} slots\n{options.lm or LABEL}"
     return by_columns(title, {side.method: _cells(options, side, took) for side in sides}, _notes(options, sides))
 
@@ -149,7 +151,7 @@ def _notes(options: SpeedOptions, sides: Sequence[Side[SpeedRun]]) -> list[str]:
         )
     notes.append(f"medians over {len(options.seeds)} seed(s); held-out intervals are over examples and seeds, 95 %")
     if any(one.versus is not None and not one.versus.comparable for one in sides):
-        notes.append(f"not comparable: held-out is not shown to be within {MARGIN:g} of the first's")
+        notes.append(not_comparable(options.margin))
     return [*notes, *(f"{one.method}: {METHODS[one.method].said}" for one in sides)]
 
 
@@ -163,7 +165,7 @@ def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
     Beside a bar stand the seconds and how many times faster than the first that is, where it may
     be said: where the interval on the right lies above the dashed margin.
     """
-    sides, took = sides_of(runs)
+    sides, took = sides_of(options, runs)
     places = range(len(sides))
     title = f"{_said(options)}, {options.slots} slots: {options.lm or LABEL}"
     with figure(path, title, 2, height=1.2 + 0.4 * len(sides)) as (seconds, difference):
@@ -184,7 +186,7 @@ def draw(options: SpeedOptions, runs: Sequence[SpeedRun], path: Path) -> None:
                 found, style = one.versus.difference, "full" if one.versus.comparable else "none"
                 difference.plot([found.low, found.high], [place, place], color="#3366aa")
                 difference.plot(found.mean, place, "o", color="#3366aa", fillstyle=style)
-        for value, style in ((0.0, "-"), (-MARGIN, "--")):
+        for value, style in ((0.0, "-"), (-options.margin / 100, "--")):
             difference.axvline(value, color="#888888", linewidth=0.8, linestyle=style)
         difference.set_xlabel("held-out minus the first's, 95 %")
         difference.set_yticks([])

@@ -1,0 +1,58 @@
+"""Arguments of :class:`~combee_dspy.Combee` that belong together, as plain functions to read, copy and override."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from combee_dspy.diversity import Diversity, Temperature
+from combee_dspy.evaluation import Calibration
+from combee_dspy.options import Search, Validation
+from combee_dspy.rollouts import Batching, Threads, queue_at_least, variance_below, waited
+from combee_dspy.stopping import Budget, Patience, Target
+
+__all__ = ["brief"]
+
+
+def brief(
+    judge: Callable[..., Any],
+    reference: Callable[..., Any],
+    *,
+    serial_rollouts: int,
+    serial_score: float,
+    serial_workers: int = 1,
+    embedder: Any = "char-ngrams",
+) -> dict[str, Any]:
+    """Return arguments of ``Combee`` for a search much wider than the serial one that it is to beat.
+
+    ``Combee(**brief(...), reflection_lm=strong)``; override with ``{**brief(...), "num_threads": 64}``.
+
+    - Eight times the workers; what waits goes when the service can take it all at once, after 200 ms, or when the
+      latest scores are alike.
+    - Four operators, one child each update, drawn alike at first, and by what they have brought from the fifth update
+      on.
+    - Refused are near copies, above what 0.92 is in the embedder's own scale, its measured threshold; the temperature
+      follows a schedule.
+    - A judge of its own, held to the reference on 5 % of the rollouts (more in a short run): the lower end of
+      Spearman's interval must be 0.7.
+    - Four times the rollouts; stops early after three updates without improvement, or at one point more than the serial
+      score.
+
+    Args:
+        judge: The metric: a judge smaller than the model that proposes.
+        reference: What the judge is held to: code, or a judge with a strong LM, be it the one that proposes.
+        serial_rollouts: Rollouts that the serial search bought.
+        serial_score: Mean validation score that it reached, on a scale where a point is 0.01.
+        serial_workers: Rollouts that it had in flight.
+        embedder: As in :class:`~combee_dspy.diversity.Diversity`; its threshold must be known.
+    """
+    return {
+        "metric": judge,
+        "num_threads": 8 * serial_workers,
+        "executor": Threads(Batching(flush=queue_at_least("target") | waited(0.2) | variance_below(0.01))),
+        "operators": ("insert", "delete", "rephrase", "reorder"),
+        "search": Search(children=1),
+        "diversity": Diversity(embedder=embedder, temperature=Temperature()),
+        "validation": Validation(calibration=Calibration(reference, share=0.05, threshold=0.7)),
+        "budget": Budget(rollouts=4 * serial_rollouts) | Patience(updates=3) | Target(score=serial_score + 0.01),
+    }

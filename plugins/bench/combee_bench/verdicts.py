@@ -1,0 +1,236 @@
+"""How often each verdict is wrong: studies whose truth is known, judged by the functions that judge real ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.random import Generator
+from rich.table import Table
+
+from combee_bench.options import VerdictsOptions
+from combee_bench.statistics import fewest_examples, paired_interval
+from combee_bench.tables import by_rows
+from combee_dspy.evaluation import (
+    calibrate,
+    clearly_worse,
+    detectable_difference,
+    paired_difference,
+    select_newest_not_clearly_worse,
+    sign_test,
+)
+from combee_dspy.search._choices import REACH, verdict
+from combee_dspy.stopping import Patience, RunView, Target
+from combee_dspy.streams import derive_seed
+
+__all__ = ["VerdictRate", "line", "run", "table"]
+
+_LIFT = 0.02  # what each update of a search that learns adds
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictRate:
+    """One verdict under one truth.
+
+    Attributes:
+        verdict: What is said or done.
+        truth: What is so, in words.
+        stated: What its rate should be, at most for an error; ``None`` where nothing is promised.
+        rate: How often it was said.
+        studies: Of how many.
+    """
+
+    verdict: str
+    truth: str
+    stated: float | None
+    rate: float
+    studies: int
+
+    @property
+    def error(self) -> float:
+        """Standard error of the rate."""
+        return math.sqrt(self.rate * (1 - self.rate) / self.studies)
+
+
+Study = Callable[[Generator], bool]
+
+
+def run(options: VerdictsOptions) -> Iterator[VerdictRate]:
+    """Simulate every verdict in turn."""
+    for said, truth, stated, study in _studies(options.margin / 100):
+        generator = np.random.default_rng(derive_seed(options.seed, "verdicts", said, truth))
+        count = sum(study(generator) for _ in range(options.studies))
+        yield VerdictRate(said, truth, stated, count / options.studies, options.studies)
+
+
+def _studies(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
+    yield from _no_worse(margin)
+    yield from _held_out()
+    for n in (20, 40, 80):
+        for truth, stated in ((0.6, 0.025), (0.7, 0.025), (0.9, None)):
+            yield "calibration passes at 0.7", f"correlation {truth:g}, {n} pairs", stated, _calibrated(truth, n)
+    for drop, stated in ((0.0, 0.25), (0.1, None), (-0.1, None)):
+        screened = _screened(8, drop, whole=False)
+        yield "screen refuses a child", f"8 of a minibatch, {_moved(-drop)}", stated, screened
+    yield "minibatch accepts a child", "3 examples, as good as its parent", None, _screened(3, 0.0, whole=True)
+    for drop, stated in ((0.0, 0.05), (0.1, None)):
+        for n in (20, 60):
+            reverted = _reverted(n, drop)
+            yield "trunk takes an update back", f"{n} validation examples, {_moved(-drop)}", stated, reverted
+    yield "trunk returns the newest text", "60 examples, 10 texts as good", None, _newest(60, 10, 0.0)
+    yield "trunk returns the newest text", "60 examples, newest of 10 10 points worse", None, _newest(60, 10, 0.1)
+    for drop, stated in ((0.0, 0.25), (0.1, None)):
+        said = f"60 examples, {_moved(-drop)} beside the best"
+        yield "finals leave a candidate out", said, stated, _left_out(60, drop)
+    yield "patience of 3 stops", "60 examples, 2 points an update, in 10 updates", None, _patience(60)
+    yield "target is called reached", "60 examples, 20 texts 3 points below it", None, _target(60, 20, 0.03)
+
+
+def _moved(change: float) -> str:
+    return "as good" if not change else f"{abs(100 * change):g} points {'better' if change > 0 else 'worse'}"
+
+
+def _pair(generator: Generator, n: int, change: float, differ: float) -> tuple[list[float], list[float]]:
+    """Draw right-or-wrong scores before and after, whose mean changes so much where so large a share differs."""
+    won, lost = (differ + change) / 2, (differ - change) / 2
+    alike = (1 - differ) / 2
+    kinds = generator.choice(4, n, p=[won, lost, alike, alike])
+    return [float(kind in (1, 2)) for kind in kinds], [float(kind in (0, 2)) for kind in kinds]
+
+
+def _no_worse(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
+    fewest = fewest_examples(100 * margin)
+
+    def binary(n: int, differ: float, seeds: int) -> Study:
+        def study(generator: Generator) -> bool:
+            # Half of what differs belongs to the example, whatever the seed.
+            shared = generator.random(n) < 0.5
+            common, own = (
+                generator.choice([1.0, -1.0, 0.0], shape, p=[(differ - margin) / 2, (differ + margin) / 2, 1 - differ])
+                for shape in ((1, n), (seeds, n))
+            )
+            return paired_interval(np.where(shared, common, own)).low > -margin
+
+        return study
+
+    def graded(n: int) -> Study:
+        def study(generator: Generator) -> bool:
+            return paired_interval(np.clip(generator.normal(-margin, 0.15, (1, n)), -1, 1)).low > -margin
+
+        return study
+
+    said, by = "no worse than the first", f"{100 * margin:g} points worse"
+    for n in sorted({fewest, 2 * fewest, 1_000}):
+        for differ in (max(0.03, 1.5 * margin), 0.1, 0.3):
+            yield said, f"{by}, {n} examples, {differ:.0%} differ", 0.025, binary(n, differ, 1)
+    yield said, f"{by}, {2 * fewest} examples, 5 seeds, 10% differ", 0.025, binary(2 * fewest, 0.1, 5)
+    yield said, f"{by}, {2 * fewest} examples, graded scores", 0.025, graded(2 * fewest)
+
+
+def _held_out() -> Iterator[tuple[str, str, float | None, Study]]:
+    def shown(n: int, change: float, differ: float) -> Study:
+        def study(generator: Generator) -> bool:
+            before, after = _pair(generator, n, change, differ)
+            changes = [new - old for old, new in zip(before, after, strict=True)]
+            return _gain_shown(changes.count(1.0), changes.count(-1.0), n)
+
+        return study
+
+    for n in (20, 100):
+        yield "held-out gain above 0", f"no gain, {n} examples, 20% differ", 0.025, shown(n, 0.0, 0.2)
+    least = detectable_difference(200, discordance=0.2)
+    told = f"the detectable {100 * least:.1f} points, 200 examples, 20% differ (power)"
+    yield "held-out gain above 0", told, 0.8, shown(200, least, 0.2)
+
+
+@cache
+def _gain_shown(won: int, lost: int, n: int) -> bool:
+    # Studies with the same counts are one study to the interval, and its resampling is what takes time.
+    changes = [1.0] * won + [-1.0] * lost + [0.0] * (n - won - lost)
+    return paired_difference([float(one < 0) for one in changes], [float(one > 0) for one in changes]).low > 0
+
+
+def _calibrated(truth: float, n: int) -> Study:
+    strength = 2 * math.sin(math.pi * truth / 6)  # Pearson's of a bivariate normal with that rank correlation
+
+    def study(generator: Generator) -> bool:
+        first = generator.normal(size=n)
+        second = strength * first + math.sqrt(1 - strength**2) * generator.normal(size=n)
+        return calibrate(list(zip(first, second, strict=True))).passed
+
+    return study
+
+
+def _screened(n: int, drop: float, *, whole: bool) -> Study:
+    def study(generator: Generator) -> bool:
+        return verdict(*_pair(generator, n, -drop, 0.3), whole=whole).accepted is whole
+
+    return study
+
+
+def _reverted(n: int, drop: float) -> Study:
+    def study(generator: Generator) -> bool:
+        before, after = _pair(generator, n, -drop, 0.3)
+        return clearly_worse(after, before)
+
+    return study
+
+
+def _texts(generator: Generator, n: int, rights: Sequence[float]) -> list[list[float]]:
+    return [[float(right) for right in generator.random(n) < share] for share in rights]
+
+
+def _newest(n: int, texts: int, drop: float) -> Study:
+    def study(generator: Generator) -> bool:
+        scores = _texts(generator, n, [0.6] * (texts - 1) + [0.6 - drop])
+        return select_newest_not_clearly_worse(scores) == texts - 1
+
+    return study
+
+
+def _left_out(n: int, drop: float) -> Study:
+    def study(generator: Generator) -> bool:
+        return sign_test(*_pair(generator, n, -drop, 0.3))[2] <= REACH
+
+    return study
+
+
+def _history(scores: Sequence[Sequence[float]]) -> tuple[tuple[int, float], ...]:
+    return tuple((number - 1, sum(one) / len(one)) for number, one in enumerate(scores))
+
+
+def _patience(n: int) -> Study:
+    rule = Patience(updates=3)
+
+    def study(generator: Generator) -> bool:
+        history = _history(_texts(generator, n, [0.5 + _LIFT * number for number in range(11)]))
+        return any(rule.check(RunView(updates=k, validation_history=history[: k + 1])) for k in range(1, 11))
+
+    return study
+
+
+def _target(n: int, texts: int, below: float) -> Study:
+    def study(generator: Generator) -> bool:
+        history = _history(_texts(generator, n, [0.6] * texts))
+        return Target(score=0.6 + below).check(RunView(updates=texts, validation_history=history)) is not None
+
+    return study
+
+
+def line(options: VerdictsOptions, row: VerdictRate) -> str:
+    """Return what is said of one verdict when it is counted."""
+    return f"{row.verdict} ({row.truth}): {row.rate:.1%}"
+
+
+def table(options: VerdictsOptions, rows: Sequence[VerdictRate]) -> Table:
+    """Return one line a verdict."""
+    title = f"How often verdicts are given: {options.studies:,} simulated studies each"
+    heads = ("<verdict", "<where", "stated", "found", "±")
+    cells = [
+        (one.verdict, one.truth, *("" if rate is None else f"{rate:.1%}" for rate in (one.stated, one.rate, one.error)))
+        for one in rows
+    ]
+    return by_rows(title, heads, cells, ["stated: at most, for an error; about, for power; ±: one standard error"])
