@@ -268,6 +268,9 @@ class Combee(Teleprompter):
             JournalError: The journal in ``log_dir`` belongs to another run, is held or is damaged.
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
+            KeyboardInterrupt: It was interrupted, at most two seconds ago: what has ended by then is kept.
+
+        Whatever ends a run once the student is validated has an attribute ``program``, the best one so far.
         """
         if teacher is not None:
             raise ArgumentValueError("teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA.")

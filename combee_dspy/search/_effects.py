@@ -324,12 +324,18 @@ class Effects:
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
         return CALLS, max(step, 0), 0, self._number
 
-    async def drain(self) -> None:
-        """Take back what waits for the budget or for a slot, and commit what is in flight."""
+    async def drain(self, within: float | None = None) -> None:
+        """Take back what waits for the budget or for a slot, and commit what is in flight.
+
+        What has not ended within so many seconds is cancelled, and may be paid for without being kept.
+        """
         with self.slots.refusing(self._number):
             while self._flying:
                 self.purse.withdraw()
-                await asyncio.wait(self._flying.values())
+                _, late = await asyncio.wait(self._flying.values(), timeout=within)
+                for task in late:
+                    task.cancel()
+                within = None
 
 
 def _heard(future: asyncio.Future[Any]) -> None:

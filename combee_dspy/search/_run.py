@@ -181,6 +181,13 @@ class Run:
             program.detailed_results = detailed_results(self.pool.state, builder, settings.log_dir, settings.seed)
         return program, report
 
+    def best(self) -> dspy.Module | None:
+        """Return the program that is best on validation so far; none before the student's validation."""
+        if not self.pool.started:
+            return None
+        best: dspy.Module = self.task.settings.artifact.build(self.task.student, self.pool.best.candidate.texts)
+        return best
+
     async def _probe(self) -> None:
         settings = self.task.settings
         if not settings.validation.probe:
