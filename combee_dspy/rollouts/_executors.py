@@ -215,6 +215,13 @@ class Threads(Executor):
         one = self.batching
         return {"batching": None if one is None else {**vars(one), "flush": str(one.flush)}}
 
+    def check_program(self, program: Any, metric: Any) -> None:
+        """Refuse a program that has an asynchronous form alone."""
+        kind = type(program)
+        if hasattr(kind, "aforward") and not hasattr(kind, "forward"):
+            remedy = "Give executor='asyncio', or write `def forward(self, ...)`."
+            raise ArgumentTypeError("student", kind.__name__, "has aforward only, which threads can't run", remedy)
+
     def start(self, workers: int) -> ExecutorSession:
         return ThreadSession(workers)
 

@@ -32,7 +32,15 @@ from combee_dspy.search._describe import describe, identity, result_of
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
-__all__ = ["check_metric", "compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
+__all__ = [
+    "check_lm",
+    "check_metric",
+    "compile_program",
+    "compile_task",
+    "in_own_loop",
+    "make_compilation",
+    "open_shared",
+]
 
 T = TypeVar("T")
 
@@ -62,6 +70,17 @@ def check_metric(metric: object) -> None:
         return  # Some built-in callables have no signature to look at; the first rollout will tell.
 
 
+def check_lm(argument: str, lm: Any) -> Any:
+    """Return an LM, which is no name of one.
+
+    Raises:
+        ArgumentTypeError: It is a text.
+    """
+    if isinstance(lm, str):
+        raise ArgumentTypeError(argument, lm, "is the name of an LM and no LM", f"Give dspy.LM({lm!r}).")
+    return lm
+
+
 def compile_program(settings: Any, student: dspy.Module, *, trainset: Any, valset: Any, heldout: Any) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
     task = make_compilation(settings, student, trainset, valset, heldout)
@@ -83,6 +102,9 @@ def make_compilation(
     if not settings.artifact.components(student):
         remedy = "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
         raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
+    check_lm("dspy.settings.lm", dspy.settings.lm)
+    for part, predictor in student.named_predictors():
+        check_lm(f"student.{part}.lm", getattr(predictor, "lm", None))
     settings.executor.check_program(student, settings.metric_fn)
     if heldout is not None and not isinstance(heldout, Heldout):
         heldout = Heldout(tuple(heldout)) if len(_list("heldout", heldout)) else None
@@ -247,8 +269,10 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     calibration = settings.validation.calibration
     check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
     trackers = default_trackers() if settings.trackers is None else settings.trackers
+    for tracker in trackers:
+        tracker.check()  # before there is a run, which nobody would end
+    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
 

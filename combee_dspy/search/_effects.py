@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
+from combee_dspy.exceptions import ArgumentValueError, HeldoutReadError, InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
@@ -76,7 +76,7 @@ class Effects:
         self.workers = shared.workers
         self.metric: Callable[..., Any] = settings.metric_fn
         self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
-        self._failure_score = settings.failure_score
+        self._failure_score, self._perfect_score = settings.failure_score, settings.perfect_score
         self._memoize = settings.cache is not False
         self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
@@ -140,10 +140,14 @@ class Effects:
         if self.purse.limits.seconds is not None and place.step < 0 and place.purpose == "validation":
             urgency = ROLLOUTS, -1  # the student's validation: without it a run whose time is over has no result
 
-        async def run(check: Check | None) -> tuple[Rollout, tuple[CallUsage, ...]]:
+        async def run(check: Check | None) -> tuple[Rollout | Exception, tuple[CallUsage, ...]]:
             priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, priority, check)
+            if rollout.score > self._perfect_score:
+                problem = f"is below {rollout.score:g}, a score that the metric gave"
+                remedy = "Give Combee the metric's highest score, such as perfect_score=100, or divide its scores."
+                return ArgumentValueError("perfect_score", self._perfect_score, problem, remedy), rollout.usage
             return rollout, rollout.usage
 
         rollout, effect = await self._bought(effect, run)
@@ -281,7 +285,7 @@ class Effects:
         return await make() if before is None else before
 
     async def _bought(
-        self, effect: Effect, work: Callable[[Check | None], Awaitable[tuple[T, tuple[CallUsage, ...]]]]
+        self, effect: Effect, work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]]
     ) -> tuple[T, Effect]:
         """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
 

@@ -50,9 +50,6 @@ class Run:
     def __init__(self, task: Compilation, shared: Shared, log: RunLog, prints: Mapping[str, str]) -> None:
         settings, splits = task.settings, task.splits
         self.task, self.shared, self.log = task, shared, log
-        require_countable(
-            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
-        )
         with Reader(shared.journal.path) as reader:
             receipts = earlier_receipts(reader)
             seconds = _earlier_seconds(reader, log.number)
@@ -160,6 +157,10 @@ class Run:
         data = {"candidate": seed.id, "texts": dict(seed.texts), "parents": [], "operator": "seed", "components": []}
         self.log.emit("candidate", data)
         await self._probe()
+        # After the probe, which says of a model that is misspelt that there is none.
+        require_countable(
+            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
+        )
         with self.parts.experiment:
             await self.loop.run()
         await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought

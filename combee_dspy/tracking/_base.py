@@ -79,12 +79,7 @@ async def track(path: Path, run: int, trackers: Sequence[Tracker]) -> AsyncItera
     They never break the run: one that raises is reported once and left out from
     then on. Leaving waits until they have read the run's end, 30 seconds at
     most, and next to nothing after an interrupt; the event loop is free meanwhile.
-
-    Raises:
-        CombeeError: What a tracker needs is not installed; nothing has begun.
     """
-    for tracker in trackers:
-        tracker.check()
     over = threading.Event()
     threads = [
         threading.Thread(target=_follow, args=(path, run, one, over), name=f"combee-{one.name}", daemon=True)

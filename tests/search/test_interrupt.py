@@ -21,10 +21,10 @@ BOUND = 30
 
 def interrupted(*arguments: str | Path, times: int = 1) -> tuple[int, str, str]:
     """Run a program until its service hangs, interrupt it, and return how it ended and what it said."""
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603 - ours
         [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # A shell that starts pytest in the background has interrupts ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     try:
         said = ""
