@@ -247,7 +247,13 @@ async def open_shared(settings: Any) -> AsyncIterator[Shared]:
         journal = stack.enter_context(closing(Journal(settings.log_dir)))
         given = settings.cache not in (None, False)
         cache = stack.enter_context(closing(Cache(Path(settings.cache)))) if given else None
-        slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
+        slots = Slots(
+            settings.executor.start(most),
+            limit,
+            settings.executor.batching,
+            patience=settings.search.patience,
+            on_change=changed,
+        )
         within = None
         try:
             yield Shared(journal, slots, Tariff(settings.costs), cache, most, heard)
