@@ -107,7 +107,7 @@ class Combee(Teleprompter):
         diversity: What is done against collapse; ``False`` for nothing.
         budget: A stopping rule, such as ``Budget``; rules compose with ``|`` and ``&``.
         tracker: Who reads the journal meanwhile: ``"mlflow"``, ``"progress"``, objects, or several of them.
-            By default progress, where stderr is a terminal.
+            By default progress: a panel on a terminal, elsewhere a line an update.
         cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run again.
         costs: Prices and GPUs.
         **elsewhere: Refused, with the place where the name belongs.

@@ -168,8 +168,8 @@ class PatientLM(dspy.LM):
 
     A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for as long as
     ``Search(patience=…)`` says. Other transient errors are tried again ``num_retries`` times, as DSPy does; of
-    them, HTTP 503 and 529 (overloaded) are told as well. Callbacks and history see one call, whatever the number of attempts; the books
-    count each. Answers come from DSPy's cache and go there as before.
+    them, HTTP 503 and 529 (overloaded) are told as well. Callbacks and history see one call, whatever the number of
+    attempts; the books count each. Answers come from DSPy's cache and go there as before.
 
     A call for several completions, and one that streams, is left to DSPy's own
     retries: a part of its answer may be there already.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -64,9 +63,7 @@ class Tracker(Strategy):
 
 
 def default_trackers() -> tuple[Tracker, ...]:
-    """Return who follows a run that names nobody: a display, where standard error is a terminal."""
-    if not sys.stderr.isatty():
-        return ()
+    """Return who follows a run that names nobody: a display, which is a panel on a terminal and lines elsewhere."""
     from combee_dspy.tracking._progress import Progress
 
     return (Progress(),)
