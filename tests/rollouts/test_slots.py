@@ -33,6 +33,8 @@ from combee_dspy.rollouts import (
     queue_at_least,
 )
 
+PAUSE_AFTER = _patient.pause_after
+
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
 
 
@@ -262,6 +264,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(_patient, "_now", lambda: self.now)
+        monkeypatch.setattr(_patient, "pause_after", PAUSE_AFTER)
         monkeypatch.setattr(_patient.Halt, "sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> bool:
@@ -295,6 +298,7 @@ def test_an_outage_that_patience_covers_ends_nothing_and_a_longer_one_is_given_u
 
 def test_a_service_that_answers_nothing_is_told_of_while_it_is_waited_for(monkeypatch, caplog):
     monkeypatch.setattr(_slots, "_SILENCE", 0.001)
+    monkeypatch.setattr(_patient, "pause_after", PAUSE_AFTER)
 
     async def test(slots: Slots, session: Steps) -> None:
         waiting = asyncio.ensure_future(slots.rollout(job(), (0,)))

@@ -50,3 +50,45 @@ def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far
         assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
         assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'") == [{"n": UP}]
         assert load_candidate(dspy.Predict("question -> answer"), tmp_path, "best")
+
+
+PROGRAM = """
+import threading
+import dspy
+
+class Program(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.ask = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        print("hanging", flush=True)
+        thread = threading.Thread(target=threading.Event().wait)  # no daemon: Python would wait for it
+        thread.start()
+        thread.join()
+
+def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    return 0.0
+"""
+CONFIG = """
+program: hanging_program:Program
+metric: hanging_program:metric
+data: {train: rows.jsonl, validation: others.jsonl, inputs: [question]}
+lms: {task: {model: openai/none, api_base: "http://127.0.0.1:9/v1", num_retries: 0}}
+validation: {probe: false}
+budget: {rollouts: 50}
+log_dir: log
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path, times: int) -> None:
+    (tmp_path / "hanging_program.py").write_text(PROGRAM)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    for name, of in (("rows", "a"), ("others", "b")):
+        lines = [f'{{"question": "{of}{number}", "answer": "1"}}' for number in range(8)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    code, _, told = interrupted("-m", "combee_dspy", "run", tmp_path / "config.yaml", times=times)
+    assert code == 130
+    assert f"What was paid for is kept in {tmp_path / 'log'}" in told
+    assert "Traceback" not in told
