@@ -23,7 +23,7 @@ from combee_dspy.operators import Operator
 from combee_dspy.options import Search, Validation
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
-from combee_dspy.search import ONLY_PARETO, check_metric, checked_gepa_kwargs, compile_program
+from combee_dspy.search import ONLY_PARETO, check_lm, check_metric, check_names, checked_gepa_kwargs, compile_program
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Tracker
 
@@ -108,7 +108,7 @@ class Combee(Teleprompter):
         diversity: What is done against collapse; ``False`` for nothing.
         budget: A stopping rule, such as ``Budget``; rules compose with ``|`` and ``&``.
         tracker: Who reads the journal meanwhile: ``"mlflow"``, ``"progress"``, objects, or several of them.
-            By default progress, where stderr is a terminal.
+            By default progress: a panel on a terminal, elsewhere a line an update.
         cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run again.
         costs: Prices and GPUs.
         **elsewhere: Refused, with the place where the name belongs.
@@ -117,6 +117,7 @@ class Combee(Teleprompter):
         ArgumentTypeError: An argument has a type that cannot be used.
         ArgumentValueError: An argument has a value that cannot be used.
         UnknownStrategyError: A strategy's name is not installed.
+        MissingDistributionError: ``use_wandb`` without W&B.
     """
 
     def __init__(  # noqa: PLR0913 - dspy.GEPA's arguments, by their names, and ours
@@ -175,7 +176,7 @@ class Combee(Teleprompter):
         self.max_metric_calls = _positive("max_metric_calls", max_metric_calls)
         self.reflection_minibatch_size = _positive("reflection_minibatch_size", reflection_minibatch_size)
         self.candidate_selection_strategy = candidate_selection_strategy
-        self.reflection_lm = reflection_lm
+        self.reflection_lm = check_lm("reflection_lm", reflection_lm)
         self.skip_perfect_score = skip_perfect_score
         self.add_format_failure_as_feedback = add_format_failure_as_feedback
         self.custom_instruction_proposer = instruction_proposer
@@ -196,6 +197,7 @@ class Combee(Teleprompter):
         self.use_mlflow = use_mlflow
         self.seed = secrets.randbits(32) if seed is None else seed
         self.gepa_kwargs = checked_gepa_kwargs(gepa_kwargs or {}, reflection_minibatch_size)
+        check_names(self)
         self.search = self._resolved_search(search)
         self.validation = _option("validation", validation, Validation)
         self.guards = _option("guards", guards, Guards)
@@ -269,6 +271,9 @@ class Combee(Teleprompter):
             JournalError: The journal in ``log_dir`` belongs to another run, is held or is damaged.
             LMUnreachableError: An LM does not answer; nothing was bought.
             InfrastructureError: Rollouts kept failing for reasons outside the program.
+            KeyboardInterrupt: It was interrupted, at most two seconds ago: what has ended by then is kept.
+
+        Whatever ends a run once the student is validated has an attribute ``program``, the best one so far.
         """
         if teacher is not None:
             raise ArgumentValueError("teacher", teacher, "is not supported", "Leave it out, as with dspy.GEPA.")

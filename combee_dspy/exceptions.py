@@ -41,7 +41,13 @@ _SHOWN = 200
 
 
 class CombeeError(Exception):
-    """Root of all errors raised by this package."""
+    """Root of all errors raised by this package.
+
+    Attributes:
+        program: The best program so far, where the error has ended a run whose student was validated.
+    """
+
+    program: Any = None
 
     _says: ClassVar[str]
     """The message of an error that has fields, which keep what it is about."""

@@ -15,6 +15,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
+from combee_dspy.tracking._queries import candidate_named, recorded
 
 __all__ = ["CandidateRecord", "candidates", "load_candidate"]
 
@@ -58,25 +59,26 @@ def candidates(place: str | os.PathLike[str]) -> tuple[CandidateRecord, ...]:
         ArgumentValueError: There is no journal, or it holds no candidates.
         JournalDamagedError: It cannot be read.
     """
-    with Reader(journal_file(os.fspath(place))) as reader:
-        made = reader.rows("SELECT run, name, step, data FROM event JOIN run ON run.id = run"
-                           " WHERE kind = 'candidate' ORDER BY event.id")  # fmt: skip
-        judged = reader.rows("SELECT run, data FROM event WHERE kind = 'validated' ORDER BY id")
-    verdicts = {(row["run"], data["candidate"]): data for row in judged for data in (orjson.loads(row["data"]),)}
-    found: dict[tuple[int, str], CandidateRecord] = {}
-    for row in made:
-        data = orjson.loads(row["data"])
-        key = row["run"], data["candidate"]
-        judgement = verdicts.get(key, {})
-        record = CandidateRecord(
-            data["candidate"], judgement.get("index"), row["step"], data["operator"], tuple(data["parents"]),
-            judgement.get("score"), data["texts"], row["name"],
-        )  # fmt: skip
-        found.setdefault(key, record)
+    found = tuple(map(_record, _recorded(place, None)))
     if not found:
         remedy = "Give the log_dir of a run that has validated its student."
         raise ArgumentValueError("run", os.fspath(place), "holds no candidates", remedy)
-    return tuple(found.values())
+    return found
+
+
+def _record(one: Mapping[str, Any]) -> CandidateRecord:
+    parents = tuple(one["parents"])
+    return CandidateRecord(
+        one["candidate"], one["index"], one["step"], one["operator"], parents, one["score"], one["texts"], one["name"]
+    )
+
+
+def _recorded(place: str | os.PathLike[str], run: str | None) -> list[dict[str, Any]]:
+    """Return the candidates whose making was kept, each with its run's name."""
+    with Reader(journal_file(os.fspath(place))) as reader:
+        names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
+        every = [{**one, "name": names[one["run"]]} for one in recorded(reader, None) if one["operator"]]
+    return [one for one in every if run in (None, one["name"])]
 
 
 def load_candidate(
@@ -94,8 +96,8 @@ def load_candidate(
     Args:
         student: The program that was given to the run. Not changed.
         place: The run's ``log_dir``, or its journal.
-        id: Position among the validated candidates, or the content hash that ``combee candidates`` shows, or its
-            beginning.
+        id: ``"best"``, position among the validated candidates, or four characters or more of the content hash that
+            ``combee candidates`` shows: as in every command.
         run: The run's name, where a journal holds several.
 
     Raises:
@@ -105,7 +107,14 @@ def load_candidate(
     given: object = student
     if not isinstance(given, dspy.Module):
         raise ArgumentTypeError("student", given, "is no DSPy program", "Give the program that was given to the run.")
-    record = _chosen(tuple(one for one in candidates(place) if run in (None, one.run)), id)
+    if isinstance(id, bool) or not isinstance(id, (int, str)):
+        raise ArgumentTypeError("id", id, "is no candidate", "Give 'best', an index, or a content hash.")
+    known = _recorded(place, run)
+    found = candidate_named(known, id)
+    if found is None:
+        names = ["best", *(str(one["candidate" if one["index"] is None else "index"]) for one in known[:_LISTED])]
+        raise ArgumentValueError("id", id, "names no candidate of this run", f"There is: {', '.join(names)}.")
+    record = _record(found)
     artifact = _artifact(place, record.run)
     wanted, own = set(visible(record.texts)), set(artifact.components(student))
     if wanted != own:
@@ -122,20 +131,3 @@ def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
         # Which operators there were decided what is hidden; to show a candidate they are not needed.
         return Instruction()
     return Spec.from_dict(spec).build()  # type: ignore[return-value]  # by kind
-
-
-def _chosen(records: tuple[CandidateRecord, ...], wanted: Any) -> CandidateRecord:
-    if isinstance(wanted, bool) or not isinstance(wanted, (int, str)):
-        raise ArgumentTypeError("id", wanted, "is no candidate", "Give an index, or a content hash.")
-    number = int(wanted) if isinstance(wanted, int) or wanted.isdecimal() else None
-    found = [record for record in records if number is not None and record.index == number]
-    if not found and isinstance(wanted, str):
-        found = [record for record in records if wanted and record.id.startswith(wanted)]
-    if len(found) == 1:
-        return found[0]
-    several = len({record.run for record in records}) > 1
-    names = [one.id if one.index is None else f"{one.index} ({one.id})" for one in records]
-    listed = [f"{name} of run {one.run!r}" if several else name for name, one in zip(names, records, strict=True)]
-    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    problem = "names several candidates" if found else "names no candidate of this run"
-    raise ArgumentValueError("id", wanted, problem, f"There is: {', '.join(listed[:_LISTED])}{more}.")

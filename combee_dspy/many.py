@@ -52,6 +52,7 @@ class TaskResult:
         name: The task's name.
         program: The compiled program; ``None`` where there is an error.
         error: What ended it: :class:`~combee_dspy.exceptions.TaskCancelledError` where that was not its own doing.
+            Its ``program`` is the best so far, where there is one.
         report: What the run says of itself; ``None`` where there is an error.
     """
 
@@ -79,19 +80,24 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
     Raises:
         ArgumentError: An argument cannot be used.
         JournalError: The journal in ``log_dir`` cannot be used.
+        KeyboardInterrupt: As from :meth:`Combee.compile`; its ``results`` are those of all tasks.
     """
     tasks = tuple(tasks)
     _check(tasks)
     if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
         raise ArgumentValueError("at_once", at_once, "is no whole number from 1", "Give one, or None for all.")
-    return in_own_loop(lambda: _all(tasks, combee, at_once or max(1, len(tasks))))
+    return in_own_loop(lambda: _all(tasks, combee, at_once or max(1, len(tasks))), combee.log_dir)
 
 
 async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
     async with open_shared(combee) as shared:
-        every = (_one(task, number, combee, shared, turns) for number, task in enumerate(tasks))
-        return list(await asyncio.gather(*every))
+        every = [asyncio.ensure_future(_one(one, number, combee, shared, turns)) for number, one in enumerate(tasks)]
+        try:
+            return list(await asyncio.gather(*every))
+        except asyncio.CancelledError as error:
+            vars(error)["results"] = [one.result() for one in every]
+            raise
 
 
 async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: asyncio.Semaphore) -> TaskResult:
@@ -104,8 +110,10 @@ async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: a
                 data = (task.trainset, task.valset, task.heldout)
                 compilation = make_compilation(settings, task.student, *data, name=task.name, number=number)
                 program = await compile_task(compilation, shared)
-    except asyncio.CancelledError:
-        return TaskResult(task.name, error=TaskCancelledError(task.name))
+    except asyncio.CancelledError as cancelled:
+        interrupted = TaskCancelledError(task.name)
+        interrupted.program = getattr(cancelled, "program", None)
+        return TaskResult(task.name, error=interrupted)
     except Exception as error:  # noqa: BLE001 - a task's error is its result; the others go on
         return TaskResult(task.name, error=error)
     return TaskResult(task.name, program, report=program.combee_report)

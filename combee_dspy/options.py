@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from combee_dspy.evaluation import Calibration
+from combee_dspy.rollouts import PATIENCE
 from combee_dspy.strategies import parameters
 
 __all__ = ["Search", "Validation"]
@@ -40,6 +41,9 @@ class Search:
         rescue: Whether reflections that the result of a scan does not cover are offered to the next scan, once.
         replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes, when a budget in
             seconds or dollars ended it) are taken again.
+        patience: Seconds that a rollout or call waits for a service that is full (HTTP 429) or down, from its last
+            answer on; then the run ends, with everything kept. Trouble is said after 30 seconds. A run may go on with
+            another patience.
     """
 
     keep: Literal["pareto", "trunk"] | None = None
@@ -50,6 +54,7 @@ class Search:
     ledger: bool = True
     rescue: bool = False
     replay: str | None = None
+    patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = PATIENCE
 
 
 @parameters

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from combee_dspy.cli import queries
-from combee_dspy.cli._group import CombeeGroup, say
+from combee_dspy.cli._group import INTERRUPTED, CombeeGroup, say
 from combee_dspy.cli.benchmarks import benchmarks
 from combee_dspy.cli.demo import demo
 from combee_dspy.cli.plugins import plugins_app
@@ -75,5 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         app(args=None if arguments is None else list(arguments), prog_name="combee")
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED and arguments is None:
+            # Python itself would wait for threads of the program that wait for a service that hangs.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
     except Exception as error:  # noqa: BLE001 - the last line of defence: said without keys, then an exit code
         sys.exit(say(error, debug=True))

@@ -142,7 +142,7 @@ def _arguments(of: Any, without: tuple[str, ...]) -> dict[str, Any]:
     return {
         name: (hints[name], Field(default=one.default, description=" ".join(told.get(name, "").split())))
         for name, one in inspect.signature(of).parameters.items()
-        if name not in without
+        if name not in without and one.kind is not one.VAR_KEYWORD
     }
 
 
@@ -214,7 +214,7 @@ class RunConfig(TaskConfig):
 # Those that a file gives in another form, and a key, which has no place in a file.
 _PLAIN = _arguments(
     Combee,
-    ("metric", "reflection_lm", "wandb_api_key", "moved", *StrategiesConfig.model_fields, *RunConfig.model_fields),
+    ("metric", "reflection_lm", "wandb_api_key", *StrategiesConfig.model_fields, *RunConfig.model_fields),
 )
 FILE = create_model("RunConfig", __base__=RunConfig, **_PLAIN)
 """A :class:`RunConfig` with every further argument of ``Combee``."""

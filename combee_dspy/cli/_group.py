@@ -18,7 +18,7 @@ from combee_dspy.exceptions import CombeeError, MissingDistributionError, Plugin
 from combee_dspy.lms.redact import scrub
 from combee_dspy.registry import DISTRIBUTION, Entry
 
-__all__ = ["GROUP", "CombeeGroup", "plugin_commands", "say"]
+__all__ = ["GROUP", "INTERRUPTED", "CombeeGroup", "plugin_commands", "say"]
 
 GROUP = "combee_dspy.commands"
 """Entry points of this group are commands: a ``typer.Typer`` or a function that typer can read."""
@@ -32,6 +32,9 @@ _KNOWN: Mapping[str, tuple[str, str]] = {
 
 _LINE = 2_000
 
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted."""
+
 
 def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
     """Say an error, of a task where there are several, on standard error without keys; return its exit code."""
@@ -42,7 +45,7 @@ def say(error: BaseException, *, debug: bool = False, of: str = "") -> int:
         text = "interrupted" if isinstance(error, KeyboardInterrupt) else str(named)
         sys.stderr.write(f"error: {plain(scrub(of + text), _LINE)}\n")
     if isinstance(error, KeyboardInterrupt):
-        return 130
+        return INTERRUPTED
     return 2 if isinstance(error, CombeeError) else 1
 
 

@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from combee_dspy.cli._config import FILE, RunConfig
+from combee_dspy.cli._config import FILE, RunConfig, StrategiesConfig
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, DataSourceError
 from combee_dspy.lms.redact import MASK, SECRET_NAME
 
@@ -80,6 +80,8 @@ def _told(error: ValidationError) -> ArgumentError:
     tail = f" ({len(more)} more to correct.)" if more else ""
     value = _without_keys(first["input"], place)
     if first["type"] in _UNKNOWN:
+        if parts[0] in StrategiesConfig.model_fields and len(parts) == 1:
+            return ArgumentValueError(place, value, "is no key of its own", f"Write strategies: {{{place}: …}}.{tail}")
         whole = schema()
         known = _at(whole, parts[:-1], whole).get("properties", {})
         return ArgumentValueError(place, value, "is no known key", nearest(parts[-1], known) + tail)

@@ -64,6 +64,7 @@ def _change(before: float | None, after: float | None) -> str | None:
 def show(
     run: _Run,
     what: Annotated[str | None, typer.Argument(metavar="[WHAT]", help="A candidate, or a number.")] = None,
+    task: _Task = None,
     as_json: _Json = False,
 ) -> None:
     """Show a run with its costs, or one thing of it.
@@ -72,12 +73,14 @@ def show(
         combee show runs/today               its figures, and what it has cost by role and model
         combee show runs/today best          the candidate that was chosen, and what it changed in its parent
         combee show runs/today 3f2a          a candidate, by the beginning of its id
-        combee show runs/today 1234 --json   a rollout or an LM call, by the id that combee rollouts shows
+        combee show runs/today 1             … by its index, as combee candidates shows it
+        combee show runs/today effect/7      a rollout or an LM call, by the id that combee rollouts shows
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     if what is None:
         found: Any = [{**one, "costs": tracking.costs(run, one["id"])} for one in tracking.runs(run)]
+        found = [one for one in found if task in (None, one["name"], str(one["id"]))]
     else:
-        found = tracking.show(run, what)
+        found = tracking.show(run, what, task)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     elif what is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import socket
 import sqlite3
 import tempfile
 import time
@@ -77,7 +78,7 @@ class Journal:
         except Timeout as error:
             holder = note.read_text() if note.is_file() else "another process"
             raise JournalHeldError(str(self.path), holder) from error
-        note.write_text(f"process {os.getpid()}")
+        note.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         return lock
 
     def _prepare(self) -> None:

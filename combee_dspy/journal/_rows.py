@@ -141,13 +141,18 @@ JOURNAL = "journal.sqlite"
 
 
 def journal_file(place: Path | str) -> Path:
-    """Return the journal's file of a ``log_dir``, or the file itself.
+    """Return the journal's file of a ``log_dir``, or the file itself; of a folder above it where there is no other.
 
     Raises:
-        ArgumentValueError: There is none.
+        ArgumentValueError: There is none, or there are several.
     """
     path = Path(place)
     found = path / JOURNAL if path.is_dir() else path
+    if path.is_dir() and not found.is_file() and (below := sorted(path.rglob(JOURNAL))):
+        if len(below) > 1:
+            listed = ", ".join(str(one.parent) for one in below)
+            raise ArgumentValueError("journal", str(place), "holds several journals", f"Give one of {listed}.")
+        return below[0]
     if not found.is_file():
         raise ArgumentValueError("journal", str(place), "holds no journal", "Give the log_dir of a run.")
     return found

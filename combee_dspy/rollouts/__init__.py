@@ -24,12 +24,12 @@ from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, 
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
 from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
-from combee_dspy.rollouts._patient import lms_of, patient, patient_program, tell_rejected
+from combee_dspy.rollouts._patient import PATIENCE, lms_of, patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Check, Slots
 
 __all__ = [
-    "Adaptive", "Answer", "Asyncio", "Batching", "CallJob", "Check", "Executor", "ExecutorSession", "Fixed",
+    "PATIENCE", "Adaptive", "Answer", "Asyncio", "Batching", "CallJob", "Check", "Executor", "ExecutorSession", "Fixed",
     "FlushRule", "FlushView", "InfrastructureFaultError", "Limit", "Metric", "NotStorableError", "Priority",
     "RolloutJob", "Slots", "ThreadSession", "Threads", "arun_rollout", "at_once", "decode_answer", "decode_rollout",
     "decode_value", "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "full_or_stale",

@@ -53,7 +53,10 @@ class ExecutorSession(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Wait for what runs and let the workers go. Nothing is taken afterwards. May be called twice."""
+        """Wait for what runs and let the workers go. Nothing is taken afterwards. May be called twice.
+
+        Cancelled, it waits no longer: workers end with what they are at.
+        """
 
 
 class Executor(Strategy):
@@ -156,9 +159,11 @@ class ThreadSession(ExecutorSession):
             self._closed = asyncio.get_running_loop().create_future()
             if not self._busy:
                 self._closed.set_result(None)
-        await asyncio.shield(self._closed)
-        for _ in self._threads:
-            self._tasks.put(None)
+        try:
+            await asyncio.shield(self._closed)
+        finally:  # where nobody waits for them any more, they end with what they are at
+            for _ in self._threads:
+                self._tasks.put(None)
         for thread in self._threads:
             thread.join()
         self._threads.clear()
@@ -186,9 +191,11 @@ class _LoopSession(ThreadSession):
             asyncio.get_running_loop().set_default_executor(self._helpers)
 
     async def close(self) -> None:
-        await super().close()
-        if self._helpers is not None:
-            self._helpers.shutdown(wait=True)
+        try:
+            await super().close()
+        finally:
+            if self._helpers is not None:
+                self._helpers.shutdown(wait=False)
 
 
 @parameters
@@ -207,6 +214,13 @@ class Threads(Executor):
     def params(self) -> dict[str, Any]:
         one = self.batching
         return {"batching": None if one is None else {**vars(one), "flush": str(one.flush)}}
+
+    def check_program(self, program: Any, metric: Any) -> None:
+        """Refuse a program that has an asynchronous form alone."""
+        kind = type(program)
+        if hasattr(kind, "aforward") and not hasattr(kind, "forward"):
+            remedy = "Give executor='asyncio', or write `def forward(self, ...)`."
+            raise ArgumentTypeError("student", kind.__name__, "has aforward only, which threads can't run", remedy)
 
     def start(self, workers: int) -> ExecutorSession:
         return ThreadSession(workers)

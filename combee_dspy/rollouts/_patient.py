@@ -28,8 +28,8 @@ LONGEST_WAIT = 120.0
 """Seconds before another attempt at most, whatever a service asks for: who asks for more is down, and not coming back
 within a run. Attempts are bounded as well."""
 
-PATIENCE = 600.0
-"""Seconds that one call, or one rollout, is kept waiting by a service that rejects it."""
+PATIENCE = 300.0
+"""Seconds that a call or rollout waits for a service that is full or down: the default of Search(patience=…)."""
 
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
@@ -68,6 +68,23 @@ class Halt(threading.Event):
 
 NEVER = Halt()
 
+_now = time.monotonic
+
+
+@dataclass(slots=True)
+class Deadline:
+    """When an effect gives a service up: so many seconds after the first trouble since the service's last answer."""
+
+    patience: float
+    until: float | None = None
+
+    def allows(self, seconds: float) -> bool:
+        """Return whether another attempt may be made after so many seconds."""
+        now = _now()
+        if self.until is None:
+            self.until = now + self.patience
+        return now + seconds <= self.until
+
 
 @dataclass(slots=True)
 class Surroundings:
@@ -77,10 +94,12 @@ class Surroundings:
         rejected: Hears of rejections.
         halt: Ends waits; :data:`NEVER` once the attempt has ended. A thread that a program has abandoned may go on:
             nobody could hear its error, except who reads it on a terminal.
+        deadline: When the effect gives up, whatever its attempts; ``None`` outside of one.
     """
 
     rejected: Callable[[float | None], None] = lambda retry_after: None
     halt: Halt = NEVER
+    deadline: Deadline | None = None
 
     def wait(self, seconds: float) -> bool:
         """Wait, and return whether the attempt is to end instead of going on."""
@@ -108,39 +127,49 @@ class Patience:
     """How long one call, or one effect, goes on after what went wrong. Used by one thread or task.
 
     Args:
-        faults: Faults that may pass and are followed by another attempt. Rejections are no attempts: all of them
-            together have :data:`PATIENCE` seconds.
+        faults: Faults that may pass and are followed by another attempt. Rejections are no attempts: they are waited
+            for until the deadline.
+        deadline: Of the effect; by default one of :data:`PATIENCE` seconds.
     """
 
-    def __init__(self, faults: int) -> None:
+    def __init__(self, faults: int, deadline: Deadline | None = None) -> None:
         self._allowed = faults
-        self._until = time.monotonic() + PATIENCE
+        self._deadline = Deadline(PATIENCE) if deadline is None else deadline
         self._rejections = self._faults = 0
 
-    def after(self, retry_after: float | None, *, rejected: bool) -> float | None:
-        """Return the seconds until the next attempt, ``None`` where there is to be none."""
+    def after(self, retry_after: float | None, *, rejected: bool, outage: bool = False) -> float | None:
+        """Return the seconds until the next attempt, ``None`` where there is to be none.
+
+        An outage of the service is waited for until the deadline as well, whatever the number of attempts.
+        """
         if rejected:
             self._rejections += 1
             seconds = pause_after(retry_after, self._rejections)
-            return seconds if time.monotonic() + seconds <= self._until else None
+            return seconds if self._deadline.allows(seconds) else None
         self._faults += 1
-        return pause_after(retry_after, self._faults) if self._faults <= self._allowed else None
+        seconds = pause_after(retry_after, self._faults)
+        waits = self._deadline.allows(seconds) and outage
+        return seconds if waits or self._faults <= self._allowed else None
+
+    def answered(self) -> None:
+        """Note an answer of the service."""
+        self._deadline.until = None
 
 
 def pause_after(retry_after: float | None, count: int) -> float:
     """Return the seconds until the next attempt after so many failed ones: 1, 2, 4 … 60, or what was asked for."""
     asked = min(2.0 ** min(count - 1, 6), 60.0) if retry_after is None else min(retry_after, LONGEST_WAIT)
     # A service that asks for no time at all must not be asked without end in no time.
-    return max(asked, min(0.001 * 2.0 ** min(count, 10), 0.1))
+    return max(asked, min(0.001 * 2.0 ** min(count, 11), 2.0))
 
 
 class PatientLM(dspy.LM):
     """A ``dspy.LM`` whose calls outlast a service that is full. Made by :func:`patient`.
 
-    A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for ten minutes in
-    all. Other transient errors are tried again ``num_retries`` times, as DSPy does; of them, HTTP 503 and 529
-    (overloaded) are told as well. Callbacks and history see one call, whatever the number of attempts; the books
-    count each. Answers come from DSPy's cache and go there as before.
+    A rejection (HTTP 429) is told and tried again after ``Retry-After``, or DSPy's own pauses, for as long as
+    ``Search(patience=…)`` says. Other transient errors are tried again ``num_retries`` times, as DSPy does; of
+    them, HTTP 503 and 529 (overloaded) are told as well. Callbacks and history see one call, whatever the number of
+    attempts; the books count each. Answers come from DSPy's cache and go there as before.
 
     A call for several completions (``n``) is repeated whole: where DSPy makes a request of each, what had been
     answered is bought again, and is in the books both times. One that streams is left to DSPy's own retries: a part
@@ -161,11 +190,14 @@ class PatientLM(dspy.LM):
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full."""
-        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), dspy.settings.send_stream is None
+        here, waits = SURROUNDINGS.get(), dspy.settings.send_stream is None
+        patience = Patience(self._allowed, here.deadline)
         while True:
             token = _ONE_ATTEMPT.set(waits)
             try:
-                return dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
+                found = dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
+                patience.answered()
+                return found
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or here.wait(seconds):
@@ -177,11 +209,14 @@ class PatientLM(dspy.LM):
     @with_callbacks
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full, without blocking the loop."""
-        patience, here, waits = Patience(self._allowed), SURROUNDINGS.get(), dspy.settings.send_stream is None
+        here, waits = SURROUNDINGS.get(), dspy.settings.send_stream is None
+        patience = Patience(self._allowed, here.deadline)
         while True:
             token = _ONE_ATTEMPT.set(waits)
             try:
-                return await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
+                found = await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
+                patience.answered()
+                return found
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or await here.sleep(seconds):

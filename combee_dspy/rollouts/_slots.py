@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import random
 import time
@@ -21,10 +22,14 @@ from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, T
 from combee_dspy.rollouts._executors import ExecutorSession
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
 from combee_dspy.rollouts._limits import Limit, Outcome
-from combee_dspy.rollouts._patient import NEVER, SURROUNDINGS, Halt, Patience, Surroundings
+from combee_dspy.rollouts._patient import NEVER, PATIENCE, SURROUNDINGS, Deadline, Halt, Patience, Surroundings
 
 T = TypeVar("T")
 R = TypeVar("R", Rollout, Answer)
+
+_logger = logging.getLogger(__name__)
+
+_SILENCE = 30.0  # seconds without an answer from a service in trouble, after each of which it is said
 
 Check = Callable[[], None]
 """Raises where an effect may not begin any more, now that there is a slot for it."""
@@ -39,8 +44,9 @@ class Slots:
         session: Carries effects out. Owned: closed by :meth:`close`.
         limit: How many may be in flight.
         batching: When and in what company they go; ``None`` for as soon as there is a slot.
-        attempts: How often an effect is tried at most where the service fails in passing; one that is full is
-            waited for.
+        attempts: How often an effect is tried at most where nobody can tell whom to blame; a service that is full or
+            down is waited for.
+        patience: Seconds that an effect waits for such a service, from its last answer on.
         on_change: Called with the new limit and the reason after each change of it, on the loop.
     """
 
@@ -51,12 +57,15 @@ class Slots:
         batching: Batching | None = None,
         *,
         attempts: int = 3,
+        patience: float = PATIENCE,
         on_change: Callable[[int, str], None] | None = None,
     ) -> None:
         self.session = session
         self._limit = limit
         limit.on_change = on_change
-        self._attempts = attempts
+        self._attempts, self._patience = attempts, patience
+        self._troubles = 0  # since the service's last answer
+        self._alarm: asyncio.TimerHandle | None = None
         self._queue: Queue = Queue() if batching is None else Batches(batching)
         self._direct = batching is None
         self._numbers = itertools.count()
@@ -130,6 +139,7 @@ class Slots:
         """Cancel what waits, wait for what runs, and close the session."""
         if self._bell is not None:
             self._bell.cancel()
+        self._answered()
         for halt in self._halts.values():
             halt.set()
         for turn in self._queue.waiting():
@@ -144,12 +154,13 @@ class Slots:
         job: RolloutJob | CallJob,
         check: Check | None,
     ) -> R:
-        started = time.monotonic()
+        started, deadline = time.monotonic(), Deadline(self._patience)
         try:
-            result, began = await self._once(work, priority, lane, job, check)  # nearly always the only attempt
+            result, began = await self._once(work, priority, lane, job, check, deadline)  # nearly always the only one
         except InfrastructureFaultError as fault:
-            attempt = partial(self._once, work, priority, lane, job)
-            return await self._again(attempt, fault, self._halts[priority[-1]], started)
+            attempt = partial(self._once, work, priority, lane, job, deadline=deadline)
+            patience = Patience(self._attempts - 1, deadline)
+            return await self._again(attempt, fault, self._halts[priority[-1]], started, patience)
         self._queue.heard(job, result)
         return replace(result, queue_seconds=began - started)
 
@@ -159,9 +170,10 @@ class Slots:
         fault: InfrastructureFaultError,
         halt: Halt,
         started: float,
+        patience: Patience,
     ) -> R:
         """Carry out an effect whose first attempt failed, until an attempt ends well or no other is worth it."""
-        patience, spent = Patience(self._attempts - 1), [fault.usage]
+        spent = [fault.usage]
         while True:
             seconds = _seconds(fault, patience)
             if seconds is None and fault.rollout is not None:
@@ -179,7 +191,12 @@ class Slots:
                 if not halt.is_set():
                     raise
                 break
-        raise InfrastructureError(1, len(spent), str(fault), merged(*spent)) from fault
+        waited = (
+            f" (Search(patience={self._patience:g}) seconds have passed)"
+            if fault.retryable and not halt.is_set()
+            else ""
+        )
+        raise InfrastructureError(1, len(spent), f"{fault}{waited}", merged(*spent)) from fault
 
     async def _once(
         self,
@@ -188,6 +205,7 @@ class Slots:
         lane: str,
         job: RolloutJob | CallJob | None,
         check: Check | None = None,
+        deadline: Deadline | None = None,
     ) -> tuple[T, float]:
         """Carry out one attempt in a slot; return its result and when it began."""
         limit, number, halt = self._limit, next(self._numbers), self._halts[priority[-1]]
@@ -209,17 +227,21 @@ class Slots:
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
         calls = 1
-        here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt)
+        here = Surroundings(partial(self._rejected_there, asyncio.get_running_loop(), number), halt, deadline)
         token = SURROUNDINGS.set(here)
         try:
             result = await work()
             outcome, usage = "ok", getattr(result, "usage", ())
             calls = sum(one.calls - one.errors for one in usage) or 1
+            if job is not None:
+                self._answered()
             return result, began
         except Exception as error:
             outcome = "failed"
             if isinstance(error, InfrastructureFaultError) and error.rejected:
                 self._rejected(number, error.retry_after)
+            elif isinstance(error, InfrastructureFaultError):
+                self._troubled(str(error))
             raise
         finally:
             SURROUNDINGS.reset(token)
@@ -270,7 +292,27 @@ class Slots:
         with suppress(RuntimeError):  # it comes from a worker thread, and the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(self._rejected, who, retry_after)
 
+    def _answered(self) -> None:
+        self._troubles = 0
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _troubled(self, why: str) -> None:
+        self._troubles += 1
+        if self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._say, why, 1)
+
+    def _say(self, why: str, times: int) -> None:
+        _logger.warning(
+            "No answer for %g seconds, only %d times: %s. The service is waited for; a rollout or call that has waited "
+            "for %g seconds ends the run, with everything kept (Search(patience=…)).",
+            times * _SILENCE, self._troubles, why, self._patience,
+        )  # fmt: skip
+        self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._say, why, times + 1)
+
     def _rejected(self, who: int, retry_after: float | None) -> None:
+        self._troubled("too many requests (HTTP 429 or 503)")
         self._limit.rejected(retry_after, time.monotonic(), who)
 
 
@@ -280,6 +322,7 @@ def _seconds(fault: InfrastructureFaultError, patience: Patience) -> float | Non
         return None
     if fault.rejected:
         return patience.after(fault.retry_after, rejected=True)
-    seconds = patience.after(None, rejected=False)
-    # Short and random: an outage meets many effects at once.
-    return None if seconds is None else random.uniform(0.0, 0.2 * seconds)  # noqa: S311
+    outage = fault.rollout is None
+    seconds = patience.after(None, rejected=False, outage=outage)
+    # Random: an outage meets many effects at once. Where it is perhaps none, short.
+    return None if seconds is None else random.uniform(0.5 if outage else 0.0, 1.0 if outage else 0.2) * seconds  # noqa: S311

@@ -28,6 +28,7 @@ import scipy.sparse  # noqa: F401
 
 from combee_dspy.search._candidates import Shared
 from combee_dspy.search._compile import (
+    check_lm,
     check_metric,
     compile_program,
     compile_task,
@@ -35,12 +36,14 @@ from combee_dspy.search._compile import (
     make_compilation,
     open_shared,
 )
-from combee_dspy.search._gepa import ONLY_PARETO, checked_gepa_kwargs
+from combee_dspy.search._gepa import ONLY_PARETO, check_names, checked_gepa_kwargs
 
 __all__ = [
     "ONLY_PARETO",
     "Shared",
+    "check_lm",
     "check_metric",
+    "check_names",
     "checked_gepa_kwargs",
     "compile_program",
     "compile_task",

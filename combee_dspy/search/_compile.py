@@ -7,6 +7,7 @@ import contextvars
 import inspect
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -31,14 +32,27 @@ from combee_dspy.search._describe import describe, identity, result_of
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
-__all__ = ["check_metric", "compile_program", "compile_task", "in_own_loop", "make_compilation", "open_shared"]
+__all__ = [
+    "check_lm",
+    "check_metric",
+    "compile_program",
+    "compile_task",
+    "in_own_loop",
+    "make_compilation",
+    "open_shared",
+]
 
 logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
+
 _ELASTIC = 256  # effects in flight at most, where nobody names a number and workers cost nothing before they are used
 _START = 8
+
+# Seconds after an interrupt: until what is in flight is let go, until workers are, and until nobody is waited for.
+_LET_GO, _CLOSE, _GONE = 1.0, 0.2, 1.8
 
 
 def check_metric(metric: object) -> None:
@@ -58,10 +72,21 @@ def check_metric(metric: object) -> None:
         return  # Some built-in callables have no signature to look at; the first rollout will tell.
 
 
+def check_lm(argument: str, lm: Any) -> Any:
+    """Return an LM, which is no name of one.
+
+    Raises:
+        ArgumentTypeError: It is a text.
+    """
+    if isinstance(lm, str):
+        raise ArgumentTypeError(argument, lm, "is the name of an LM and no LM", f"Give dspy.LM({lm!r}).")
+    return lm
+
+
 def compile_program(settings: Any, student: dspy.Module, *, trainset: Any, valset: Any, heldout: Any) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
     task = make_compilation(settings, student, trainset, valset, heldout)
-    return in_own_loop(lambda: _alone(task))
+    return in_own_loop(lambda: _alone(task), settings.log_dir)
 
 
 def make_compilation(
@@ -79,6 +104,9 @@ def make_compilation(
     if not settings.artifact.components(student):
         remedy = "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
         raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
+    check_lm("dspy.settings.lm", dspy.settings.lm)
+    for part, predictor in student.named_predictors():
+        check_lm(f"student.{part}.lm", getattr(predictor, "lm", None))
     settings.executor.check_program(student, settings.metric_fn)
     if heldout is not None and not isinstance(heldout, Heldout):
         heldout = Heldout(tuple(heldout)) if len(_list("heldout", heldout)) else None
@@ -155,11 +183,12 @@ def _row(argument: str, index: int, example: Any, split: Split) -> Row:
     return Row(split, index, example, row_hash(example))
 
 
-def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], log_dir: str | None = None) -> T:
     """Run a coroutine to its end on an event loop of its own, in a thread of its own.
 
     So a caller may have a running loop (a notebook) or none. The thread sees the
-    caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the work.
+    caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the work and is
+    raised within two seconds, with what the work attached to its own end; a second one is raised at once.
     """
     # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
     begun: Future[Any] = Future()
@@ -182,13 +211,27 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         while not wait([ended], timeout=0.1).done:
             pass
         return ended.result()
-    except BaseException:
+    except BaseException as error:
         if not ended.done():
+            until = time.monotonic() + _GONE
+            _logger.warning("Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir))
             task = begun.result()
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 task.get_loop().call_soon_threadsafe(task.cancel)
-            wait([ended])
+            while not wait([ended], timeout=0.1).done and time.monotonic() < until:
+                pass
+            if ended.done():
+                vars(error).update(vars(ended.exception() or error))
         raise
+
+
+def _how_to_go_on(log_dir: str | None) -> str:
+    if log_dir is None:
+        return "Nothing stays on disk, since no log_dir was given; the error has the best program so far."
+    return (
+        f"What was paid for is kept in {log_dir}: compile again with this log_dir to go on, or take the best so far, "
+        f"load_candidate(program, {log_dir!r}, 'best'), which the error has as well."
+    )
 
 
 async def _alone(task: Compilation) -> dspy.Module:
@@ -216,11 +259,22 @@ async def open_shared(settings: Any) -> AsyncIterator[Shared]:
         journal = stack.enter_context(closing(Journal(settings.log_dir)))
         given = settings.cache not in (None, False)
         cache = stack.enter_context(closing(Cache(Path(settings.cache)))) if given else None
-        slots = Slots(settings.executor.start(most), limit, settings.executor.batching, on_change=changed)
+        slots = Slots(
+            settings.executor.start(most),
+            limit,
+            settings.executor.batching,
+            patience=settings.search.patience,
+            on_change=changed,
+        )
+        within = None
         try:
             yield Shared(journal, slots, Tariff(settings.costs), cache, most, heard)
+        except asyncio.CancelledError:
+            within = _CLOSE
+            raise
         finally:
-            await slots.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(slots.close(), within)
 
 
 async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
@@ -233,8 +287,10 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     calibration = settings.validation.calibration
     check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
     trackers = default_trackers() if settings.trackers is None else settings.trackers
+    for tracker in trackers:
+        tracker.check()  # before there is a run, which nobody would end
+    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
 
@@ -264,7 +320,12 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
 
 
 async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:
+    within = None
     try:
         return await run.compiled()
+    except BaseException as error:
+        within = _LET_GO if isinstance(error, asyncio.CancelledError) else None
+        vars(error)["program"] = run.best()
+        raise
     finally:
-        await run.effects.drain()
+        await run.effects.drain(within)

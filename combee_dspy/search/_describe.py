@@ -15,6 +15,7 @@ from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
+from combee_dspy.rollouts import PATIENCE
 from combee_dspy.search._candidates import Candidate, Compilation
 from combee_dspy.stopping import Limits
 
@@ -63,7 +64,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     named = {
         **{name: getattr(settings, name) for name in same},
         **{name: getattr(settings.guards, name) for name in ("max_copied_words", "max_tokens", "keep")},
-        "search": dataclasses.replace(settings.search, replay=None),
+        "search": dataclasses.replace(settings.search, replay=None, patience=PATIENCE),
         "validation": dataclasses.replace(settings.validation, warn_failures=1.0, stop_failures=1.0),
         "anchors": [row_hash(one) for one in settings.guards.anchors],
         "instruction_proposer": settings.custom_instruction_proposer, "code_proposer": settings.custom_code_proposer,

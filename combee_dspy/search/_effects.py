@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
+from combee_dspy.exceptions import ArgumentValueError, HeldoutReadError, InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
@@ -77,7 +77,7 @@ class Effects:
         self.workers = shared.workers
         self.metric: Callable[..., Any] = settings.metric_fn
         self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
-        self._failure_score = settings.failure_score
+        self._failure_score, self._perfect_score = settings.failure_score, settings.perfect_score
         self._memoize = settings.cache is not False
         self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
@@ -141,10 +141,14 @@ class Effects:
         if self.purse.limits.seconds is not None and place.step < 0 and place.purpose == "validation":
             urgency = ROLLOUTS, -1  # the student's validation: without it a run whose time is over has no result
 
-        async def run(check: Check | None) -> tuple[Rollout, tuple[CallUsage, ...]]:
+        async def run(check: Check | None) -> tuple[Rollout | Exception, tuple[CallUsage, ...]]:
             priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, priority, check)
+            if rollout.score > self._perfect_score:
+                problem = f"is below {rollout.score:g}, a score that the metric gave"
+                remedy = "Give Combee the metric's highest score, such as perfect_score=100, or divide its scores."
+                return ArgumentValueError("perfect_score", self._perfect_score, problem, remedy), rollout.usage
             return rollout, rollout.usage
 
         texts = candidate.texts.values()
@@ -289,7 +293,7 @@ class Effects:
     async def _bought(
         self,
         effect: Effect,
-        work: Callable[[Check | None], Awaitable[tuple[T, tuple[CallUsage, ...]]]],
+        work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
         told: Callable[[], Mapping[str, float]] = dict,
     ) -> tuple[T, Effect]:
         """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
@@ -335,12 +339,18 @@ class Effects:
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
         return CALLS, max(step, 0), 0, self._number
 
-    async def drain(self) -> None:
-        """Take back what waits for the budget or for a slot, and commit what is in flight."""
+    async def drain(self, within: float | None = None) -> None:
+        """Take back what waits for the budget or for a slot, and commit what is in flight.
+
+        What has not ended within so many seconds is cancelled, and may be paid for without being kept.
+        """
         with self.slots.refusing(self._number):
             while self._flying:
                 self.purse.withdraw()
-                await asyncio.wait(self._flying.values())
+                _, late = await asyncio.wait(self._flying.values(), timeout=within)
+                for task in late:
+                    task.cancel()
+                within = None
 
 
 def _heard(future: asyncio.Future[Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +23,9 @@ from gepa.strategies.component_selector import AllReflectionComponentSelector, R
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 from gepa.utils import FileStopper
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, MissingDistributionError
 
-__all__ = ["ONLY_PARETO", "GepaParts", "checked_gepa_kwargs", "make_parts"]
+__all__ = ["ONLY_PARETO", "GepaParts", "check_names", "checked_gepa_kwargs", "make_parts"]
 
 _SELECTORS: Mapping[str, Callable[[random.Random], Any]] = {
     "pareto": lambda rng: ParetoCandidateSelector(rng=rng),
@@ -32,6 +34,7 @@ _SELECTORS: Mapping[str, Callable[[random.Random], Any]] = {
     "top_k_pareto": lambda rng: TopKParetoCandidateSelector(k=5, rng=rng),
 }
 _COMPONENTS = {"round_robin": RoundRobinReflectionComponentSelector, "all": AllReflectionComponentSelector}
+_POLICIES = {"full_eval": FullEvaluationPolicy}
 _ACCEPTANCE = {"strict_improvement": StrictImprovementAcceptance, "improvement_or_equal": ImprovementOrEqualAcceptance}
 
 # What gepa.optimize takes and our loop calls.
@@ -98,6 +101,25 @@ def checked_gepa_kwargs(given: Mapping[str, Any], minibatch_size: int | None) ->
     return kept
 
 
+def check_names(settings: Any) -> None:
+    """Check what a teleprompter names of gepa's parts, and that W&B is there where it is asked for.
+
+    Raises:
+        ArgumentValueError: A name is unknown.
+        MissingDistributionError: W&B is not installed.
+    """
+    own, kwargs = vars(settings), settings.gepa_kwargs
+    for argument, given, known in (
+        ("candidate_selection_strategy", own, _SELECTORS), ("component_selector", own, _COMPONENTS),
+        ("acceptance_criterion", kwargs, _ACCEPTANCE), ("val_evaluation_policy", kwargs, _POLICIES),
+    ):  # fmt: skip
+        value = given.get(argument)
+        if isinstance(value, str) and value not in known:
+            raise ArgumentValueError(argument, value, "is unknown", f"Give one of {', '.join(known)}, or an object.")
+    if settings.use_wandb and "wandb" not in sys.modules and importlib.util.find_spec("wandb") is None:
+        raise MissingDistributionError("what use_wandb=True logs to", "wandb")
+
+
 @dataclass(frozen=True, slots=True)
 class GepaParts:
     """gepa's parts of one run, or the user's in their place."""
@@ -130,11 +152,7 @@ class GepaParts:
 
 
 def make_parts(settings: Any, rng: random.Random) -> GepaParts:
-    """Return the parts that the settings of a run, a teleprompter, name; selectors share gepa's own stream with merges.
-
-    Raises:
-        ArgumentValueError: A name is unknown.
-    """
+    """Return the parts that the settings of a run, a teleprompter, name; selectors share gepa's stream with merges."""
     kwargs, selects, chosen = settings.gepa_kwargs, settings.component_selector, settings.candidate_selection_strategy
     stoppers = kwargs.get("stop_callbacks") or ()
     stoppers = tuple(stoppers) if isinstance(stoppers, Sequence) else (stoppers,)
@@ -143,11 +161,11 @@ def make_parts(settings: Any, rng: random.Random) -> GepaParts:
     callbacks, acceptance = tuple(kwargs.get("callbacks") or ()), kwargs.get("acceptance_criterion")
     policy = kwargs.get("val_evaluation_policy") or "full_eval"
     return GepaParts(
-        selector=_part("candidate_selection_strategy", chosen, _SELECTORS, rng),
-        components=_part("component_selector", selects, _COMPONENTS),
+        selector=_part(chosen, _SELECTORS, rng),
+        components=_part(selects, _COMPONENTS),
         sampler=kwargs.get("batch_sampler"),
-        acceptance=_part("acceptance_criterion", acceptance, _ACCEPTANCE),
-        policy=_part("val_evaluation_policy", policy, {"full_eval": FullEvaluationPolicy}),
+        acceptance=_part(acceptance, _ACCEPTANCE),
+        policy=_part(policy, _POLICIES),
         callbacks=callbacks,
         stoppers=stoppers,
         merge_floor=kwargs.get("merge_val_overlap_floor", 5),
@@ -163,9 +181,5 @@ def make_parts(settings: Any, rng: random.Random) -> GepaParts:
     )  # fmt: skip
 
 
-def _part(argument: str, value: Any, known: Mapping[str, Callable[..., Any]], *given: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if value not in known:
-        raise ArgumentValueError(argument, value, "is unknown", f"Give one of {', '.join(known)}, or an object.")
-    return known[value](*given)
+def _part(value: Any, known: Mapping[str, Callable[..., Any]], *given: Any) -> Any:
+    return known[value](*given) if isinstance(value, str) else value

@@ -52,9 +52,6 @@ class Run:
     def __init__(self, task: Compilation, shared: Shared, log: RunLog, prints: Mapping[str, str]) -> None:
         settings, splits = task.settings, task.splits
         self.task, self.shared, self.log = task, shared, log
-        require_countable(
-            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
-        )
         with Reader(shared.journal.path) as reader:
             receipts = earlier_receipts(reader)
             seconds, earlier = _earlier_seconds(reader, log.number), _earlier_costs(reader, log.number)
@@ -164,6 +161,10 @@ class Run:
         data = {"candidate": seed.id, "texts": dict(seed.texts), "parents": [], "operator": "seed", "components": []}
         self.log.emit("candidate", data)
         await self._probe()
+        # After the probe, which says of a model that is misspelt that there is none.
+        require_countable(
+            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
+        )
         with self.parts.experiment:
             await self.loop.run()
         await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought
@@ -186,6 +187,13 @@ class Run:
             builder: Any = SimpleNamespace(build_program=partial(settings.artifact.build, task.student))
             program.detailed_results = detailed_results(self.pool.state, builder, settings.log_dir, settings.seed)
         return program, report
+
+    def best(self) -> dspy.Module | None:
+        """Return the program that is best on validation so far; none before the student's validation."""
+        if not self.pool.started:
+            return None
+        best: dspy.Module = self.task.settings.artifact.build(self.task.student, self.pool.best.candidate.texts)
+        return best
 
     async def _probe(self) -> None:
         settings = self.task.settings

@@ -103,7 +103,7 @@ def require_countable(rule: StoppingRule | None, *, unpriced: Mapping[str, str],
         listed = ", ".join(f"{model!r} ({role})" for role, model in unpriced.items())
         remedy = (
             f"Add a price for {next(iter(unpriced.values()))!r}, dollars per million tokens "
-            "(0 for a server of your own), or set the budget in tokens."
+            "(0 for a server of your own), correct its name if it is misspelt, or set the budget in tokens."
         )
         problem = f"cannot be kept: no price is known for {listed}"
         raise ArgumentValueError("budget.dollars", dict(unpriced), problem, remedy)

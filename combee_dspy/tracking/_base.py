@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ __all__ = ["Follower", "Tracker", "default_trackers", "track"]
 _logger = logging.getLogger(__name__)
 
 _EVERY = 0.5
-_LONGEST = 30.0
+_LONGEST, _INTERRUPTED = 30.0, 0.3
 
 
 class Follower(ABC):
@@ -64,9 +63,7 @@ class Tracker(Strategy):
 
 
 def default_trackers() -> tuple[Tracker, ...]:
-    """Return who follows a run that names nobody: a display, where standard error is a terminal."""
-    if not sys.stderr.isatty():
-        return ()
+    """Return who follows a run that names nobody: a display, which is a panel on a terminal and lines elsewhere."""
     from combee_dspy.tracking._progress import Progress
 
     return (Progress(),)
@@ -78,13 +75,8 @@ async def track(path: Path, run: int, trackers: Sequence[Tracker]) -> AsyncItera
 
     They never break the run: one that raises is reported once and left out from
     then on. Leaving waits until they have read the run's end, 30 seconds at
-    most; the event loop is free meanwhile.
-
-    Raises:
-        CombeeError: What a tracker needs is not installed; nothing has begun.
+    most, and next to nothing after an interrupt; the event loop is free meanwhile.
     """
-    for tracker in trackers:
-        tracker.check()
     over = threading.Event()
     threads = [
         threading.Thread(target=_follow, args=(path, run, one, over), name=f"combee-{one.name}", daemon=True)
@@ -92,16 +84,20 @@ async def track(path: Path, run: int, trackers: Sequence[Tracker]) -> AsyncItera
     ]
     for thread in threads:
         thread.start()
+    longest = _LONGEST
     try:
         yield
+    except asyncio.CancelledError:
+        longest = _INTERRUPTED
+        raise
     finally:
         over.set()
         if threads:
-            await asyncio.to_thread(_wait_for, threads)
+            await asyncio.to_thread(_wait_for, threads, longest)
 
 
-def _wait_for(threads: Sequence[threading.Thread]) -> None:
-    until = time.monotonic() + _LONGEST
+def _wait_for(threads: Sequence[threading.Thread], longest: float) -> None:
+    until = time.monotonic() + longest
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
         if thread.is_alive():

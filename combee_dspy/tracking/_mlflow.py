@@ -37,6 +37,7 @@ _ENVIRONMENT = {
 }
 _RUN, _CURSOR, _PENDING = "combee.run", "combee.cursor", "combee.pending"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
+_EXPERIMENT = "combee_dspy"
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
 _BATCH = 1_000  # metrics in one call, MLflow's limit
 _TYPES = {
@@ -67,7 +68,8 @@ class MLflowTracker(Tracker):
     ``MLFLOW_HTTP_REQUEST_MAX_RETRIES`` (1) where the environment does not.
 
     Args:
-        experiment: The experiment's name; made where it is missing.
+        experiment: The experiment's name, made where it is missing; by default the one that ``mlflow.set_experiment``
+            or MLflow's environment names, else ``"combee_dspy"``.
         tracking_uri: The store; the one that is set for MLflow by default.
         run_name: The MLflow run's name; the run's own by default.
         parent: Id of an MLflow run in the same store that each run is nested in.
@@ -75,7 +77,7 @@ class MLflowTracker(Tracker):
 
     name: ClassVar[str] = "mlflow"
 
-    experiment: str = "combee_dspy"
+    experiment: str | None = None
     tracking_uri: str | None = None
     run_name: str | None = None
     parent: str | None = None
@@ -110,7 +112,7 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
         MissingDistributionError: MLflow is not installed.
     """
     path = journal_file(place)
-    tracker = MLflowTracker(tracking_uri=tracking_uri, **({} if experiment is None else {"experiment": experiment}))
+    tracker = MLflowTracker(tracking_uri=tracking_uri, experiment=experiment)
     tracker.check()
     from mlflow.exceptions import MlflowException
 
@@ -178,7 +180,8 @@ class _Shipper(Follower):
         """Say how to complete what is not complete."""
         if not self._complete:
             given = ["--tracking-uri", self.uri] if self.uri else []
-            command = shlex.join([str(self._reader.path.parent), *given, "--experiment", self._tracker.experiment])
+            given += ["--experiment", self._tracker.experiment] if self._tracker.experiment else []
+            command = shlex.join([str(self._reader.path.parent), *given])
             _logger.warning("MLflow has not got all of the run. With a log_dir: combee track replay %s", command)
 
     def ship(self, *, over: bool) -> None:
@@ -233,8 +236,12 @@ class _Shipper(Follower):
         known = json.dumps([row[name] for name in ("name", "created", "seed", "identity")])
         identity = hashlib.sha256(known.encode()).hexdigest()[:32]
         client = mlflow.MlflowClient(tracking_uri=asked.tracking_uri)
-        home = client.get_experiment_by_name(asked.experiment)
-        experiment = client.create_experiment(asked.experiment) if home is None else home.experiment_id
+        # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow itself is set to.
+        experiment = None if asked.experiment or asked.tracking_uri else os.environ.get("MLFLOW_EXPERIMENT_ID")
+        if experiment is None:
+            name = asked.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or _EXPERIMENT
+            home = client.get_experiment_by_name(name)
+            experiment = client.create_experiment(name) if home is None else home.experiment_id
         found = client.search_runs([experiment], f"tags.`{_RUN}` = '{identity}'", max_results=1)
         if found:
             tags, self._id = found[0].data.tags, found[0].info.run_id

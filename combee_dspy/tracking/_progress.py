@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import Counter
@@ -30,6 +31,13 @@ _WINDOW = 5.0  # seconds over which what is in flight is averaged
 # Several runs of one process share a terminal: the first to come has the panel, the others write lines above it.
 _PANEL = threading.Lock()
 
+_logger = logging.getLogger("combee_dspy.progress")
+
+# How loud each kind of line is; others are details.
+_LEVELS = dict.fromkeys(("update", "heldout", "selected", "stopped"), logging.INFO) | dict.fromkeys(
+    ("warning", "error"), logging.WARNING
+)
+
 _LINES = {
     "batch": "update {step}: batch of {size}: {reason}",
     "scan": "update {step}: {aggregator} of {component}: {n} reflections, {calls} calls{failed}, {learned} lessons",
@@ -39,7 +47,7 @@ _LINES = {
     "shortened": "update {step}: {lessons} lessons for {component} are now {left}; at most {lost} may be lost",
     "validated": "update {step}: candidate {index}: validation {score}{best}",
     "reverted": "update {step}: the lessons of update {update} are left out: {reason}",
-    "update": "update {step}: done in {seconds:.1f} s{skipped}",
+    "update": "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}",
     "heldout": "held-out {before:.3f} → {after:.3f} (gain {difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})",
     "warning": "warning: {text}",
     "error": "error in {where}: {error}",
@@ -53,8 +61,10 @@ class Progress(Tracker):
     """Says on standard error what a run is doing and what it has cost.
 
     On a terminal a panel follows the run: update, batch, validation, rollouts of the
-    budget, effects in flight, tokens by role and dollars. What happened is a line each,
-    there and anywhere else. Text that an LM wrote is shown without control characters
+    budget, effects in flight, tokens by role and dollars. Each update is a line, there
+    and anywhere else: of the logger ``combee_dspy.progress`` at INFO where logging is set
+    up, else on standard error, as in a notebook. Its details are lines of that logger at
+    DEBUG. Text that an LM wrote is shown without control characters
     and never read as markup; keys are removed.
     """
 
@@ -72,7 +82,9 @@ class Display(Follower):
         self, reader: Reader, run: int, console: Console | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._reader, self._run, self._clock = reader, run, clock
-        self._console = Console(stderr=True) if console is None else console
+        # In a notebook too lines go to standard error: rich's own way shows them where the cursor was.
+        self._console = Console(stderr=True, force_jupyter=False) if console is None else console
+        self._logs = console is None and not self._console.is_terminal and _logger.hasHandlers()
         self._clean = cleaner()
         self._began = clock()
         row = reader.rows("SELECT name, description FROM run WHERE id = ?", (run,))[0]
@@ -86,7 +98,8 @@ class Display(Follower):
         self._tokens: Counter[str] = Counter()
         self._dollars = self._unpriced = 0.0
         self._facts: dict[str, str] = {"update": "the seed's validation"}
-        self._seed = self._best = "not known"
+        self._scores: dict[str, tuple[int, float]] = {}  # index and score by candidate
+        self._chosen = ""
         self._news()  # of an earlier part of the run: it counts, and is not told again
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal and _PANEL.acquire(blocking=False):
@@ -97,8 +110,8 @@ class Display(Follower):
 
     def follow(self) -> None:
         """Show what is new."""
-        for line in self._news():
-            self._say(line)
+        for line, level in self._news():
+            self._say(line, level)
         if self._live is not None:
             self._live.update(self._panel(), refresh=True)
 
@@ -113,7 +126,17 @@ class Display(Follower):
         facts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts", self._cost(), self._failed()
         self._say(f"{said}: {', '.join(filter(None, facts))}")
 
-    def _news(self) -> list[str]:
+    @property
+    def _seed(self) -> str:
+        return next((f"{score:.3f}" for index, score in self._scores.values() if not index), "not known")
+
+    @property
+    def _best(self) -> str:
+        """The score of what was chosen, the best one until then."""
+        chosen = [score for name, (_, score) in self._scores.items() if self._chosen in (name, "")]
+        return f"{max(chosen):.3f}" if chosen else "not known"
+
+    def _news(self) -> list[tuple[str, int]]:
         """Read what is new and take it into account; return the lines that tell it."""
         newest = self._reader.rows("SELECT max(id) FROM effect WHERE run = ?", (self._run,))[0][0] or 0
         new = (self._run, newest, self._effect)
@@ -130,11 +153,12 @@ class Display(Follower):
         self._recent = [one for one in self._recent if one[1] > since]
         events = self._reader.after("event", self._event, self._run)
         self._effect, self._event = newest, events[-1]["id"] if events else self._event
-        return [line for event in events if (line := self._told(event))]
+        return [told for event in events if (told := self._told(event))[0]]
 
-    def _told(self, event: Any) -> str:
-        """Take one event into account; return the line that tells it, or nothing."""
+    def _told(self, event: Any) -> tuple[str, int]:
+        """Take one event into account; return the line that tells it, or nothing, and its level."""
         data = {**json.loads(event["data"]), "step": event["step"], "component": event["component"]}
+        score = data.get("score")
         if "score" in data:
             data["score"] = "not known" if data["score"] is None else f"{data['score']:.3f}"
         match event["kind"]:
@@ -147,21 +171,31 @@ class Display(Follower):
                 data["learned"] = len(data["lessons"])
                 self._facts |= {"lesson": data["lessons"][-1]["text"]} if data["lessons"] else {}
             case "validated":
-                self._seed = self._seed if data["index"] else data["score"]
-                self._best = data["score"] if data["best"] else self._best
+                if score is not None:
+                    self._scores[data["candidate"]] = data["index"], score
                 data["best"] = ", best so far" if data["best"] else ""
                 if not data["index"]:
-                    return f"seed: validation {data['score']}"
+                    return f"seed: validation {data['score']}", logging.INFO
+            case "selected":
+                self._chosen = data["candidate"] if data["candidate"] in self._scores else ""
             case "update":
                 data["skipped"] = f", nothing to learn: {data['skipped']}" if data.get("skipped") else ""
+                data |= {
+                    "best": self._best,
+                    "seed": self._seed,
+                    "spent": f"{self._rollouts()} rollouts, {self._cost()}",
+                }
             case "limit":
                 self._facts["limit"] = f", at most {data['limit']}"
-        return _LINES.get(event["kind"], "").format_map(data)
+        return _LINES.get(event["kind"], "").format_map(data), _LEVELS.get(event["kind"], logging.DEBUG)
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, level: int = logging.INFO) -> None:
         name = "" if self._name == "main" else f"{self._name}  "
-        text = Text(f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}", overflow="fold")
-        self._console.print(text, soft_wrap=self._live is None)
+        said = f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}"
+        if level == logging.DEBUG or self._logs:
+            _logger.log(level, "%s", said)
+        else:
+            self._console.print(Text(said, overflow="fold"), soft_wrap=self._live is None)
 
     def _elapsed(self) -> str:
         seconds = int(self._clock() - self._began)

@@ -21,6 +21,7 @@ from combee_dspy.tracking._text import clean_values, cleaner
 __all__ = ["candidates", "candidates_of", "chosen_of", "costs", "costs_of", "rollouts", "run_number", "runs", "show"]
 
 _SHORTEST = 4
+_LISTED = 20
 
 
 def runs(place: Path | str) -> list[dict[str, Any]]:
@@ -145,6 +146,11 @@ def candidates(place: Path | str, run: int | str | None = None) -> list[dict[str
 
 def candidates_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
     """Return what :func:`candidates` does, of a journal that is open."""
+    return _plain(recorded(reader, run))
+
+
+def recorded(reader: Reader, run: int | None) -> list[dict[str, Any]]:
+    """Return what :func:`candidates_of` does, with texts as they were written."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     sql = (
         "SELECT run, step, kind, at, data FROM event WHERE (?1 IS NULL OR run = ?1)"
@@ -171,7 +177,7 @@ def candidates_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
                 one["validated_at"] = one["validated_at"] or row["at"]
             case "selected":
                 one["selected"] = data["reason"]
-    return _plain(found.values())
+    return list(found.values())
 
 
 def chosen_of(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -181,13 +187,41 @@ def chosen_of(known: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return (selected or scored or [*known[:1]] or [{}])[-1]
 
 
-def show(place: Path | str, what: str | int) -> dict[str, Any]:
+def candidate_named(known: Sequence[dict[str, Any]], wanted: str | int) -> dict[str, Any] | None:
+    """Return the candidate that a name stands for, by the rules of every command; ``None`` where there is none.
+
+    Args:
+        known: What :func:`candidates` returns.
+        wanted: ``"best"`` for the one that was chosen, or the best so far; its index, the position among the validated
+            ones; or the first four characters or more of its content hash.
+
+    Raises:
+        ArgumentValueError: Several have that name.
+    """
+    name = str(wanted)
+    if name == "best":
+        runs = {one["run"]: one for one in known if one["score"] is not None} or {one["run"]: one for one in known}
+        found = [dict(chosen_of([one for one in known if one["run"] == run])) for run in runs]
+    else:
+        found = [one for one in known if name.isdecimal() and one["index"] == int(name)]
+        if not found and len(name) >= _SHORTEST:
+            found = [one for one in known if one["candidate"].startswith(name)]
+    if len(found) > 1:
+        listed = ", ".join(f"{one['candidate']} of run {one['run']}" for one in found[:_LISTED])
+        raise ArgumentValueError(
+            "id", wanted, "names several candidates", f"Say of which run, or more of it: {listed}."
+        )
+    return found[0] if found else None
+
+
+def show(place: Path | str, what: str | int, run: int | str | None = None) -> dict[str, Any]:
     """Return one candidate or one effect with everything that the journal knows of it.
 
     Args:
         place: A ``log_dir``, or its journal.
-        what: The number of an effect (a rollout's ``id``), the first four characters or more of a candidate, or
-            ``"best"`` for the candidate that was chosen.
+        what: A candidate: ``"best"``, its index, or the first four characters or more of its content hash. Or an
+            effect: ``"effect/7"``, or a number that is no candidate's index (a rollout's ``id``).
+        run: Id or name of one run; all by default.
 
     Returns:
         Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as :func:`candidates` gives it
@@ -196,19 +230,17 @@ def show(place: Path | str, what: str | int) -> dict[str, Any]:
     Raises:
         ArgumentValueError: There is no journal, or nothing of that name, or several.
     """
-    name = str(what)
-    with Reader(journal_file(place)) as reader:
-        if name.isdigit() and (found := reader.rows("SELECT * FROM effect WHERE id = ?", (int(name),))):
-            return _effect(reader, found[0])
-    known = candidates(place)
-    if name == "best" and known:
-        name = str(chosen_of(known)["candidate"])
-    matching = [one for one in known if len(name) >= _SHORTEST and one["candidate"].startswith(name)]
-    if len({one["candidate"] for one in matching}) != 1:
-        problem = "names several candidates" if matching else "is neither an effect's number nor a candidate"
-        remedy = "Give a rollout's id as `combee rollouts` shows it, or four characters or more of a candidate."
-        raise ArgumentValueError("id", what, problem, remedy)
-    one = matching[0]
+    with _opened(place, run) as (reader, number):
+        known = candidates_of(reader, number)
+        one = candidate_named(known, what)
+        effect = str(what).removeprefix("effect/")
+        if one is None and effect.isdecimal():
+            found = reader.rows("SELECT * FROM effect WHERE id = ?", (int(effect),))
+            if found:
+                return _effect(reader, found[0])
+    if one is None:
+        remedy = "Give best, an index or four characters or more of a candidate, or effect/ and a rollout's id."
+        raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
     parents = {other["candidate"]: other["texts"] for other in known}
     before = parents.get(one["parents"][0], {}) if one["parents"] else {}
     return {**one, "diff": diffs(before, one["texts"])}

@@ -130,7 +130,7 @@ def test_what_a_file_does_not_say_is_combees_default(folder):
 def test_there_is_a_key_for_every_argument_and_every_option(shell):
     schema = json.loads(shell("run", "--schema")[1])
     known = set(schema["properties"]) | set(schema["$defs"]["StrategiesConfig"]["properties"])
-    arguments = set(inspect.signature(Combee).parameters) - {"metric", "reflection_lm", "wandb_api_key", "moved"}
+    arguments = set(inspect.signature(Combee).parameters) - {"metric", "reflection_lm", "wandb_api_key", "elsewhere"}
     assert arguments <= known
     for option in (Search, Validation, Guards, Diversity, Budget, Costs):
         names = {field.name for field in dataclasses.fields(option)}

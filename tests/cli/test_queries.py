@@ -71,7 +71,7 @@ def test_one_candidate_and_one_rollout_are_shown(shell, recorded):
     assert best["selected"]
     assert json.loads(shell("show", recorded, best["candidate"][:6], "--json")[1]) == best
     (first, *_) = lines(shell("rollouts", recorded, "--json")[1])
-    code, out, _ = shell("show", recorded, first["id"])
+    code, out, _ = shell("show", recorded, f"effect/{first['id']}")
     assert code == 0
     assert "prediction" in out
 
@@ -107,7 +107,7 @@ def test_a_replay_says_where_to_look(shell, recorded, monkeypatch):
         (["rollouts", "{}", "--run", "other"], "1 (main)"),
         (["rollouts", "nowhere"], "holds no journal"),
         (["candidates", "nowhere"], "holds no journal"),
-        (["show", "{}", "ffffffff"], "neither an effect's number nor a candidate"),
+        (["show", "{}", "ffffffff"], "neither a candidate nor an effect's number"),
         (["report", "{}", "--output", "no/such/folder.html"], "cannot be written"),
         (["runs", "absent"], "is not there"),
     ],

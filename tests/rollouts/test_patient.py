@@ -91,7 +91,7 @@ def test_service_that_is_overloaded_is_told(scripted, heard):
         (None, 3, 4.0),
         (None, 50, 60.0),
         (0.0, 1, 0.002),
-        (0.0, 20, 0.1),
+        (0.0, 20, 2.0),
     ],
 )
 def test_pauses_are_retry_after_or_those_of_dspy(asked, count, seconds):

@@ -28,9 +28,12 @@ from combee_dspy.rollouts import (
     Slots,
     Threads,
     _patient,
+    _slots,
     patient,
     queue_at_least,
 )
+
+PAUSE_AFTER = _patient.pause_after
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
 
@@ -255,6 +258,61 @@ def test_fault_in_passing_is_tried_again_and_its_usage_kept():
     slotted(test, fault(), fault(), 1.0)
 
 
+class Clock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(_patient, "_now", lambda: self.now)
+        monkeypatch.setattr(_patient, "pause_after", PAUSE_AFTER)
+        monkeypatch.setattr(_patient.Halt, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> bool:
+        self.now += seconds
+        await asyncio.sleep(0)
+        return False
+
+
+@pytest.mark.parametrize("rejected", [True, False])
+def test_an_outage_that_patience_covers_ends_nothing_and_a_longer_one_is_given_up(monkeypatch, rejected):
+    clock = Clock(monkeypatch)
+
+    class Down(Steps):
+        async def rollout(self, job: RolloutJob) -> Rollout:
+            self.script[:] = [fault(rejected=rejected)] if clock.now < self.until else []
+            return await super().rollout(job)
+
+    async def main() -> None:
+        session = Down()
+        slots = Slots(session, Fixed(1), patience=120.0)
+        session.until = 60.0
+        assert (await slots.rollout(job(), (0,))).score == 1.0
+        clock.now, session.until = 0.0, 1e9
+        with pytest.raises(InfrastructureError, match=r"Search\(patience=120\)"):
+            await slots.rollout(job(), (0,))
+        assert 60 < clock.now <= 120
+        await slots.close()
+
+    asyncio.run(main())
+
+
+def test_a_service_that_answers_nothing_is_told_of_while_it_is_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(_slots, "_SILENCE", 0.001)
+    monkeypatch.setattr(_patient, "pause_after", PAUSE_AFTER)
+
+    async def test(slots: Slots, session: Steps) -> None:
+        waiting = asyncio.ensure_future(slots.rollout(job(), (0,)))
+        while "only" not in caplog.text:
+            await asyncio.sleep(0.001)
+        assert "too many requests (HTTP 429 or 503)" in caplog.text
+        assert (await waiting).score == 1.0
+        said = len(caplog.records)
+        await asyncio.sleep(0.01)
+        assert len(caplog.records) == said, "what answers again is not complained of"
+
+    slotted(test, fault(rejected=True, retry_after=0.5))
+
+
 def test_outage_ends_with_what_it_has_cost():
     async def test(slots: Slots, session: Steps) -> None:
         with pytest.raises(InfrastructureError) as caught:
@@ -265,7 +323,7 @@ def test_outage_ends_with_what_it_has_cost():
             await slots.rollout(job(), (0,))
         assert len(session.begun) == 4  # what cannot pass is tried once
 
-    slotted(test, fault(), fault(), fault(), fault(retryable=False))
+    slotted(test, fault(), fault(), fault(), fault(retryable=False), patience=0.0)
 
 
 def test_failure_that_nobody_can_assign_is_scored_in_the_end():

@@ -167,7 +167,7 @@ def test_an_outage_is_never_scored_and_the_run_goes_on_where_it_ended(
     world = World.made()
     outage = Outage(world.task_lm.script, up)
     lm = dspy.LM("scripted/task", engine=outage, cache=False, num_retries=0, temperature=0.0)
-    given = {"log_dir": tmp_path, "reflection_minibatch_size": 6, "search": Search(staleness=staleness)}
+    given = {"log_dir": tmp_path, "reflection_minibatch_size": 6, "search": Search(staleness=staleness, patience=0.0)}
     well = World(lm, world.proposer_lm)  # type: ignore[arg-type]  # its requests are counted by the engine inside
     with pytest.raises(InfrastructureError, match="the service is down"):
         well.compile(**given)

@@ -10,6 +10,7 @@ import pytest
 
 from combee_dspy import Task, candidates, compile_many, load_candidate
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
+from combee_dspy.tracking import show
 from tests.worlds import TwoSteps, World, events, examples, metric
 
 
@@ -30,6 +31,9 @@ def test_every_candidate_has_its_lineage_and_loads(world: World, tmp_path: Path)
         assert load_candidate(student, place, best.index).dump_state() == program.dump_state()  # type: ignore[arg-type]  # validated
     assert load_candidate(student, tmp_path, best.id[:7]).dump_state() == program.dump_state()
     assert load_candidate(student, tmp_path, str(best.index)).dump_state() == program.dump_state()
+    for name in ("best", str(best.index), best.id[:7]):
+        assert show(tmp_path.parent, name)["texts"] == best.texts, "a name means the same in every command"
+        assert load_candidate(student, tmp_path.parent, name).dump_state() == program.dump_state()
     shown = [load_candidate(student, tmp_path, one.id) for one in others if one.operator == "few-shot-swap"]
     assert any(one.demos for one in shown), "demonstrations belong to a candidate"
     assert not student.demos
@@ -78,9 +82,12 @@ def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_pat
         combee = world.combee(log_dir=tmp_path, max_metric_calls=40, reflection_minibatch_size=4)
         results = compile_many(tasks, combee=combee)
     student = dspy.Predict("question -> answer")
-    with pytest.raises(ArgumentValueError, match=r"names several candidates.*of run 'one'"):
+    with pytest.raises(ArgumentValueError, match=r"names several candidates.*of run 1"):
         load_candidate(student, tmp_path, 0)
+    with pytest.raises(ArgumentValueError, match="names several candidates"):
+        show(tmp_path, "best")
     for result in results:
+        assert show(tmp_path, "best", result.name)["texts"] == result.report.texts
         best = max((one for one in candidates(tmp_path) if one.run == result.name), key=lambda one: one.score or 0.0)
         loaded = load_candidate(student, tmp_path, best.id, run=result.name)
         assert best.score == result.report.best_score
@@ -90,7 +97,7 @@ def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_pat
 def test_what_cannot_be_loaded_is_said(world: World, tmp_path: Path) -> None:
     world.compile(log_dir=tmp_path, max_metric_calls=40, reflection_minibatch_size=6)
     student = dspy.Predict("question -> answer")
-    with pytest.raises(ArgumentValueError, match=r"names no candidate of this run.*There is: 0 \("):
+    with pytest.raises(ArgumentValueError, match=r"names no candidate of this run.*There is: best, 0"):
         load_candidate(student, tmp_path, 99)
     with pytest.raises(ArgumentValueError, match="names no candidate"):
         load_candidate(student, tmp_path, "")
@@ -102,3 +109,8 @@ def test_what_cannot_be_loaded_is_said(world: World, tmp_path: Path) -> None:
         load_candidate("program", tmp_path, 0)  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ArgumentValueError, match="holds no journal"):
         candidates(tmp_path / "elsewhere")
+    world.compile(log_dir=tmp_path / "another", max_metric_calls=40, reflection_minibatch_size=6)
+    world.compile(log_dir=tmp_path / "third", max_metric_calls=40, reflection_minibatch_size=6)
+    (tmp_path / "journal.sqlite").unlink()
+    with pytest.raises(ArgumentValueError, match="holds several journals"):
+        candidates(tmp_path)

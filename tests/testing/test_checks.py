@@ -78,6 +78,22 @@ class Plain(Aggregator):
         return await context.ask(Reading, {"records": repr([one.record for one in found])}, "read")
 
 
+class ByCode(Aggregator):
+    """The mistakes themselves, each once: no LM is asked."""
+
+    name: ClassVar[str] = "by-code"
+
+    async def aggregate(self, reflections, context):
+        found = await gathered(reflections)
+        return Lessons(
+            context.component, lessons=tuple(Lesson(f"Mind row {one.index}.", (one.index,)) for one in found)
+        )
+
+
+def test_an_aggregator_that_needs_no_lm_passes():
+    assert failing(ByCode()) == set()
+
+
 def test_a_sound_strategy_passes_all_of_its_checks():
     assert failing(Plain()) == set()
 

@@ -317,3 +317,19 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         (1, 1),
     ]
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"prompts", "report.html", "rollouts"}
+
+
+def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch):
+    place = Story(tmp_path).whole()
+    for name, value, tracker, expected in (
+        ("MLFLOW_EXPERIMENT_ID", "7", MLflowTracker(), "7"),  # where mlflow.set_experiment leaves its choice
+        ("MLFLOW_EXPERIMENT_NAME", "mine", MLflowTracker(), "mine"),
+        ("MLFLOW_EXPERIMENT_ID", "7", MLflowTracker(experiment="own"), "own"),
+        ("MLFLOW_EXPERIMENT_ID", "7", MLflowTracker(tracking_uri="sqlite:///other.db"), "combee_dspy"),
+    ):
+        store = Store()
+        with monkeypatch.context() as patch:
+            patch.setattr(mlflow, "MlflowClient", store.client)
+            patch.setenv(name, value)
+            followed(journal_file(place), tracker)
+        assert store.only().info.experiment == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 
 import pytest
 from rich.console import Console
@@ -28,7 +29,8 @@ class Screen:
         return self.stream.getvalue().splitlines()
 
 
-def test_each_thing_that_happens_is_a_line(tmp_path):
+def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "combee_dspy.progress")
     story = Story(tmp_path)
     screen = Screen(story.write())
     display = screen.display()
@@ -38,16 +40,18 @@ def test_each_thing_that_happens_is_a_line(tmp_path):
     assert told[0].split("  ")[-1] == (
         "8 train, 4 validation, 4 heldout; task openai/simulated; proposer openai/simulated"
     )
+    assert any(one.endswith("seed: validation 0.250") for one in told)
+    assert any("update 0: 2 rows in 2.5 s; best 0.500 (seed 0.250), 10 of 100 rollouts, " in one for one in told)
+    details = [one.getMessage() for one in caplog.records]
     for line in (
-        "seed: validation 0.250",
         "update 0: batch of 2: the ladder; the budget leaves no more",
         "update 0: union of predict: 2 reflections, 3 calls, 1 failed, 1 lessons",
         "update 0: child c0ffee00: 0.500 → 1.000: better",
         "update 0: delete made no child: nothing is left",
         "update 0: candidate 1: validation 0.500, best so far",
-        "update 0: done in 2.5 s",
     ):
-        assert any(one.endswith(line) for one in told), line
+        assert any(one.endswith(line) for one in details), line
+        assert not any(one.endswith(line) for one in told), "details are not told"
     display.follow()
     assert screen.lines() == told  # nothing is told twice
     story.write("second", "end")
@@ -68,6 +72,14 @@ def test_what_an_earlier_part_did_counts_and_is_not_told_again(tmp_path):
     assert len(screen.lines()) == 1
     display.close()
     assert "not over: best 0.500 (seed 0.250), 10 of 100 rollouts" in screen.lines()[-1]
+
+
+def test_the_best_after_a_resume_is_the_best_and_not_the_last_that_was_said_to_be(tmp_path):
+    story = Story(tmp_path)
+    screen = Screen(story.write("begin", "first", "second"))
+    story.write("first")  # told again, as when finalists are validated once more
+    screen.display().close()
+    assert "not over: best 1.000 (seed 0.250)" in screen.lines()[-1]
 
 
 def test_a_terminal_has_a_panel_that_goes(tmp_path):

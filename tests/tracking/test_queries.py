@@ -154,7 +154,7 @@ def test_one_candidate_is_shown_with_what_it_changed(place):
 
 
 def test_one_effect_is_shown_with_its_usage(place):
-    (call,) = [one for number in range(1, 12) if (one := show(place, number))["kind"] == "call"]
+    (call,) = [one for number in range(1, 12) if (one := show(place, f"effect/{number}"))["kind"] == "call"]
     assert call["value"]["fields"]["lessons"] == ["Round to two decimals."]
     assert [one["role"] for one in call["usage"]] == ["proposer"]
 
@@ -167,7 +167,7 @@ def test_what_is_not_there_is_named(place, what):
 
 def test_no_key_is_shown(place, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "What is the net margin?")
-    everything = [runs(place), rollouts(place, limit=None), candidates(place), [show(place, 5)]]
+    everything = [runs(place), rollouts(place, limit=None), candidates(place), [show(place, "effect/5")]]
     assert KEY not in json.dumps(everything)
     assert "net margin" not in json.dumps(everything)
     assert "[redacted]" in json.dumps(everything)

@@ -16,7 +16,7 @@ from combee_dspy import Combee, Validation
 from combee_dspy.exceptions import MissingDistributionError
 from combee_dspy.journal import journal_file
 from combee_dspy.testing import ScriptedLM, as_chat
-from combee_dspy.tracking import Follower, Progress, Tracker, default_trackers, track
+from combee_dspy.tracking import Follower, Progress, Tracker, default_trackers, runs, track
 from tests.tracking.journals import KEY, Story, followed
 
 
@@ -27,12 +27,12 @@ class Watcher(Tracker, Follower):
 
     def __init__(self, fails_in: str = "") -> None:
         self.fails_in = fails_in
+        self.seen, self.threads, self.closed = [], set(), 0
 
     def params(self):
         return {"fails_in": self.fails_in}
 
     def check(self):
-        self.seen, self.threads, self.closed = [], set(), 0
         if self.fails_in == "check":
             raise MissingDistributionError("tracker 'watcher'", "nothing")
 
@@ -102,9 +102,11 @@ def test_a_follower_that_raises_is_reported_once_and_left_out(path, caplog, wher
     assert sound.seen[-1] == "finished"
 
 
-def test_what_is_not_installed_is_said_before_anything_is_bought(path):
+def test_what_is_not_installed_is_said_before_anything_is_bought_and_leaves_no_run(world, tmp_path):
     with pytest.raises(MissingDistributionError):
-        followed(path, Watcher("check"), body=lambda: pytest.fail("the body ran"))
+        world.compile(tracker=Watcher("check"), log_dir=tmp_path)
+    assert not world.asked
+    assert runs(tmp_path) == []
 
 
 def test_an_error_of_the_run_passes_through(path):
@@ -120,11 +122,17 @@ def test_a_journal_that_is_gone_breaks_nothing(tmp_path, caplog):
     assert "watcher" in caplog.text
 
 
-def test_the_display_is_the_default_where_somebody_looks(monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+def test_by_default_a_run_says_a_line_an_update_to_logs_and_notebooks(world, caplog, capfd, monkeypatch):
     assert default_trackers() == (Progress(),)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    assert default_trackers() == ()
+    with caplog.at_level(logging.INFO, "combee_dspy"):
+        updates = world.compile(tracker=None, reflection_minibatch_size=6).combee_report.updates
+    said = [one.getMessage() for one in caplog.records if one.name == "combee_dspy.progress"]
+    assert sum("; best " in one and "update " in one for one in said) == updates > 0
+    assert len(said) <= updates + 6, "details are debug"
+    # A notebook: standard error is no terminal, and nobody has set logging up.
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
+    world.compile(tracker=None, reflection_minibatch_size=6)
+    assert "update 0: 6 rows in" in capfd.readouterr().err
 
 
 def test_a_run_that_nobody_follows_loads_none_of_its_readers():

@@ -1,0 +1,94 @@
+"""Ctrl-C in a process of its own, while a service hangs: said at once, over at once, and gone on with later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dspy
+import pytest
+
+from combee_dspy import load_candidate
+from tests.search.hanging import UP
+from tests.worlds import rows
+
+BOUND = 30
+"""Seconds after which a process is said to hang; it takes no more than two."""
+
+
+def interrupted(*arguments: str | Path, times: int = 1) -> tuple[int, str, str]:
+    """Run a program until its service hangs, interrupt it, and return how it ended and what it said."""
+    process = subprocess.Popen(  # noqa: S603 - ours
+        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # A shell that starts pytest in the background has interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        said = ""
+        while "hanging" not in said:
+            line = process.stdout.readline()  # type: ignore[union-attr]  # it is a pipe
+            assert line, process.stderr.read()  # type: ignore[union-attr]  # as above
+            said += line
+        for _ in range(times):
+            os.kill(process.pid, signal.SIGINT)
+        more, told = process.communicate(timeout=BOUND)
+    finally:
+        process.kill()
+    return process.returncode, said + more, told
+
+
+@pytest.mark.parametrize("way", ["one", "many", "asyncio"])
+def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far(way: str, tmp_path: Path) -> None:
+    code, said, told = interrupted("-m", "tests.search.hanging", way, tmp_path)
+    assert code == 0
+    assert f"Interrupted. What was paid for is kept in {tmp_path}: compile again with this log_dir to go on" in told
+    if way != "asyncio":  # nobody can ask a loop that a program holds up
+        assert "interrupted with Predict" in said
+        assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
+        assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'") == [{"n": UP}]
+        assert load_candidate(dspy.Predict("question -> answer"), tmp_path, "best")
+
+
+PROGRAM = """
+import threading
+import dspy
+
+class Program(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.ask = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        print("hanging", flush=True)
+        thread = threading.Thread(target=threading.Event().wait)  # no daemon: Python would wait for it
+        thread.start()
+        thread.join()
+
+def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    return 0.0
+"""
+CONFIG = """
+program: hanging_program:Program
+metric: hanging_program:metric
+data: {train: rows.jsonl, validation: others.jsonl, inputs: [question]}
+lms: {task: {model: openai/none, api_base: "http://127.0.0.1:9/v1", num_retries: 0}}
+validation: {probe: false}
+budget: {rollouts: 50}
+log_dir: log
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path, times: int) -> None:
+    (tmp_path / "hanging_program.py").write_text(PROGRAM)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    for name, of in (("rows", "a"), ("others", "b")):
+        lines = [f'{{"question": "{of}{number}", "answer": "1"}}' for number in range(8)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    code, _, told = interrupted("-m", "combee_dspy", "run", tmp_path / "config.yaml", times=times)
+    assert code == 130
+    assert f"What was paid for is kept in {tmp_path / 'log'}" in told
+    assert "Traceback" not in told
