@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from combee_dspy.guards import Guards
     from combee_dspy.loading import candidates, load_candidate
     from combee_dspy.many import Task, TaskResult, compile_many
-    from combee_dspy.options import Search, Validation
+    from combee_dspy.options import Privacy, Search, Validation
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
     from combee_dspy.report import CombeeReport
@@ -40,7 +40,7 @@ _HOMES = {
     "guards": ("Guards",),
     "loading": ("candidates", "load_candidate"),
     "many": ("Task", "TaskResult", "compile_many"),
-    "options": ("Search", "Validation"),
+    "options": ("Privacy", "Search", "Validation"),
     "reducer": ("CombeeProposer", "CombeeReflection"),
     "registry": ("Spec",),
     "report": ("CombeeReport",),
@@ -59,6 +59,7 @@ __all__ = [
     "Guards",
     "Heldout",
     "Price",
+    "Privacy",
     "Search",
     "Spec",
     "Task",

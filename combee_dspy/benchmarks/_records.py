@@ -23,8 +23,6 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 PUBLISHED = "ACE's own files by name and number of rows (no row hashes of them are known here), whole, scored as in ACE"
-    "ACE's own files by name and number of rows (this package has no row hashes of them), whole, scored as in ACE"
-)
 """What is said of rows that figures of the paper may be compared with."""
 
 

@@ -18,6 +18,9 @@ from combee_dspy.rollouts._codec import (
     encode_answer,
     encode_rollout,
     encode_value,
+    hashed,
+    rollout_with_texts,
+    with_texts,
 )
 from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, Threads, ThreadSession
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
@@ -31,7 +34,7 @@ __all__ = [
     "Adaptive", "Answer", "Asyncio", "Batching", "CallJob", "Check", "Executor", "ExecutorSession", "Fixed",
     "FlushRule", "FlushView", "InfrastructureFaultError", "Limit", "Metric", "NotStorableError", "Priority",
     "RolloutJob", "Slots", "ThreadSession", "Threads", "arun_rollout", "at_once", "decode_answer", "decode_rollout",
-    "decode_value", "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "lms_of",
-    "patient", "patient_program", "queue_at_least", "read_score", "run_rollout", "takes_trace", "tell_rejected",
-    "variance_below", "waited",
+    "decode_value", "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "hashed",
+    "lms_of", "patient", "patient_program", "queue_at_least", "read_score", "rollout_with_texts", "run_rollout",
+    "takes_trace", "tell_rejected", "variance_below", "waited", "with_texts",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -27,6 +28,7 @@ from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
 from combee_dspy.search._describe import describe, identity, result_of
+from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
@@ -220,7 +222,11 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     calibration = settings.validation.calibration
     check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     prints = fingerprints(task.student, settings.metric_fn)
-    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
+    begins = NOT_KEPT if settings.privacy.texts == "hashes" else ""
+    log = shared.journal.run(
+        task.name, settings.seed, identity(task, prints), describe(task, task.limits), only_begins=begins
+    )
+    log.emit("audit", {**audit(settings.privacy, prints), "at": time.time()})
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}

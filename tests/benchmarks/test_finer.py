@@ -245,9 +245,9 @@ def test_the_raw_form_is_mostly_labels_and_the_shared_form_is_not():
 
 def test_aces_files_keep_what_they_share_and_say_it(tmp_path):
     shared = record(5_000)
+    same_sentences = dict(shared, target=record(5_001)["target"])
     files = {
-        "finer_train_batched_1000_samples": [record(number) for number in range(999)]
-        + [dict(shared, target=record(5_001)["target"])],
+        "finer_train_batched_1000_samples": [record(number) for number in range(999)] + [same_sentences],
         "finer_val_batched_500_samples": [record(number) for number in range(1_000, 1_500)],
         "finer_test_subset_006_seed42": [shared, *(record(number) for number in range(2_000, 2_440))],
     }

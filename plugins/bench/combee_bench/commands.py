@@ -26,6 +26,7 @@ from combee_bench.options import (
     ClientOptions,
     CompareOptions,
     KillsOptions,
+    RedactionOptions,
     ScaleOptions,
     SpeedOptions,
     SweepOptions,
@@ -228,6 +229,7 @@ for _name, _options, _epilog in (
     ("sweep", SweepOptions, _SWEEP),
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
+    ("redaction", RedactionOptions, ""),
 ):
     bench.command(_name)(command(f"bench {_name}", _options, f"combee_bench.{_name}", _epilog))
 

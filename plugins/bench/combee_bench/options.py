@@ -15,6 +15,7 @@ __all__ = [
     "ClientOptions",
     "CompareOptions",
     "KillsOptions",
+    "RedactionOptions",
     "ScaleOptions",
     "SpeedOptions",
     "SweepOptions",
@@ -173,6 +174,19 @@ class ClientOptions:
     rollouts: Count = 2_000
     workers: Count = 64
     times: Count = 3
+
+
+@parameters
+class RedactionOptions:
+    """Personal data in made-up lines that redaction misses, and what it takes for personal data and is none.
+
+    Args:
+        each: Lines of each form.
+        seed: Seed of the lines.
+    """
+
+    each: Count = 20
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters
