@@ -142,7 +142,8 @@ _BEFORE, _AFTER = r"(?<![\w.,$€£/+-])", r"(?![\w%/-]|[.,]\d)"
 _PHONES = [
     re.compile(rf"(?<![\w+.])\+\d{{1,3}}(?:(?:{_SPACES}|[-./])?(?:\(\d{{1,4}}\)|\d{{1,4}})){{2,6}}{_AFTER}"),
     re.compile(rf"{_BEFORE}(?:1{_GAP})?(?:\([2-9]\d\d\){_SPACES}?|[2-9]\d\d[-.])[2-9]\d\d[-. ]\d{{4}}{_AFTER}"),
-    re.compile(rf"{_BEFORE}(?:\(0\d{{1,4}}\)|0\d{{1,4}})(?:(?:{_SPACES}|[-/])\d{{2,8}}){{1,4}}{_AFTER}"),
+    # A slash stands behind the area code alone: with two of them it is a date.
+    re.compile(rf"{_BEFORE}(?:\(0\d{{1,4}}\)|0\d{{1,4}})(?:/\d{{5,8}}|(?:(?:{_SPACES}|-)\d{{2,8}}){{1,4}}){_AFTER}"),
     re.compile(
         r"(?i)\b(?:phone|telephone|tel|call|cell|mobile|fax|whatsapp|dial|ring)\b[^\d\n+(]{0,16}"
         rf"(\+?\(?\d[\d ().\-/\u00a0]{{5,18}}\d){_AFTER}"
