@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import dspy
 from pydantic import Field
 
-from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Row
+from combee_dspy.benchmarks._base import SPLITS, Card, LoadedBenchmark, Row
 from combee_dspy.benchmarks._records import RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.numeric import exact_metric, plain_number, tolerant_metric
@@ -44,7 +44,7 @@ class Hub(RecordBenchmark):
         subset: The configuration, of a data set that has several.
         splits: Our splits to the data set's: any expression of ``datasets.load_dataset``, such as
             ``"train[:90%]"``. Without labels in its test split, hold a part of another one out.
-        inputs: The program's input fields to columns. Lists and objects are given as JSON.
+        fields: The program's input fields to columns. Lists and objects are given as JSON.
         label: The column of the right answer.
         pattern: A regular expression whose first group is the answer within that column. ``None``: all of it.
         answer: The program's output field. With ``compare="number"`` it is ``answer``.
@@ -62,10 +62,10 @@ class Hub(RecordBenchmark):
     )
 
     subset: str | None = None
-    splits: Mapping[Literal["train", "validation", "heldout"], str] = Field(
+    splits: Mapping[str, str] = Field(
         default_factory=lambda: {"train": "train", "validation": "validation", "heldout": "test"}
     )
-    inputs: Mapping[str, str] = Field(default_factory=lambda: {"question": "question"})  # type: ignore[assignment]  # fields with their columns
+    fields: Mapping[str, str] = Field(default_factory=lambda: {"question": "question"})
     label: str = "answer"
     pattern: str | None = None
     answer: str = "answer"
@@ -75,12 +75,13 @@ class Hub(RecordBenchmark):
     reasoning: bool = True
 
     def __post_init__(self) -> None:
-        if len(self.splits) < 3:
-            raise ArgumentValueError("Hub.splits", self.splits, "lacks a split", "Name train, validation and heldout.")
-        fields = (*self.inputs, self.answer)
-        if not self.inputs or len(set(fields)) < len(fields) or not all(map(str.isidentifier, fields)):
+        if set(self.splits) != set(SPLITS):
+            remedy = f"Name {', '.join(SPLITS)}."
+            raise ArgumentValueError("Hub.splits", dict(self.splits), "are others than ours", remedy)
+        fields = (*self.fields, self.answer)
+        if not self.fields or len(set(fields)) < len(fields) or not all(map(str.isidentifier, fields)):
             remedy = "Give one or more input fields, and another name for the answer, all of them identifiers."
-            raise ArgumentValueError("Hub.inputs", self.inputs, "cannot be fields of a program", remedy)
+            raise ArgumentValueError("Hub.fields", self.fields, "cannot be fields of a program", remedy)
         if self.compare == "number" and self.answer != "answer":
             raise ArgumentValueError("Hub.answer", self.answer, "is no number's field", "Leave it out.")
         if self.pattern is not None and _groups(self.pattern) < 1:
@@ -105,7 +106,9 @@ class Hub(RecordBenchmark):
             source=found.source,
             licence=_CARD.licence,
             citation=_CARD.citation,
-            **found.splits,
+            train=found.splits["train"],
+            validation=found.splits["validation"],
+            heldout=found.splits["heldout"],
             signature=signature,
             program=lambda: module(signature),
             metric=exact_metric if numbers else _text_metric(self.answer, tolerant=False),
@@ -115,9 +118,9 @@ class Hub(RecordBenchmark):
 
     def problem(self, row: Row) -> str | None:
         """Return why a row cannot be used, or ``None``."""
-        if missing := sorted({*self.inputs.values(), self.label} - row.keys()):
+        if missing := sorted({*self.fields.values(), self.label} - row.keys()):
             return f"it has no column {missing[0]!r}, but {', '.join(sorted(map(str, row)))[:_LONGEST]}"
-        for column in self.inputs.values():
+        for column in self.fields.values():
             try:
                 if not _text(row[column]).strip():
                     return f"the column {column!r} is empty"
@@ -132,7 +135,7 @@ class Hub(RecordBenchmark):
 
     def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
         """Return the inputs under the program's names, as text, and the answer."""
-        given = {name: _text(row[column]) for name, column in self.inputs.items()}
+        given = {name: _text(row[column]) for name, column in self.fields.items()}
         return dspy.Example(**given, **{self.answer: self._answer(row)}).with_inputs(*given)
 
     def _answer(self, row: Mapping[str, Any]) -> str | None:
@@ -148,7 +151,7 @@ class Hub(RecordBenchmark):
         kind: Any = Literal[tuple(answers)] if self.choices else str
         number = "a plain decimal number, in full digits, without units or other text"
         output = dspy.OutputField(desc=number) if self.compare == "number" else dspy.OutputField()
-        fields: dict[str, Any] = {name: (str, dspy.InputField()) for name in self.inputs}
+        fields: dict[str, Any] = {name: (str, dspy.InputField()) for name in self.fields}
         return dspy.Signature({**fields, self.answer: (kind, output)}, *filter(None, [self.instructions]))
 
 

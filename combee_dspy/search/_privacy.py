@@ -44,7 +44,7 @@ class Texts:
         self._mask = mask
         self._personal = personal({name: re.compile(one) for name, one in options.patterns.items()})
         self._key = secrets.token_bytes(32)  # kept nowhere: without it nobody can try texts out on a hash
-        self.print = repr(options.params() | {"who": ""}) if self.redacts else ""
+        self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
     def scrub(self, text: str) -> str:
         """Return a text without keys, and without personal data where these are redacted."""
@@ -67,7 +67,8 @@ class Texts:
         if effect.error is None:
             return replace(effect, value=value)
         named = _CLASS.match(effect.error)
-        return replace(effect, value=value, error=f"{named[0]}: " * bool(named) + self._hash(effect.error))
+        said = self._hash(effect.error)
+        return replace(effect, value=value, error=said if named is None else f"{named[0]}: {said}")
 
     def _hash(self, text: str) -> str:
         return "hash:" + hashlib.blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=8).hexdigest()

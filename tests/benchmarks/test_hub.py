@@ -15,7 +15,7 @@ from combee_dspy.cli._config import FILE
 from combee_dspy.exceptions import ArgumentError, DataSourceError
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "benchmarks"
-SUMS = {"inputs": {"question": "problem"}, "label": "solution", "pattern": r"####\s*(\S+)", "compare": "number"}
+SUMS = {"fields": {"question": "problem"}, "label": "solution", "pattern": r"####\s*(\S+)", "compare": "number"}
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_classes_by_name_make_a_choice(tmp_path):
         )
         (tmp_path / "data").mkdir(exist_ok=True)
         rows.to_parquet(tmp_path / "data" / f"{split}-00000-of-00001.parquet")
-    bench = Hub(tmp_path, inputs={"message": "text"}, label="label", answer="intent", choices=True, reasoning=False)
+    bench = Hub(tmp_path, fields={"message": "text"}, label="label", answer="intent", choices=True, reasoning=False)
     found = bench.load()
     assert set(found.signature.output_fields["intent"].annotation.__args__) == {"card", "cash"}
     metric, row = found.metric, found.train.examples[1]
@@ -81,7 +81,7 @@ def test_classes_by_name_make_a_choice(tmp_path):
 def test_nested_columns_are_given_as_json(tmp_path):
     rows = [{"question": f"q{n}", "context": {"title": [f"t{n}"]}, "answer": "The answer!"} for n in range(3)]
     folder = layout(tmp_path, train=rows[:1], validation=rows[1:2], test=rows[2:])
-    found = Hub(folder, inputs={"context": "context", "question": "question"}).load()
+    found = Hub(folder, fields={"context": "context", "question": "question"}).load()
     assert found.train.examples[0].context == '{"title": ["t0"]}'
     assert found.metric(found.train.examples[0], dspy.Prediction(answer="answer")).score == 1.0
     assert 0 < found.tolerant_metric(found.train.examples[0], dspy.Prediction(answer="an answer maybe")).score < 1
@@ -135,12 +135,13 @@ def test_a_split_that_is_not_there_and_an_empty_folder_are_refused(tmp_path):
     [
         {"path": "someone/sums"},
         {"path": "someone/sums", "revision": "main"},
-        {"inputs": {}},
-        {"inputs": {"a-b": "x"}},
-        {"inputs": {"answer": "x"}},
+        {"fields": {}},
+        {"fields": {"a-b": "x"}},
+        {"fields": {"answer": "x"}},
         {"pattern": "no group"},
         {"pattern": "("},
         {"splits": {"train": "train"}},
+        {"splits": {"train": "a", "validation": "b", "test": "c"}},
         {"compare": "number", "answer": "result"},
     ],
 )
