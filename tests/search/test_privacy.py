@@ -13,6 +13,7 @@ import yaml
 from combee_dspy import Combee, Privacy, tracking
 from combee_dspy.cli._config import FILE
 from combee_dspy.exceptions import ArgumentError, JournalMismatchError
+from combee_dspy.search._privacy import Texts
 from combee_dspy.tracking import write_report
 from tests.worlds import World, events, metric, rows
 
@@ -185,3 +186,12 @@ def test_the_file_of_combee_run_sets_it():
     given = FILE.model_validate(yaml.safe_load(text)).arguments()["privacy"]
     assert given == Privacy(texts="redacted", who="hash", patterns={"ticket": "T-[0-9]+"})
     assert Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given).privacy is given
+
+
+def test_examples_and_the_inputs_of_calls_are_marked_too():
+    texts = Texts(REDACTED, str)
+    row = dspy.Example(question=f"Who is {MAIL}?", extra={"to": (PHONE, 7)}, answer=TICKET).with_inputs("question")
+    found = texts.example(row)
+    assert found.toDict() == {"question": "Who is [email]?", "extra": {"to": ("[phone]", 7)}, "answer": "[ticket]"}
+    assert found.inputs().toDict() == {"question": "Who is [email]?"}
+    assert texts.values({"records": [{"Inputs": row}]})["records"][0]["Inputs"].question == "Who is [email]?"
