@@ -78,10 +78,12 @@ class Hub(RecordBenchmark):
         if set(self.splits) != set(SPLITS):
             remedy = f"Name {', '.join(SPLITS)}."
             raise ArgumentValueError("Hub.splits", dict(self.splits), "are others than ours", remedy)
-        fields = (*self.fields, self.answer)
-        if not self.fields or len(set(fields)) < len(fields) or not all(map(str.isidentifier, fields)):
-            remedy = "Give one or more input fields, and another name for the answer, all of them identifiers."
-            raise ArgumentValueError("Hub.fields", self.fields, "cannot be fields of a program", remedy)
+        if not self.fields or not all(map(str.isidentifier, self.fields)):
+            remedy = "Give one or more identifiers with their columns."
+            raise ArgumentValueError("Hub.fields", dict(self.fields), "cannot be fields of a program", remedy)
+        if not self.answer.isidentifier() or self.answer in self.fields:
+            remedy = "Give an identifier that is no input field."
+            raise ArgumentValueError("Hub.answer", self.answer, "cannot be the output field", remedy)
         if self.compare == "number" and self.answer != "answer":
             raise ArgumentValueError("Hub.answer", self.answer, "is no number's field", "Leave it out.")
         if self.pattern is not None and _groups(self.pattern) < 1:
