@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from combee_dspy.loading import candidates, load_candidate
     from combee_dspy.many import Task, TaskResult, compile_many
     from combee_dspy.mlflow_prompts import CombeePromptOptimizer
-    from combee_dspy.options import Search, Validation
+    from combee_dspy.options import Privacy, Search, Validation
     from combee_dspy.reducer import CombeeProposer, CombeeReflection
     from combee_dspy.registry import Spec
     from combee_dspy.report import CombeeReport
@@ -42,7 +42,7 @@ _HOMES = {
     "loading": ("candidates", "load_candidate"),
     "many": ("Task", "TaskResult", "compile_many"),
     "mlflow_prompts": ("CombeePromptOptimizer",),
-    "options": ("Search", "Validation"),
+    "options": ("Privacy", "Search", "Validation"),
     "reducer": ("CombeeProposer", "CombeeReflection"),
     "registry": ("Spec",),
     "report": ("CombeeReport",),
@@ -62,6 +62,7 @@ __all__ = [
     "Guards",
     "Heldout",
     "Price",
+    "Privacy",
     "Search",
     "Spec",
     "Task",

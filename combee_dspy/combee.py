@@ -20,7 +20,7 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
-from combee_dspy.options import Search, Validation
+from combee_dspy.options import Privacy, Search, Validation
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
 from combee_dspy.search import ONLY_PARETO, check_lm, check_metric, check_names, checked_gepa_kwargs, compile_program
@@ -33,6 +33,7 @@ _GEPA_MINIBATCH = 3  # the default of dspy.GEPA, which proposers of its kind wer
 
 _GROUPS: Mapping[str, type[Any]] = {
     "validation": Validation, "guards": Guards, "diversity": Diversity, "costs": Costs, "search": Search,
+    "privacy": Privacy,
 }  # fmt: skip
 
 _ELSEWHERE: Mapping[str, str] = {
@@ -111,6 +112,7 @@ class Combee(Teleprompter):
             By default progress: a panel on a terminal, elsewhere a line an update.
         cache: A file of rollouts that runs share; ``False`` buys even the same rollout of one run again.
         costs: Prices and GPUs.
+        privacy: What is written of the examples and of who ran what, and what a reflector is shown.
         **elsewhere: Refused, with the place where the name belongs.
 
     Raises:
@@ -163,6 +165,7 @@ class Combee(Teleprompter):
         tracker: Any = None,
         cache: str | PathLike[str] | Literal[False] | None = None,
         costs: Costs | None = None,
+        privacy: Privacy | None = None,
         **elsewhere: Any,
     ) -> None:
         for name, value in elsewhere.items():
@@ -211,6 +214,7 @@ class Combee(Teleprompter):
             raise ArgumentTypeError("budget", budget, "is no stopping rule", remedy)
         self.cache = cache
         self.costs = _option("costs", costs, Costs)
+        self.privacy = _option("privacy", privacy, Privacy)
         self.operators = self._resolved_operators(operators)
         self.artifact = self._resolved_artifact(artifact)
         if operators is not None and not isinstance(self.artifact, Instruction):
@@ -340,6 +344,14 @@ class Combee(Teleprompter):
         }
         return next((name for name, there in given.items() if there), "")
 
+    def _check_hashes(self) -> None:
+        """Refuse what keeps texts where hashes alone may be kept."""
+        examples = [one.name for one in self.operators if one.edits_demonstrations]
+        for name, keeps in (("cache", self.cache), ("operators", examples)):
+            if keeps and self.privacy.texts == "hashes":
+                remedy = "Leave it out, or give Privacy(texts='redacted')."
+                raise ArgumentValueError(name, keeps, "keeps texts where hashes alone may be kept", remedy)
+
     def _check_together(self) -> None:
         """Refuse arguments that contradict each other, or would be ignored in silence."""
         limits = {name: getattr(self, name) for name in ("auto", "max_full_evals", "max_metric_calls")}
@@ -362,6 +374,7 @@ class Combee(Teleprompter):
         if "batch_sampler" in self.gepa_kwargs and (self.guards.anchors or self.search.staleness):
             problem = "cannot be beside anchors or staleness: it draws by gepa's iteration"
             raise ArgumentValueError("gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out.")
+        self._check_hashes()
         needed = self.custom_instruction_proposer is None and (
             not isinstance(self.artifact, Instruction) or any(operator.needs_lessons for operator in self.operators)
         )

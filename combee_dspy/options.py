@@ -5,15 +5,18 @@ Every one can be given in Python, and in the file of ``combee run`` under the sa
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from combee_dspy.evaluation import Calibration
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.rollouts import PATIENCE
 from combee_dspy.strategies import parameters
 
-__all__ = ["Search", "Validation"]
+__all__ = ["Privacy", "Search", "Validation"]
 
 
 @parameters
@@ -83,3 +86,49 @@ class Validation:
     probe: bool = True
     warn_failures: Annotated[float, Field(gt=0)] = 0.1
     stop_failures: Annotated[float, Field(gt=0)] = 0.9
+
+
+@parameters
+class Privacy:
+    """What is written of the examples and of who ran what, and what a reflector is shown.
+
+    ``"redacted"`` and ``"hashes"`` put marks (``[email]``, ``[phone]``, ``[card]``) for personal data into everything
+    that leaves a rollout: the journal, prompts to the reflector and the proposer, lessons, demonstrations. The program
+    and its metric see the rows as they are, and so does the task LM. Two things follow: feedback is the metric's on
+    the whole program, never asked for again for one predictor, and a calibration's reference judges the answer with
+    its marks. Texts alone are looked at, no numbers, names or images; what patterns miss is measured by
+    ``combee bench redaction``. DSPy's own cache and the LM service are not ours: they hold what they are sent.
+
+    ``"hashes"`` also writes inputs, outputs, feedback, errors and LM answers as hashes alone. Their key lives in the
+    run's memory, so that they tell equal from different within a run and can be guessed by nobody. Scores, costs,
+    times and what was learned (lessons and candidates, with marks) stay readable, and so do the hashes of whole rows
+    and prompts, which have no key: held-out receipts need them. Such a run cannot go on after it was stopped, since
+    the answers that it would go on with are not there: its ``log_dir`` is refused. ``cache`` and operators that put
+    examples into prompts are refused too.
+
+    Args:
+        texts: What is kept of inputs, outputs and feedback: ``"all"``, ``"redacted"`` or ``"hashes"``.
+        patterns: Further personal data: regular expressions by the name that stands in their mark. Each is searched in
+            every text: keep it simple enough to be fast.
+        who: How the audit row of each compilation names user and host, which are personal data themselves:
+            ``"name"``, ``"hash"`` (the same for the same two, and guessable by whoever knows them) or ``"none"``.
+    """
+
+    texts: Literal["all", "redacted", "hashes"] = "all"
+    patterns: Mapping[str, str] = Field(default_factory=dict)
+    who: Literal["name", "hash", "none"] = "name"
+
+    def __post_init__(self) -> None:
+        if self.patterns and self.texts == "all":
+            remedy = "Give texts='redacted' or 'hashes' as well."
+            raise ArgumentValueError("Privacy.patterns", self.patterns, "are of no use to texts='all'", remedy)
+        for name, pattern in self.patterns.items():
+            where = f"Privacy.patterns[{name!r}]"
+            if not name.replace("-", "_").isidentifier():
+                raise ArgumentValueError(where, name, "is no name for a mark", "Use letters, digits, - and _.")
+            try:
+                if re.compile(pattern).match(""):
+                    raise ArgumentValueError(where, pattern, "matches the empty text", "Ask for one character or more.")
+            except re.error as error:
+                remedy = "Write it as Python's re module reads it."
+                raise ArgumentValueError(where, pattern, f"is no regular expression: {error}", remedy) from error

@@ -56,7 +56,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     },
     "controller": {"power-law": "PowerLaw", "static": "Static"},
     "executor": {"asyncio": "Asyncio", "threads": "Threads"},
-    "benchmark": {"finer": "Finer", "formula": "Formula", "formula-mini": "FormulaMini"},
+    "benchmark": {"finer": "Finer", "formula": "Formula", "formula-mini": "FormulaMini", "hub": "Hub"},
     "tracker": {"mlflow": "MLflowTracker", "progress": "Progress"},
     "stopping": {"budget": "Budget", "any-of": "AnyOf", "all-of": "AllOf", "target": "Target", "patience": "Patience"},
     "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},

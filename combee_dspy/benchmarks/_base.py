@@ -96,6 +96,9 @@ class LoadedBenchmark:
         tolerant_metric: A forgiving score to report beside it, never in its place.
         known_noise: Raw row hash to what is known to be wrong with the row's label.
         notes: What a reader must know about the rows used, such as overlaps.
+        comparable: Whether rows, task and scoring are those of the published benchmark, whole and unchanged, as far
+            as can be told. ``None`` where nothing is published to compare with.
+        standing: Why, or why not.
     """
 
     name: str
@@ -112,6 +115,8 @@ class LoadedBenchmark:
     tolerant_metric: Metric | None = None
     known_noise: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    comparable: bool | None = None
+    standing: str = ""
 
     @property
     def splits(self) -> tuple[Split, Split, Split]:

@@ -13,7 +13,7 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.benchmarks._base import SPLITS, Availability, Benchmark, Row, Split
-from combee_dspy.benchmarks._source import RowSource
+from combee_dspy.benchmarks._source import Place, RowSource
 from combee_dspy.exceptions import DataSourceError
 from combee_dspy.hashing import canonical_json, row_hash
 from combee_dspy.strategies import parameters
@@ -22,15 +22,22 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
+PUBLISHED = "ACE's own files by name and number of rows (no row hashes of them are known here), whole, scored as in ACE"
+"""What is said of rows that figures of the paper may be compared with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read: its source and cut for the log, all raw rows before slices, the splits, and notes on them."""
+    """What was read: its source and cut for the log, all raw rows before slices, the splits, and notes on them.
+
+    ``missing``: what makes the rows others than those of the published benchmark's files, by name and size.
+    """
 
     source: str
     rows: Mapping[str, Sequence[Row]]
     splits: Mapping[str, Split]
     notes: tuple[str, ...]
+    missing: str = ""
 
 
 @parameters
@@ -42,8 +49,10 @@ class RecordBenchmark(Benchmark):
 
     Attributes:
         path: A directory or HTTP address holding ``train.jsonl``, ``validation.jsonl`` and
-            ``test.jsonl``; a zip file of them; one ``.jsonl`` file or address, cut 60/20/20 by
-            hash; or a hub id ``owner/name`` with the three splits. ``test`` becomes held-out.
+            ``test.jsonl``; a directory with the benchmark's published files under their own names, which are run
+            as they are (a row of held-out is in no other split all the same); a zip file of the three; one
+            ``.jsonl`` file or address, cut 60/20/20 by hash; or a hub id ``owner/name`` with the three splits.
+            ``test`` becomes held-out.
         revision: The 40-digit commit to read; required for a hub id, and only there.
         train: Rows to learn from, those whose hashes come first. ``None``: all.
         validation: … to select on.
@@ -53,6 +62,8 @@ class RecordBenchmark(Benchmark):
 
     rows: ClassVar[RowSource]
     """How rows lie at a source, without path and revision."""
+    own: ClassVar[Mapping[str, str]] = {}
+    """Digests of the splits that this project's own figures are measured on, where they are no published ones."""
 
     path: str | Path | None = None
     revision: str | None = None
@@ -101,7 +112,12 @@ class RecordBenchmark(Benchmark):
             how = ", its training rows cut 75/25 by hash"
         if empty := [split for split in SPLITS if not found[split]]:
             raise source.error(f"the {empty[0]} split is empty")
-        every, leaks = _kept_apart(found, self.together, "share a sentence with heldout", "sentences")
+        every: Mapping[str, Sequence[Row]] = found
+        leaks: Sequence[str] = ()
+        if place.layout == "published":
+            leaks = _shared_sentences(found, self.together)
+        else:
+            every, leaks = _kept_apart(found, self.together, "share a sentence with heldout", "sentences")
         slices = {split: _first(rows, getattr(self, split)) for split, rows in every.items()}
         cuts = [
             f"{split} is a slice: {len(rows)} of {len(every[split])} rows, those whose hashes come first"
@@ -110,7 +126,21 @@ class RecordBenchmark(Benchmark):
         ]
         splits, notes = build_splits(slices, self.to_example)
         check_pins(self.name, place.said, splits, self.pin)
-        return Reading(f"{place.said}{how}", every, splits, (*leaks, *cuts, *notes))
+        missing = self._missing(place, found, splits) if source.published else ""
+        return Reading(f"{place.said}{how}", every, splits, (*leaks, *cuts, *notes), missing)
+
+    def _missing(self, place: Place, found: Mapping[str, Sequence[Row]], splits: Mapping[str, Split]) -> str:
+        """Return what makes these rows others than the published ones, empty for nothing."""
+        if self.own and all(splits[split].digest == digest for split, digest in self.own.items()):
+            return "these rows are this project's own cut of ACE's files, by their digests"
+        if place.layout != "published":
+            return "these are not ACE's own files, by their names"
+        for split, (name, size) in self.rows.published.items():
+            if len(found[split]) != size:
+                return f"{name} holds {len(found[split])} rows, not ACE's {size}"
+            if len(splits[split]) != size:
+                return f"{len(splits[split])} of the {size} rows of {split} are used"
+        return ""
 
     def _checked(self, rows: Iterator[Row], split: str) -> Iterator[Row]:
         for number, row in enumerate(self.records(rows, split), 1):
@@ -153,6 +183,17 @@ def _first(rows: Sequence[Row], size: int | None) -> Sequence[Row]:
         return rows
     places = sorted(range(len(rows)), key=lambda place: row_hash(rows[place]))[:size]
     return [rows[place] for place in sorted(places)]
+
+
+def _shared_sentences(rows: Mapping[str, Sequence[Row]], holds: Callable[[Row], Sequence[Hashable]]) -> list[str]:
+    """Say what published files, which are run as they are, share with held-out."""
+    held = {item for one in rows["heldout"] for item in holds(one)}
+    counts = {name: sum(not held.isdisjoint(holds(one)) for one in rows[name]) for name in ("train", "validation")}
+    said = "rows of {} share a sentence with heldout, as published"
+    notes = [f"{count} {said.format(name)}" for name, count in counts.items() if count]
+    for note in notes:
+        _logger.warning("%s", note)
+    return notes
 
 
 def _kept_apart(

@@ -23,14 +23,15 @@ class Place:
 
     Attributes:
         layout: How its rows lie. ``"splits"``: ``train.jsonl`` and its sisters in one folder;
-            ``"single"``: one file; ``"nested"``: files at places that the benchmark knows;
+            ``"single"``: one file; ``"nested"``: files at places that the benchmark knows; ``"published"``: the
+            files of the published benchmark, by their names;
             ``"archive"``: a zip file that holds the three; ``"hub"``: a data set with the three splits.
         said: What a log calls it.
         files: Split to its file, or to the hub id; ``"all"`` to one that is still to be cut, or to an archive.
         revision: The commit of a hub data set.
     """
 
-    layout: Literal["splits", "single", "nested", "archive", "hub"]
+    layout: Literal["splits", "single", "nested", "published", "archive", "hub"]
     said: str
     files: Mapping[str, str]
     revision: str | None = None
@@ -50,8 +51,10 @@ class RowSource:
             that ``datasets.load_dataset`` takes as ``split``, such as ``"train[:80%]"``.
         subset: The configuration of a hub data set that has several.
         nested: Split to its file's place below ``path``, for a known layout of another kind.
+        published: Split to the name of its file as the benchmark was published, and the rows that it holds.
         archive: Name of the zip file that holds the rows in a repository of the data set.
         pinned: Hub id of a data set whose rows lie in ``archive``, to its pinned commit.
+        hub: Whether a local folder is a data set in the hub's layout, which ``datasets`` reads.
     """
 
     benchmark: str
@@ -63,8 +66,10 @@ class RowSource:
     )
     subset: str | None = None
     nested: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     archive: str | None = None
     pinned: Mapping[str, str] = field(default_factory=dict)
+    hub: bool = False
 
     def error(self, reason: str, where: str = "", remedy: str = "") -> DataSourceError:
         """Return the error that names this source."""
@@ -87,6 +92,8 @@ class RowSource:
         if self.revision is not None:
             remedy = "A revision belongs to a hub id; leave it out, or pin the rows with pin=."
             raise ArgumentValueError("revision", self.revision, f"cannot be used with {source}", remedy)
+        if self.hub:
+            return Place("hub", source, dict.fromkeys(self.names, source))
         return _file(source) if source.endswith(_FILES) else self._folder(source.rstrip("/"))
 
     def _folder(self, folder: str) -> Place:
@@ -94,6 +101,9 @@ class RowSource:
         splits = Place("splits", folder, {split: f"{folder}/{name}.jsonl" for split, name in self.names.items()})
         if _is_url(folder) or Path(splits.files["train"]).exists():
             return splits
+        if all(Path(folder, name).is_file() for name, _ in self.published.values()) and self.published:
+            named = {split: f"{folder}/{name}" for split, (name, _) in self.published.items()}
+            return Place("published", folder, named)
         for base in (folder, f"{folder}/data") if self.nested else ():
             if Path(base, self.nested["train"]).is_file():
                 return Place("nested", folder, {split: f"{base}/{file}" for split, file in self.nested.items()})
@@ -119,7 +129,7 @@ class RowSource:
             return Availability(False, str(error))
         if place.revision is not None or _is_url(str(self.path)):
             return Availability(None, f"{place.said}: read over the network, then cached")
-        missing = [file for file in place.files.values() if not Path(file).is_file()]
+        missing = [file for file in place.files.values() if not Path(file).exists()]
         return Availability(not missing, f"missing: {missing[0]}" if missing else place.said)
 
     def rows(self) -> dict[str, Iterator[Row]]:

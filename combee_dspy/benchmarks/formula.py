@@ -1,7 +1,7 @@
 """Formula: numerical reasoning over 50 finance formulas, one number per question.
 
 Origin: XBRL-Agent (MIT), collected in FinLoRA (``data/{train,test}/formula_*.jsonl``,
-OpenMDW-1.0) and split by ACE (Apache-2.0). It is on no hub as such, so the
+OpenMDW-1.0) and in files of ACE (Apache-2.0). It is on no hub as such, so the
 caller names the source, and nothing stands in for it when it is absent.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import dspy
 
 from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Row
-from combee_dspy.benchmarks._records import RecordBenchmark
+from combee_dspy.benchmarks._records import PUBLISHED, RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.numeric import AnswerNumber, exact_metric, plain_number, tolerant_metric
 from combee_dspy.strategies import parameters
@@ -25,7 +25,7 @@ PINS: Mapping[str, str] = {
     "validation": "8b14b4810d2ad6f77a8edea462655faa2248ed358f44fdf6518af158266d4849",
     "heldout": "11338e954e39dedb9d84c0a5c983d63ae0794b4338fc54637a09b148a0f4fda4",
 }
-"""Digests of the 500, 164 and 136 rows that this project's own Formula figures are measured on."""
+"""Digests of the 500, 164 and 136 rows that this project's own Formula figures are measured on: its own cut."""
 
 KNOWN_NOISE: Mapping[str, str] = {
     "da7575563108bec79c9ebd5f87b50ee789cdf6db97beafc46b2a83a2d23ddfb8": (
@@ -35,11 +35,13 @@ KNOWN_NOISE: Mapping[str, str] = {
 """Raw row hash to what is wrong with the row's gold answer. The rows are kept and scored as they are."""
 
 _ORIGIN = (
-    "XBRL-Agent (MIT), collected in FinLoRA (data/{train,test}/formula_*.jsonl, OpenMDW-1.0), split by ACE (Apache-2.0)"
+    "XBRL-Agent (MIT), collected in FinLoRA (data/{train,test}/formula_*.jsonl, OpenMDW-1.0), "
+    "in files of ACE (Apache-2.0)"
 )
 _REMEDY = (
     "Formula is on no hub and is not bundled. "
-    "Give path= a directory with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: "
+    "Give path= ACE's eval/finance/data, "
+    "a directory with train.jsonl, validation.jsonl and test.jsonl, one JSON object a line: "
     '{"context": "…", "target": "2.0"}. FinLoRA\'s data folder, one .jsonl file, an HTTP address or a hub id with '
     f"revision= work too. Origin: {_ORIGIN}."
 )
@@ -50,9 +52,13 @@ _CARD = Card(
     task="Numerical reasoning over 50 finance formulas: one question, one number.",
     licence="OpenMDW-1.0 (FinLoRA); MIT (XBRL-Agent)",
     citation="XBRL-Agent; FinLoRA; ACE (Agentic Context Engineering), whose Formula task and scoring these are.",
-    size="500 train, 164 validation, 136 held-out (ACE's split); about 0.4 MB",
+    size=(
+        "500 train, 300 validation, 200 held-out (ACE's files); 500, 164, 136 (this project's own cut of ACE's files, "
+        "which its figures are measured on: not comparable with the paper); about 0.4 MB"
+    ),
     sources=(
-        "path DIR/{train,validation,test}.jsonl (ACE's split)",
+        "path ACE/eval/finance/data (ACE's files by their names, as they are)",
+        "path DIR/{train,validation,test}.jsonl (rows of your own cut)",
         "path FinLoRA/data (train/ and test/formula_*.jsonl)",
         "url https://… (the folder or file of the same form)",
         "hub owner/name (with revision=; no public one is known)",
@@ -82,7 +88,13 @@ class Formula(RecordBenchmark):
         "formula",
         remedy=_REMEDY,
         nested={"train": "train/formula_train.jsonl", "heldout": "test/formula_test.jsonl"},
+        published={
+            "train": ("formula_train_subset_500.jsonl", 500),
+            "validation": ("formula_val_subset_300.jsonl", 300),
+            "heldout": ("formula_test.jsonl", 200),
+        },
     )
+    own: ClassVar[Mapping[str, str]] = PINS
 
     formula_text: bool = False
     reasoning: bool = True
@@ -90,6 +102,7 @@ class Formula(RecordBenchmark):
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
         found = self.read()
+        missing = found.missing or ("the formula's text is shown, which ACE hides" if self.formula_text else "")
         module = dspy.ChainOfThought if self.reasoning else dspy.Predict
         return LoadedBenchmark(
             name=self.name,
@@ -104,6 +117,8 @@ class Formula(RecordBenchmark):
             tolerant_metric=tolerant_metric,
             known_noise=KNOWN_NOISE,
             notes=found.notes,
+            comparable=not missing,
+            standing=missing or PUBLISHED,
         )
 
     def problem(self, row: Row) -> str | None:

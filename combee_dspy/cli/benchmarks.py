@@ -74,6 +74,10 @@ def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "here": f"{here}: {state.where}"}
 
 
+def _comparable(found: Any) -> str:
+    return f"{'yes' if found.comparable else 'no'}: {found.standing}"
+
+
 def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
     from combee_dspy.benchmarks import load_benchmark
 
@@ -81,6 +85,7 @@ def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return {
         "read from": found.source,
         **{split.name: f"{len(split)} rows, digest {split.digest}" for split in found.splits},
+        **({} if found.comparable is None else {"comparable with the paper": _comparable(found)}),
         "known noise": f"{len(found.noisy_examples())} of the rows used",
         **{f"note {number}": note for number, note in enumerate(found.notes, start=1)},
     }

@@ -23,6 +23,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Write JSON, whole texts inc
 
 _ROLLOUT = ("id", "step", "purpose", "candidate", "score", "seconds", "error", "inputs", "prediction")
 _COSTS = ("role", "model", "calls", "errors", "cached", "prompt_tokens", "completion_tokens", "dollars", "gpu_seconds")
+_AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")
 _STYLES = {"+ ": "green", "- ": "red"}
 
 
@@ -77,7 +78,10 @@ def show(
         combee show runs/today effect/7      a rollout or an LM call, by the id that combee rollouts shows
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     if what is None:
-        found: Any = [{**one, "costs": tracking.costs(run, one["id"])} for one in tracking.runs(run)]
+        found: Any = [
+            {**one, "costs": tracking.costs(run, one["id"]), "audit": tracking.audit(run, one["id"])}
+            for one in tracking.runs(run)
+        ]
         found = [one for one in found if task in (None, one["name"], str(one["id"]))]
     else:
         found = tracking.show(run, what, task)
@@ -87,9 +91,10 @@ def show(
         _show_one(found)
     else:
         for one in found:
-            costs = one.pop("costs")
+            costs, parts = one.pop("costs"), one.pop("audit")
             show_facts({name: value for name, value in one.items() if value is not None})
             show_table([{name: row[name] for name in _COSTS} | {"dollars": _dollars(row["dollars"])} for row in costs])
+            show_table([{name: plain(row[name]) for name in _AUDIT} for row in parts])
 
 
 def _show_one(found: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ and kept for people and trackers to read.
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |
 | ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
+| ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
 | ``selected``, ``stopped`` | candidate, reason; reason |
 
 Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Reader`.

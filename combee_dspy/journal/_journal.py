@@ -100,7 +100,9 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise JournalDamagedError(str(self.path), f"{error}; nothing of it can be read") from error
 
-    def run(self, name: str, seed: int, identity: Identity, description: Mapping[str, Any]) -> RunLog:
+    def run(
+        self, name: str, seed: int, identity: Identity, description: Mapping[str, Any], *, only_begins: str = ""
+    ) -> RunLog:
         """Begin a run, or go on with the last one of this name.
 
         Args:
@@ -108,9 +110,10 @@ class Journal:
             seed: The run's seed.
             identity: What it may be resumed with.
             description: What it is, for people: strategies, models by role, digests, settings. JSON values.
+            only_begins: Why it cannot go on where it has bought anything; empty where it can.
 
         Raises:
-            JournalMismatchError: The last run of this name has another identity.
+            JournalMismatchError: The last run of this name has another identity, or cannot go on.
             JournalDamagedError: A value of an effect was changed on disk.
         """
         with Reader(self.path) as reader:
@@ -119,8 +122,8 @@ class Journal:
             differs = self._differs(name, found[0]["identity"], identity) if found else ["there is no run"]
             # A run that was refused before it bought anything binds nobody.
             bought = "SELECT 1 FROM effect WHERE run = ? AND kind IN ('rollout', 'call') LIMIT 1"
-            if differs and found and reader.rows(bought, (number,)):
-                raise JournalMismatchError(str(self.path), differs)
+            if (differs or only_begins) and found and reader.rows(bought, (number,)):
+                raise JournalMismatchError(str(self.path), differs or [only_begins])
             if differs:
                 number = reader.rows("SELECT coalesce(max(id), 0) + 1 FROM run")[0][0]
                 row = (number, name, "running", time.time(), seed, dump(dict(identity)), dump(dict(description)))

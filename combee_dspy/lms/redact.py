@@ -1,14 +1,14 @@
-"""Keeping keys out of messages, journals and logs: the one place that knows what a key looks like."""
+"""Keeping keys and personal data out of messages, journals and prompts: the one place that knows how they look."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-__all__ = ["MASK", "SECRET_NAME", "forms_of", "mask", "scrub", "secret_variables", "secrets_of"]
+__all__ = ["MASK", "SECRET_NAME", "forms_of", "mask", "personal", "scrub", "secret_variables", "secrets_of"]
 
 MASK = "[redacted]"
 """What stands where a key stood."""
@@ -130,3 +130,64 @@ def _secrets_in(values: Mapping[Any, Any]) -> Iterable[str]:
             yield from (text for text in value.values() if isinstance(text, str)) if inside else _secrets_in(value)
         elif isinstance(value, str) and SECRET_NAME.search(str(name)):
             yield value
+
+
+_SPACES = r"[ \u00a0\u2009\u202f]"
+_EMAIL = re.compile(r"(?<![\w.+%'-])[\w.+%'-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w@])")
+_CARD = re.compile(rf"(?<![\w.,$€£-])\d(?:(?:{_SPACES}|-)?\d){{12,18}}(?![\w-]|[.,]\d)")
+# Numbering plans: E.164 with its plus sign; North America's 3-3-4, whose parts begin with 2 to 9; elsewhere a leading
+# zero and separators; and any number of 7 to 15 digits behind a word that announces one.
+_GAP = rf"(?:{_SPACES}|[-.])"
+_BEFORE, _AFTER = r"(?<![\w.,$€£/+-])", r"(?![\w%/-]|[.,]\d)"
+_PHONES = [
+    re.compile(rf"(?<![\w+.])\+\d{{1,3}}(?:(?:{_SPACES}|[-./])?(?:\(\d{{1,4}}\)|\d{{1,4}})){{2,6}}{_AFTER}"),
+    re.compile(rf"{_BEFORE}(?:1{_GAP})?(?:\([2-9]\d\d\){_SPACES}?|[2-9]\d\d[-.])[2-9]\d\d[-. ]\d{{4}}{_AFTER}"),
+    # A slash stands behind the area code alone: with two of them it is a date.
+    re.compile(rf"{_BEFORE}(?:\(0\d{{1,4}}\)|0\d{{1,4}})(?:/\d{{5,8}}|(?:(?:{_SPACES}|-)\d{{2,8}}){{1,4}}){_AFTER}"),
+    re.compile(
+        r"(?i)\b(?:phone|telephone|tel|call|cell|mobile|fax|whatsapp|dial|ring)\b[^\d\n+(]{0,16}"
+        rf"(\+?\(?\d[\d ().\-/\u00a0]{{5,18}}\d){_AFTER}"
+    ),
+]
+_DIGITS = re.compile(r"\D")
+
+
+def personal(patterns: Mapping[str, re.Pattern[str]]) -> Callable[[str], str]:
+    """Return what puts marks where a text holds personal data: ``[email]``, ``[card]``, ``[phone]``, ``[name]``.
+
+    Card numbers are 13 to 19 digits of a known network that pass Luhn's check (ISO/IEC 7812-1). What is written so
+    that a pattern cannot tell it (digits as words, "name at example dot com") stays; `combee bench redaction` says
+    how often. The result is pure, and takes time in proportion to the text's length for its own patterns.
+
+    Args:
+        patterns: Further patterns by the name that stands in the mark; they are looked for first.
+    """
+
+    def redact(text: str) -> str:
+        for name, pattern in patterns.items():
+            text = pattern.sub(f"[{name}]", text)
+        if "@" in text:
+            text = _EMAIL.sub("[email]", text)
+        if not any(map(str.isdigit, text)):
+            return text
+        text = _CARD.sub(lambda found: "[card]" if _is_card(_DIGITS.sub("", found[0])) else found[0], text)
+        for pattern in _PHONES:
+            text = pattern.sub(_phone, text)
+        return text
+
+    return redact
+
+
+def _phone(found: re.Match[str]) -> str:
+    number = found[found.re.groups]
+    least = 9 if number[0] in "(0" else 7
+    right = least <= len(_DIGITS.sub("", number)) <= 15
+    return found[0].removesuffix(number) + "[phone]" if right else found[0]
+
+
+def _is_card(digits: str) -> bool:
+    """Return whether digits are those of a network (3 to 6, or 2221 to 2720) and pass Luhn's check."""
+    if digits[0] not in "3456" and not "2221" <= digits[:4] <= "2720":
+        return False
+    doubled = (2 * int(one) for one in digits[-2::-2])
+    return (sum(map(int, digits[::-2])) + sum(one - 9 * (one > 9) for one in doubled)) % 10 == 0

@@ -19,6 +19,9 @@ from combee_dspy.rollouts._codec import (
     encode_answer,
     encode_rollout,
     encode_value,
+    hashed,
+    rollout_with_texts,
+    with_texts,
 )
 from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, Threads, ThreadSession
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints
@@ -33,6 +36,6 @@ __all__ = [
     "FlushRule", "FlushView", "InfrastructureFaultError", "Limit", "Metric", "NotStorableError", "Priority",
     "RolloutJob", "Slots", "ThreadSession", "Threads", "arun_rollout", "at_once", "decode_answer", "decode_rollout",
     "decode_value", "encode_answer", "encode_rollout", "encode_value", "fingerprint", "fingerprints", "full_or_stale",
-    "lms_of", "patient", "patient_program", "queue_at_least", "read_score", "run_rollout", "takes_trace",
-    "tell_rejected", "variance_below", "waited",
+    "hashed", "lms_of", "patient", "patient_program", "queue_at_least", "read_score", "rollout_with_texts",
+    "run_rollout", "takes_trace", "tell_rejected", "variance_below", "waited", "with_texts",
 ]  # fmt: skip

@@ -101,6 +101,70 @@ def decode_answer(data: Mapping[str, Any]) -> Answer | None:
     return Answer(outcome, _usage(data), data["seconds"], data["queue_seconds"])
 
 
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value with every text in it changed, within objects too; one without a JSON form becomes its class."""
+    try:
+        return decode_value(_texts_changed(encode_value(value), change))
+    except Exception:  # noqa: BLE001 - foreign objects may fail in any way; what cannot be looked into is not passed on
+        return f"[{type(value).__name__}]"
+
+
+def _texts_changed(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_texts_changed(one, change) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get(_MARK) == "surrogates":
+        return _encode(change(json.loads(value["value"])))
+    if value.get(_MARK) in (*_TEXTS, "enum"):
+        return value
+    named = (_MARK, "class", "inputs", "set") if _MARK in value else ()
+    return {key: one if key in named else _texts_changed(one, change) for key, one in value.items()}
+
+
+def rollout_with_texts(rollout: Rollout, change: Callable[[str], str]) -> Rollout:
+    """Return a rollout with every text of inputs, outputs, feedback and errors changed."""
+
+    def fields(values: Any) -> Any:
+        return None if values is None else {name: with_texts(value, change) for name, value in values.items()}
+
+    calls = tuple(
+        dataclasses.replace(
+            call, inputs=fields(call.inputs), outputs=fields(call.outputs), completion=change(call.completion)
+        )
+        for call in rollout.calls
+    )
+    error = None if rollout.error is None else change(rollout.error)
+    return dataclasses.replace(
+        rollout, prediction=fields(rollout.prediction), calls=calls, feedback=change(rollout.feedback), error=error
+    )
+
+
+def hashed(value: Mapping[str, Any], hash_of: Callable[[str], str]) -> dict[str, Any]:
+    """Return what :func:`encode_rollout` or :func:`encode_answer` gave with hashes in the place of its texts."""
+
+    def one(item: Any) -> str:
+        return hash_of(item if isinstance(item, str) else json.dumps(item, sort_keys=True))
+
+    def fields(items: Any) -> Any:
+        return {name: one(item) for name, item in items.items()} if isinstance(items, dict) else items
+
+    found = {**value, "partial": True}
+    found |= {name: one(value[name]) for name in ("feedback", "error", "inputs", "failed", "value") if name in value}
+    found |= {name: fields(value[name]) for name in ("prediction", "fields") if name in value}
+    if "calls" in value:
+        found["calls"] = [
+            {
+                "predictor": call["predictor"], "inputs": fields(call["inputs"]), "outputs": fields(call["outputs"]),
+                **({"completion": one(call["completion"])} if "completion" in call else {}),
+            }
+            for call in value["calls"]
+        ]  # fmt: skip
+    return found
+
+
 def _usage(data: Mapping[str, Any]) -> tuple[CallUsage, ...]:
     return tuple(CallUsage(*row) for row in data["usage"])
 

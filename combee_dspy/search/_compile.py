@@ -29,6 +29,7 @@ from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
 from combee_dspy.search._describe import describe, identity, result_of
+from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
@@ -287,10 +288,14 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     calibration = settings.validation.calibration
     check_roles(settings.metric_fn, settings.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     prints = fingerprints(task.student, settings.metric_fn)
+    begins = NOT_KEPT if settings.privacy.texts == "hashes" else ""
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     for tracker in trackers:
         tracker.check()  # before there is a run, which nobody would end
-    log = shared.journal.run(task.name, settings.seed, identity(task, prints), describe(task, task.limits))
+    log = shared.journal.run(
+        task.name, settings.seed, identity(task, prints), describe(task, task.limits), only_begins=begins
+    )
+    log.emit("audit", {**audit(settings.privacy, prints), "at": time.time()})
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
 

@@ -68,6 +68,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         "validation": dataclasses.replace(settings.validation, warn_failures=1.0, stop_failures=1.0),
         "anchors": [row_hash(one) for one in settings.guards.anchors],
         "instruction_proposer": settings.custom_instruction_proposer, "code_proposer": settings.custom_code_proposer,
+        "privacy": {name: getattr(settings.privacy, name) for name in ("texts", "patterns")},
         "memo": settings.cache is not False, "reflection_lm": _settings_of(settings.reflection_lm),
     }  # fmt: skip
     texts = {name: value if isinstance(value, str) else stable_repr(value) for name, value in named.items()}

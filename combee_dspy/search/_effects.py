@@ -28,10 +28,12 @@ from combee_dspy.rollouts import (
     encode_answer,
     encode_rollout,
     lms_of,
+    rollout_with_texts,
     takes_trace,
 )
 from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
+from combee_dspy.search._privacy import Texts
 
 __all__ = ["VALIDATION", "Effects"]
 
@@ -56,7 +58,7 @@ class Effects:
         purse: Grants what is bought.
         lms: LM by role; a role without one uses DSPy's own.
         decided: Returns what an earlier run decided in a place, or ``None``.
-        scrub: Takes keys out of a text: what follows from an answer stands in files.
+        texts: What is done to texts: what follows from an answer stands in files and prompts.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Effects:
         *,
         lms: Mapping[Role, dspy.BaseLM | None],
         decided: Callable[[str], Any | None],
-        scrub: Callable[[str], str],
+        texts: Texts,
     ) -> None:
         settings = task.settings
         self.log = log
@@ -86,7 +88,8 @@ class Effects:
         self._tariff = shared.tariff
         self._lms = lms
         self._decided = decided
-        self._scrub = scrub
+        self.texts = texts
+        self._scrub = texts.scrub
         # What the journal cannot give back as it was; the rest of what has ended is read there.
         self._kept: dict[str, Any] = {}
         self._flying: dict[str, asyncio.Task[Any]] = {}
@@ -128,10 +131,11 @@ class Effects:
             key, "rollout", {}, "task", place.purpose, place.step, candidate=candidate.id, example=row.hash,
             split=row.split, replicate=replicate,
         )  # fmt: skip
-        shared = "" if cache is None else f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}"
+        # What was kept with other settings of privacy holds more, or less, than this run may see.
+        shared = f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}{self.texts.print}" if cache else ""
         if cache is not None and (cached := _rollout_of(cache.find(shared))) is not None:
             now = time.time()
-            await self._keep(_of_rollout(replace(effect, started=now, ended=now), cached, row), cached)
+            await self._keep(self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached)
             return cached
         job = RolloutJob(
             program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace
@@ -156,9 +160,12 @@ class Effects:
             effect, run, lambda: at_most(lms_of(program), (*texts, _shown(row.example, None)), self._tariff)
         )
         # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
-        told = None if rollout.error is None else self._scrub(rollout.error)
-        rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
-        effect = _of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
+        if self.texts.redacts:
+            rollout = rollout_with_texts(rollout, self._scrub)
+        else:
+            told = None if rollout.error is None else self._scrub(rollout.error)
+            rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
+        effect = self._of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
         await self._keep(effect, rollout)
         # What a service did says nothing of the rollout when another run asks for it.
         if cache is not None and rollout.failed_in != "service":
@@ -180,6 +187,7 @@ class Effects:
         Raises:
             BudgetReached: The budget leaves no room for it.
         """
+        inputs = self.texts.values(inputs)
         # Another question in the same place is another call.
         text = canonical_json([signature.instructions, temperature, inputs])
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -328,13 +336,20 @@ class Effects:
             f"failed/{effect.key}/{time.time_ns()}", "failed", {}, purpose=effect.purpose, step=effect.step,
             error=self._scrub(reason), failed_in="service", started=ended, ended=ended, usage=usage,
         )  # fmt: skip
-        await self.log.keep(failed)
+        await self.log.keep(self.texts.written(failed))
         raise result
 
     async def _keep(self, effect: Effect, result: Any) -> None:
-        await self.log.keep(effect)
-        if effect.value.get("partial"):
+        written = self.texts.written(effect)
+        await self.log.keep(written)
+        if written.value.get("partial"):
             self._kept[effect.key] = result
+
+    def _of_rollout(self, effect: Effect, rollout: Rollout, row: Row) -> Effect:
+        value = encode_rollout(rollout)
+        if row.split != "heldout":
+            value["inputs"] = _shown(self.texts.example(row.example))
+        return replace(effect, value=value, score=rollout.score, error=rollout.error, failed_in=rollout.failed_in)
 
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
         return CALLS, max(step, 0), 0, self._number
@@ -360,13 +375,6 @@ def _heard(future: asyncio.Future[Any]) -> None:
 
 def _queued(effect: Effect, seconds: float) -> Effect:
     return replace(effect, started=effect.started + seconds, queued=seconds)
-
-
-def _of_rollout(effect: Effect, rollout: Rollout, row: Row) -> Effect:
-    value = encode_rollout(rollout)
-    if row.split != "heldout":
-        value["inputs"] = _shown(row.example)
-    return replace(effect, value=value, score=rollout.score, error=rollout.error, failed_in=rollout.failed_in)
 
 
 def _rollout_of(value: Mapping[str, Any] | None) -> Rollout | None:

@@ -113,7 +113,7 @@ class Proposer:
         return base
 
     def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
-        rows = [row.example for row in learned.plan.rows]
+        rows = self.learner.examples(learned.plan.rows)
         found = {}
         for component, lessons in learned.lessons.items():
             if self.ledger is not None and lessons.rewrite is None:

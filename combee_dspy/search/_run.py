@@ -37,6 +37,7 @@ from combee_dspy.search._loop import Loop
 from combee_dspy.search._merge import Merging
 from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Member, Pool
+from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import CustomProposer, Proposer
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
@@ -63,7 +64,7 @@ class Run:
         secrets = forms_of({*keys, *secret_variables()})
         self.effects = Effects(
             task, shared, log, self.purse, lms=lms, decided=_replayed(settings.search.replay, task.name),
-            scrub=partial(mask, secrets=secrets),
+            texts=Texts(settings.privacy, partial(mask, secrets=secrets)),
         )  # fmt: skip
         rng = random.Random(settings.seed)  # noqa: S311 - gepa's own stream, by its own seed
         self.parts = make_parts(settings, rng)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import dspy
+
 from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
@@ -91,8 +93,12 @@ class Learner:
         self.copies: CopyIndex | None = None
         if task.edits_instructions and settings.guards.max_copied_words is not None:
             rows = (*task.splits.train, *task.anchors)
-            self.copies = CopyIndex([row.example for row in rows], settings.guards.max_copied_words)
+            self.copies = CopyIndex(self.examples(rows), settings.guards.max_copied_words)
         self._warned = not settings.warn_on_score_mismatch
+
+    def examples(self, rows: Sequence[Row]) -> list[dspy.Example]:
+        """Return examples as strategies may see them."""
+        return [self._effects.texts.example(row.example) for row in rows]
 
     def context(self, component: str, candidate: Candidate, step: int) -> StrategyContext:
         """Return what a strategy gets for one component of one update."""
@@ -259,7 +265,7 @@ class Learner:
         if not await asyncio.shield(worth):
             return None
         record = await self._record(plan, row, rollout, component)
-        trajectory = Trajectory(position, row.example, rollout, record)
+        trajectory = Trajectory(position, self._effects.texts.example(row.example), rollout, record)
         reflection = await self._artifact.reflect(trajectory, component, context)
         if reflection is None or not self._settings.skip_perfect_score:
             return reflection
@@ -268,16 +274,17 @@ class Learner:
     async def _record(self, plan: Plan, row: Row, rollout: Rollout, component: str) -> dict[str, Any] | None:
         """Return GEPA's reflective record, with the metric's feedback on this predictor."""
         if component in self._task.code:
-            return _code_record(row, rollout)
+            return _code_record(self._effects.texts.example(row.example), rollout)
         stream = derive(self._settings.seed, "shown call", plan.step, component, row.hash)
         call = call_to_show(rollout, component, stream, format_failures=self._settings.add_format_failure_as_feedback)
         if call is None:
-            return failed_record(row.example, rollout)
+            return failed_record(self._effects.texts.example(row.example), rollout)
         shown = shown_call(call, as_objects=self._as_objects)
         if rollout.failed_in == "metric":
             return {**shown, "Feedback": unscored(rollout)}
-        if getattr(self._effects.metric, "whole_rollout", False) and rollout.prediction is not None:
-            # Such a metric says the same of every predictor: it is not paid for again.
+        whole = getattr(self._effects.metric, "whole_rollout", False) or self._effects.texts.redacts
+        if whole and rollout.prediction is not None:
+            # Such a metric says the same of every predictor, or would be shown marks where it looks for answers.
             return {**shown, "Feedback": rollout.feedback}
         program, number = self._effects.programs.of(plan.parent), rollout.calls.index(call)
         key = f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{number}"
@@ -296,12 +303,12 @@ class Learner:
         return {**shown, "Feedback": said["feedback"]}
 
 
-def _code_record(row: Row, rollout: Rollout) -> dict[str, Any]:
+def _code_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any]:
     """Return what a rollout says about the code of the program as a whole."""
     outputs: Any = dict(rollout.prediction) if rollout.prediction is not None else f"(failed) {rollout.error}"
     scored = rollout.feedback or f"The score was {rollout.score}."
     feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
-    return {"Inputs": row.example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
+    return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
 
 
 async def _known(reflection: Reflection) -> Reflection | None:

@@ -14,7 +14,7 @@ from combee_dspy.tracking._base import Follower, Tracker, default_trackers, trac
 if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
     from combee_dspy.tracking._progress import Progress
-    from combee_dspy.tracking._queries import candidates, costs, rollouts, runs, show
+    from combee_dspy.tracking._queries import audit, candidates, costs, rollouts, runs, show
     from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report
 
@@ -24,6 +24,7 @@ __all__ = [
     "MLflowTracker",
     "Progress",
     "Tracker",
+    "audit",
     "candidates",
     "costs",
     "default_trackers",

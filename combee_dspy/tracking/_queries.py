@@ -18,7 +18,10 @@ from combee_dspy.tracking._learned import diffs
 from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
-__all__ = ["candidates", "candidates_of", "chosen_of", "costs", "costs_of", "rollouts", "run_number", "runs", "show"]
+__all__ = [
+    "audit", "audit_of", "candidates", "candidates_of", "chosen_of", "costs", "costs_of", "rollouts", "run_number",
+    "runs", "show",
+]  # fmt: skip
 
 _SHORTEST = 4
 _LISTED = 20
@@ -62,6 +65,27 @@ def rollouts(
             if where is None:
                 raise
             raise _unusable(where, error) from error
+
+
+def audit(place: Path | str, run: int | str | None = None) -> list[dict[str, Any]]:
+    """Return who compiled what with which code: a row for each time that a run was begun or went on, oldest first.
+
+    Returns:
+        Rows with ``run``, ``at`` (Unix time), ``user`` and ``host`` (as :class:`~combee_dspy.Privacy` lets them be
+        named), ``version``, ``dspy``, ``python``, ``commit``, ``program`` and ``metric`` (hashes), ``process`` and
+        ``texts``, what was kept of inputs, outputs and feedback.
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run.
+    """
+    with _opened(place, run) as (reader, number):
+        return audit_of(reader, number)
+
+
+def audit_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
+    """Return what :func:`audit` does, of a journal that is open."""
+    sql = "SELECT run, data FROM event WHERE kind = 'audit' AND (?1 IS NULL OR run = ?1) ORDER BY id"
+    return _plain({"run": row["run"], **json.loads(row["data"])} for row in reader.rows(sql, (run,)))
 
 
 @contextmanager

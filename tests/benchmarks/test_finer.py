@@ -241,3 +241,18 @@ def test_the_raw_form_is_mostly_labels_and_the_shared_form_is_not():
         for found, name in ((raw, "context"), (shared, "questions"))
     ]
     assert sizes[1] < sizes[0] / 3
+
+
+def test_aces_files_keep_what_they_share_and_say_it(tmp_path):
+    shared = record(5_000)
+    same_sentences = dict(shared, target=record(5_001)["target"])
+    files = {
+        "finer_train_batched_1000_samples": [record(number) for number in range(999)] + [same_sentences],
+        "finer_val_batched_500_samples": [record(number) for number in range(1_000, 1_500)],
+        "finer_test_subset_006_seed42": [shared, *(record(number) for number in range(2_000, 2_440))],
+    }
+    found = Finer(write(tmp_path, **files), label_list="record").load()
+    assert [len(split) for split in found.splits] == [1_000, 500, 441]
+    assert found.comparable is True
+    assert "1 rows of train share a sentence with heldout, as published" in found.notes
+    assert Finer(tmp_path).load().comparable is False

@@ -164,3 +164,45 @@ def test_known_noise_is_in_the_real_rows_and_kept():
     example = found.validation.examples[found.validation.example_ids.index(example_id)]
     assert example.answer == "1000000000.0"
     assert "500,000" in example.question
+
+
+ACE = {"formula_train_subset_500": 500, "formula_val_subset_300": 300, "formula_test": 200}
+
+
+def ace_files(folder, **sizes):
+    """Files of ACE's names, with rows of our own making."""
+    first, files = 0, {}
+    for name, size in {**ACE, **sizes}.items():
+        files[name] = [formula_row(first + number) for number in range(size)]
+        first += size
+    return write(folder, **files)
+
+
+def test_aces_files_are_known_by_name_and_size_and_run_as_they_are(tmp_path):
+    found = load_benchmark("formula", path=ace_files(tmp_path))
+    assert [len(split) for split in found.splits] == [500, 300, 200]
+    assert found.comparable is True
+    assert "by name and number of rows" in found.standing
+
+
+@pytest.mark.parametrize(
+    ("sizes", "params", "why"),
+    [
+        ({"formula_test": 199}, {}, "holds 199 rows, not ACE's 200"),
+        ({}, {"heldout": 50}, "50 of the 200 rows of heldout are used"),
+        ({}, {"formula_text": True}, "which ACE hides"),
+    ],
+)
+def test_what_is_not_aces_is_not_called_comparable(tmp_path, sizes, params, why):
+    found = load_benchmark("formula", path=ace_files(tmp_path, **sizes), **params)
+    assert found.comparable is False
+    assert why in found.standing
+
+
+def test_a_cut_of_ones_own_is_not_called_comparable(tmp_path, monkeypatch):
+    folder = write(tmp_path, train=[formula_row(1)], validation=[formula_row(2)], test=[formula_row(3)])
+    found = load_benchmark("formula", path=folder)
+    assert (found.comparable, found.standing) == (False, "these are not ACE's own files, by their names")
+    monkeypatch.setattr(Formula, "own", found.pins)
+    assert "this project's own cut" in load_benchmark("formula", path=folder).standing
+    assert "not comparable with the paper" in Formula.card.size

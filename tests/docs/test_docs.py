@@ -19,7 +19,7 @@ FOLDERS = ("tutorials", "examples")
 SCRIPTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
 MODELS = sorted((ROOT / "examples" / "models").glob("*.yaml"))
-FORMULA = sorted((ROOT / "examples" / "benchmarks").glob("*.yaml"))
+FORMULA = sorted((ROOT / "examples" / "benchmarks").glob("run_f*.yaml"))  # those of the hub: tests/benchmarks
 
 
 @pytest.fixture(autouse=True)

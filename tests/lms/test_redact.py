@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import dspy
 import pytest
 
-from combee_dspy.lms.redact import scrub, secret_variables, secrets_of
+from combee_dspy.lms.redact import personal, scrub, secret_variables, secrets_of
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,30 @@ def test_one_rule_says_which_names_hold_a_secret(name: str, secret: bool, monkey
     lm = dspy.LM("openai/none")
     lm.kwargs = {name: value}
     assert secrets_of(lm) == ((value,) if secret else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("Write to ana.lopez+x@mail.example.co.uk.", "Write to [email]."),
+        ("4111 1111 1111 1111 or 378282246310005", "[card] or [card]"),
+        ("4111 1111 1111 1112", "4111 1111 1111 1112"),  # fails Luhn's check
+        ("Call +49 151 2345 6789 or (202) 555-0143!", "Call [phone] or [phone]!"),
+        ("tel. 5552345", "tel. [phone]"),
+        ("born 01/17/2024 16:30, filed 0001193125-15-118890", "born 01/17/2024 16:30, filed 0001193125-15-118890"),
+        ("192.168.100.200 cost $1,234,567.89 at 10.5@2x", "192.168.100.200 cost $1,234,567.89 at 10.5@2x"),
+        ("", ""),
+    ],
+)
+def test_personal_data_is_marked_and_other_numbers_are_not(text, after):
+    assert personal({})(text) == after
+
+
+def test_patterns_of_ones_own_come_first():
+    redact = personal({"customer": re.compile(r"C\d+@shop")})
+    assert redact("C12@shop.example and a@b.org") == "[customer].example and [email]"
+
+
+@pytest.mark.parametrize("piece", ["a@", "4 ", "+1 ", "(0", "call ", "1-", "a.b.c@d.", "٣"])
+def test_a_hostile_text_takes_time_in_proportion(piece):
+    personal({})(piece * 50_000)

@@ -1,7 +1,7 @@
 """The FiNER benchmark: four numbers of a filing, one of 139 US GAAP tags for each.
 
 Origin: FiNER-139 (``nlpaueb/finer-139``, CC-BY-SA-4.0), put into batches of four
-questions in FinLoRA and split by ACE. The data set's loading script no longer
+questions in FinLoRA; ACE published files of them. The data set's loading script no longer
 runs with ``datasets``; the rows in the zip file beside it are read instead.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import dspy
 
 from combee_dspy.benchmarks._base import Card, LoadedBenchmark, Row
-from combee_dspy.benchmarks._records import RecordBenchmark
+from combee_dspy.benchmarks._records import PUBLISHED, RecordBenchmark
 from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.finer.records import LABELS, Record, ambiguities, batches, parse
 from combee_dspy.benchmarks.finer.scoring import TagMetric
@@ -26,20 +26,22 @@ PINS: Mapping[str, str] = {
     "validation": "59e6e53e22d3e5d6d65622edb5561e1c0fd618a880051cc9ab054e89a99b99e6",
     "heldout": "67e821a45416362841e945ab7e011ef2aa0535573293c67462ab8cf46f673be9",
 }
-"""Digests of the 300, 100 and 99 rows that this project's own FiNER figures are measured on."""
+"""Digests of the 300, 100 and 99 rows that this project's own FiNER figures are measured on: its own cut."""
 
 _HUB = "nlpaueb/finer-139"
 _COMMIT = "100fd7b3f61c8c38c575e80c18f784a89bb604f3"
 _MOST = 10_000
 """Records a split that are made of FiNER-139's sentences where no number is given, as in FinLoRA."""
 
-_ORIGIN = "FiNER-139 (nlpaueb/finer-139, CC-BY-SA-4.0), batched by four in FinLoRA, split by ACE (Apache-2.0)"
+_ORIGIN = "FiNER-139 (nlpaueb/finer-139, CC-BY-SA-4.0), batched by four in FinLoRA, in files of ACE (Apache-2.0)"
 _REMEDY = (
     "FiNER is not bundled. "
-    "Give path= a directory with train.jsonl, validation.jsonl and test.jsonl of ACE's records, one JSON object a "
+    "Give path= ACE's eval/finance/data, "
+    "a directory with train.jsonl, validation.jsonl and test.jsonl of ACE's records, one JSON object a "
     'line: {"context": "…", "target": "Tag,Tag,Tag,Tag"}; FinLoRA\'s data folder; FiNER-139\'s finer139.zip or the '
     f"folder it unpacks to; an HTTP address of any of them; or the hub id {_HUB}. Origin: {_ORIGIN}."
 )
+_OTHER_TASK = "ACE gives each record with its labels and scores tags (label_list='record', unit='tag')"
 _CARD = Card(
     task="XBRL tags of numbers in financial filings: four questions a record, 139 labels.",
     licence="CC-BY-SA-4.0 (FiNER-139)",
@@ -47,9 +49,14 @@ _CARD = Card(
         "Loukas et al., FiNER: Financial Numeric Entity Recognition for XBRL Tagging, ACL 2022 (arXiv 2203.06482); "
         "FinLoRA; ACE (Agentic Context Engineering), whose task and scoring these are."
     ),
-    size="300 train, 100 validation, 99 held-out (ACE's split), about 3 MB; FiNER-139 itself 103 MB zipped",
+    size=(
+        "1,000 train, 500 validation, 441 held-out (ACE's files); 300, 100, 99 (this project's own cut of ACE's "
+        "validation file, which its figures are measured on: not comparable with the paper), about 3 MB; FiNER-139 "
+        "itself 103 MB zipped"
+    ),
     sources=(
-        "path DIR/{train,validation,test}.jsonl (ACE's split)",
+        "path ACE/eval/finance/data (ACE's files by their names, as they are)",
+        "path DIR/{train,validation,test}.jsonl (rows of your own cut)",
         "path FinLoRA/data (train/ and test/finer_*_batched.jsonl)",
         "path finer139.zip (FiNER-139, or the folder it unpacks to)",
         f"hub {_HUB}@{_COMMIT[:12]} (its zip file; the loading script is not run)",
@@ -89,9 +96,16 @@ class Finer(RecordBenchmark):
         "finer",
         remedy=_REMEDY,
         nested={"train": "train/finer_train_batched.jsonl", "heldout": "test/finer_test_batched.jsonl"},
+        published={
+            "train": ("finer_train_batched_1000_samples.jsonl", 1_000),
+            "validation": ("finer_val_batched_500_samples.jsonl", 500),
+            "heldout": ("finer_test_subset_006_seed42.jsonl", 441),
+        },
         archive="finer139.zip",
         pinned={_HUB: _COMMIT},
     )
+
+    own: ClassVar[Mapping[str, str]] = PINS
 
     label_list: Literal["shared", "record", "hidden"] = "shared"
     unit: Literal["tag", "record"] = "tag"
@@ -100,6 +114,8 @@ class Finer(RecordBenchmark):
     def load(self) -> LoadedBenchmark:
         """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
         found = self.read()
+        as_in_ace = self.label_list == "record" and self.unit == "tag"
+        missing = found.missing or ("" if as_in_ace else _OTHER_TASK)
         records = {row_hash(row): self._record(row) for rows in found.rows.values() for row in rows}
         labels = self._labels(records.values())
         signature = self._signature(labels)
@@ -117,6 +133,8 @@ class Finer(RecordBenchmark):
             tolerant_metric=TagMetric(self.unit, tolerant=True, labels=labels),
             known_noise=ambiguities(records),
             notes=found.notes,
+            comparable=not missing,
+            standing=missing or PUBLISHED,
         )
 
     def records(self, rows: Iterator[Row], split: str) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._learned import diffs, learned
-from combee_dspy.tracking._queries import candidates_of, chosen_of, costs_of
+from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import cut, dollars
 
@@ -39,6 +39,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     return {
         "run": row,
         "about": {name: about.get(name, {}) for name in ("models", "sizes", "versions")},
+        "audit": audit_of(reader, run),
         "seconds": row["finished"] - row["created"] if row["finished"] else None,
         "dollars": dollars(total["dollars"], total["unpriced"]),
         "failures": [f"{one}: {one.error}" for one in failure_counts(outcomes(reader, run))],

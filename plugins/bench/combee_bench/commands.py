@@ -27,6 +27,7 @@ from combee_bench.options import (
     CompareOptions,
     KillsOptions,
     PlacementOptions,
+    RedactionOptions,
     ScaleOptions,
     SizesOptions,
     SpeedOptions,
@@ -244,6 +245,7 @@ for _name, _options, _epilog in (
     ("kills", KillsOptions, _KILLS),
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
+    ("redaction", RedactionOptions, ""),
 ):
     bench.command(_name)(command(f"bench {_name}", _options, f"combee_bench.{_name}", _epilog))
 

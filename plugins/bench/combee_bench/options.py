@@ -16,6 +16,7 @@ __all__ = [
     "CompareOptions",
     "KillsOptions",
     "PlacementOptions",
+    "RedactionOptions",
     "ScaleOptions",
     "SizesOptions",
     "SpeedOptions",
@@ -207,6 +208,19 @@ class VerdictsOptions:
 
     studies: Count = 2_000
     margin: Margin = MARGIN
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class RedactionOptions:
+    """Personal data in made-up lines that redaction misses, and what it takes for personal data and is none.
+
+    Args:
+        each: Lines of each form.
+        seed: Seed of the lines.
+    """
+
+    each: Count = 20
     seed: Annotated[int, Field(ge=0)] = 0
 
 

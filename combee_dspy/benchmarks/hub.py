@@ -1,0 +1,189 @@
+"""Any data set of the Hugging Face hub as a benchmark: columns to fields, splits to splits, an answer to a score."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import dspy
+from pydantic import Field
+
+from combee_dspy.benchmarks._base import SPLITS, Card, LoadedBenchmark, Row
+from combee_dspy.benchmarks._records import RecordBenchmark
+from combee_dspy.benchmarks._source import RowSource
+from combee_dspy.benchmarks.numeric import exact_metric, plain_number, tolerant_metric
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.strategies import parameters
+
+_LONGEST = 200
+"""Characters of an answer that feedback repeats."""
+
+_CARD = Card(
+    task="Any data set of the Hugging Face hub: one or several inputs, one answer.",
+    licence="the data set's own: see its page",
+    citation="the data set's own: see its page",
+    size="the data set's own; train=, validation= and heldout= take slices",
+    sources=("hub owner/name (with revision=, its 40-digit commit)", "path DIR (a local copy in the hub's layout)"),
+    scoring="compare='text': equal but for case, articles and punctuation, F1 of words beside it; 'number': as Formula",
+)
+
+
+@parameters
+class Hub(RecordBenchmark):
+    """A data set of the hub by id, commit, splits and columns.
+
+    ``datasets`` reads it, with its caches: what was read once is read again without a network, and
+    ``HF_HUB_OFFLINE=1`` never asks for one. No code of the data set runs.
+
+    Attributes:
+        path: The hub id ``owner/name``, or a local folder in the hub's layout.
+        subset: The configuration, of a data set that has several.
+        splits: Our splits to the data set's: any expression of ``datasets.load_dataset``, such as
+            ``"train[:90%]"``. Without labels in its test split, hold a part of another one out.
+        fields: The program's input fields to columns. Lists and objects are given as JSON.
+        label: The column of the right answer.
+        pattern: A regular expression whose first group is the answer within that column. ``None``: all of it.
+        answer: The program's output field. With ``compare="number"`` it is ``answer``.
+        compare: ``"text"``: right where equal but for case, articles and punctuation (as in SQuAD and HotpotQA);
+            ``"number"``: right where equal as floats.
+        choices: Whether the answers of all rows are the only ones that may be given.
+        instructions: The seed prompt. ``None``: DSPy's own for the fields.
+        reasoning: Whether the default program is ``dspy.ChainOfThought`` or ``dspy.Predict``.
+    """
+
+    name: ClassVar[str] = "hub"
+    card: ClassVar[Card | None] = _CARD
+    rows: ClassVar[RowSource] = RowSource(
+        "hub", hub=True, remedy="Give path= a hub id with revision=, or a local folder in the hub's layout."
+    )
+
+    subset: str | None = None
+    splits: Mapping[str, str] = Field(
+        default_factory=lambda: {"train": "train", "validation": "validation", "heldout": "test"}
+    )
+    fields: Mapping[str, str] = Field(default_factory=lambda: {"question": "question"})
+    label: str = "answer"
+    pattern: str | None = None
+    answer: str = "answer"
+    compare: Literal["text", "number"] = "text"
+    choices: bool = False
+    instructions: str | None = None
+    reasoning: bool = True
+
+    def __post_init__(self) -> None:
+        if set(self.splits) != set(SPLITS):
+            remedy = f"Name {', '.join(SPLITS)}."
+            raise ArgumentValueError("Hub.splits", dict(self.splits), "are others than ours", remedy)
+        if not self.fields or not all(map(str.isidentifier, self.fields)):
+            remedy = "Give one or more identifiers with their columns."
+            raise ArgumentValueError("Hub.fields", dict(self.fields), "cannot be fields of a program", remedy)
+        if not self.answer.isidentifier() or self.answer in self.fields:
+            remedy = "Give an identifier that is no input field."
+            raise ArgumentValueError("Hub.answer", self.answer, "cannot be the output field", remedy)
+        if self.compare == "number" and self.answer != "answer":
+            raise ArgumentValueError("Hub.answer", self.answer, "is no number's field", "Leave it out.")
+        if self.pattern is not None and _groups(self.pattern) < 1:
+            remedy = r"Give a regular expression with a group for the answer, such as '#### (.+)'."
+            raise ArgumentValueError("Hub.pattern", self.pattern, "finds no answer", remedy)
+
+    @property
+    def source(self) -> RowSource:
+        """Where the rows are."""
+        return replace(super().source, names=dict(self.splits), subset=self.subset)
+
+    def load(self) -> LoadedBenchmark:
+        """Read the rows and return the benchmark (see :meth:`RecordBenchmark.read`)."""
+        found = self.read()
+        answers = {self._answer(row) or "" for rows in found.rows.values() for row in rows}
+        signature = self._signature(sorted(answers))
+        module = dspy.ChainOfThought if self.reasoning else dspy.Predict
+        numbers = self.compare == "number"
+        return LoadedBenchmark(
+            name=self.name,
+            task=f"{self.path}{f', {self.subset}' if self.subset else ''}",
+            source=found.source,
+            licence=_CARD.licence,
+            citation=_CARD.citation,
+            train=found.splits["train"],
+            validation=found.splits["validation"],
+            heldout=found.splits["heldout"],
+            signature=signature,
+            program=lambda: module(signature),
+            metric=exact_metric if numbers else _text_metric(self.answer, tolerant=False),
+            tolerant_metric=tolerant_metric if numbers else _text_metric(self.answer, tolerant=True),
+            notes=found.notes,
+        )
+
+    def problem(self, row: Row) -> str | None:
+        """Return why a row cannot be used, or ``None``."""
+        if missing := sorted({*self.fields.values(), self.label} - row.keys()):
+            return f"it has no column {missing[0]!r}, but {', '.join(sorted(map(str, row)))[:_LONGEST]}"
+        for column in self.fields.values():
+            try:
+                if not _text(row[column]).strip():
+                    return f"the column {column!r} is empty"
+            except (TypeError, ValueError, RecursionError) as error:
+                return f"the column {column!r} is no text, number, list or object of them: {error}"
+        answer = self._answer(row)
+        if not answer:
+            return f"the column {self.label!r} holds no answer, or none that pattern finds"
+        if self.compare == "number" and ((value := plain_number(answer)) is None or not math.isfinite(value)):
+            return f"the answer {answer[:80]!r} is not a finite number"
+        return None
+
+    def to_example(self, row: Mapping[str, Any]) -> dspy.Example:
+        """Return the inputs under the program's names, as text, and the answer."""
+        given = {name: _text(row[column]) for name, column in self.fields.items()}
+        return dspy.Example(**given, **{self.answer: self._answer(row)}).with_inputs(*given)
+
+    def _answer(self, row: Mapping[str, Any]) -> str | None:
+        value = row[self.label]
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            return None
+        if self.pattern is None:
+            return str(value).strip()
+        found = re.search(self.pattern, str(value))
+        return (found[1] or "").strip() if found else None
+
+    def _signature(self, answers: list[str]) -> type[dspy.Signature]:
+        kind: Any = Literal[tuple(answers)] if self.choices else str
+        number = "a plain decimal number, in full digits, without units or other text"
+        output = dspy.OutputField(desc=number) if self.compare == "number" else dspy.OutputField()
+        fields: dict[str, Any] = {name: (str, dspy.InputField()) for name in self.fields}
+        return dspy.Signature({**fields, self.answer: (kind, output)}, *filter(None, [self.instructions]))
+
+
+def _groups(pattern: str) -> int:
+    try:
+        return re.compile(pattern).groups
+    except re.error:
+        return 0
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _text_metric(field: str, *, tolerant: bool) -> Callable[..., dspy.Prediction]:
+    from dspy.evaluate.metrics import EM, F1
+
+    def metric(
+        gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+    ) -> dspy.Prediction:
+        """Score an answer against the right one, with feedback. Pure."""
+        right, given = str(gold[field]), getattr(pred, field, None)
+        said = "" if given is None else str(given)
+        exact = EM(said, [right]) or said == right
+        score = float(exact) if exact or not tolerant else float(F1(said, [right]))
+        feedback = "Correct." if exact else f"Wrong: got {_short(said)}; the answer is {_short(right)}."
+        return dspy.Prediction(score=score, feedback=feedback)
+
+    return metric
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")

@@ -1,0 +1,112 @@
+"""What of a run's texts is written, and who runs it."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import platform
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import dspy
+
+from combee_dspy.journal import Effect
+from combee_dspy.lms.redact import personal
+from combee_dspy.options import Privacy
+from combee_dspy.rollouts import hashed, with_texts
+
+__all__ = ["NOT_KEPT", "Texts", "audit"]
+
+NOT_KEPT = "it kept hashes alone (privacy.texts), so the answers that going on needs are not there"
+"""Why a run cannot go on that was told to keep no texts."""
+
+_CLASS = re.compile(r"\w+(?=: )")
+
+
+class Texts:
+    """What is done to texts before anything follows from them, and before they are written.
+
+    Args:
+        options: The user's.
+        mask: Takes keys out of a text.
+    """
+
+    def __init__(self, options: Privacy, mask: Callable[[str], str]) -> None:
+        self.redacts = options.texts != "all"
+        self._hashes = options.texts == "hashes"
+        self._mask = mask
+        self._personal = personal({name: re.compile(one) for name, one in options.patterns.items()})
+        self._key = secrets.token_bytes(32)  # kept nowhere: without it nobody can try texts out on a hash
+        self.print = repr((options.texts, options.patterns)) if self.redacts else ""
+
+    def scrub(self, text: str) -> str:
+        """Return a text without keys, and without personal data where these are redacted."""
+        return self._personal(self._mask(text)) if self.redacts else self._mask(text)
+
+    def values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an LM's inputs without personal data where these are redacted."""
+        return {name: with_texts(one, self.scrub) for name, one in values.items()} if self.redacts else values
+
+    def example(self, example: dspy.Example) -> dspy.Example:
+        """Return an example as all but the program and its metric may see it."""
+        found: dspy.Example = with_texts(example, self.scrub) if self.redacts else example
+        return found
+
+    def written(self, effect: Effect) -> Effect:
+        """Return an effect as it is written."""
+        if not self._hashes:
+            return effect
+        value = hashed(effect.value, self._hash) if effect.kind != "failed" else effect.value
+        if effect.error is None:
+            return replace(effect, value=value)
+        named = _CLASS.match(effect.error)
+        said = self._hash(effect.error)
+        return replace(effect, value=value, error=said if named is None else f"{named[0]}: {said}")
+
+    def _hash(self, text: str) -> str:
+        return "hash:" + hashlib.blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=8).hexdigest()
+
+
+def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:
+    """Return who compiles what with which code, as JSON values.
+
+    The commit is that of the repository that the process was started in, with ``-dirty`` where it was changed.
+    """
+    who: dict[str, str | None] = {"user": _user(), "host": platform.node()}
+    if options.who == "hash":
+        who = {"user": hashlib.sha256(f"{who['user']}@{who['host']}".encode()).hexdigest()[:16], "host": None}
+    elif options.who == "none":
+        who = {"user": None, "host": None}
+    return {
+        **who, "process": os.getpid(), "python": platform.python_version(), "version": version("combee-dspy"),
+        "dspy": version("dspy"), "commit": _commit(), "program": prints["program"], "metric": prints["metric"],
+        "texts": options.texts,
+    }  # fmt: skip
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return None
+
+
+def _commit() -> str | None:
+    git = shutil.which("git")
+    if git is None:
+        return None
+    # No hook of the repository runs, and nothing in it is written.
+    command = [git, "--no-optional-locks", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty",
+               "--abbrev=40", "--exclude=*"]  # fmt: skip
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - fixed words
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,197 @@
+"""What of a run's texts is written, what the reflector is shown, and who ran what."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import dspy
+import pytest
+import yaml
+
+from combee_dspy import Combee, Privacy, tracking
+from combee_dspy.cli._config import FILE
+from combee_dspy.exceptions import ArgumentError, JournalMismatchError
+from combee_dspy.search._privacy import Texts
+from combee_dspy.tracking import write_report
+from tests.worlds import World, events, metric, rows
+
+MAIL, PHONE, CARD, TICKET = "ana.lopez@example.com", "+49 151 2345 6789", "4111 1111 1111 1111", "T-99812"
+SECRETS = (MAIL, PHONE, CARD, TICKET)
+REDACTED = Privacy(texts="redacted", patterns={"ticket": r"\bT-\d+"})
+HASHES = Privacy(texts="hashes", patterns={"ticket": r"\bT-\d+"})
+
+
+def telling(gold, pred, trace=None, pred_name=None, pred_trace=None):
+    """The score of the world, with feedback that names a person."""
+    found = metric(gold, pred)
+    return dspy.Prediction(score=found.score, feedback=f"{found.feedback} Ask {MAIL} or {PHONE}, {CARD}, {TICKET}.")
+
+
+class Chatty(dspy.Module):
+    """Its predictor is given what must not be seen, and its answer may hold it too."""
+
+    def __init__(self):
+        super().__init__()
+        self.answer = dspy.Predict("question, who -> answer")
+
+    def forward(self, question):
+        return self.answer(question=question, who={"mail": [MAIL], "phone": PHONE})
+
+
+def compiled(folder: Path, world: World | None = None, **kwargs):
+    world = world or World.made()
+    given = {"metric": telling, "log_dir": folder, "max_metric_calls": 60, **kwargs}
+    return world, world.compile(Chatty(), train=8, validation=6, heldout=4, **given)
+
+
+def written(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+def shown(world: World) -> str:
+    return "\n".join(str(one) for one in world.proposer_lm.requests)
+
+
+def test_everything_is_written_and_shown_by_default(tmp_path):
+    world, _ = compiled(tmp_path)
+    assert all(secret.encode() in written(tmp_path) for secret in SECRETS)
+    assert MAIL in shown(world)
+
+
+@pytest.mark.parametrize("privacy", [REDACTED, HASHES], ids=["redacted", "hashes"])
+@pytest.mark.parametrize("artifact", ["instruction", "playbook"])
+def test_no_personal_data_reaches_the_journal_or_the_reflector(tmp_path, privacy, artifact):
+    world, program = compiled(tmp_path, privacy=privacy, artifact=artifact)
+    assert [one for one in SECRETS if one.encode() in written(tmp_path)] == []
+    assert [one for one in SECRETS if one in shown(world)] == []
+    assert "[email]" in shown(world)
+    assert "[ticket]" in shown(world)
+    # The program itself is given the rows as they are, and scored as it is.
+    assert MAIL in str(world.task_lm.requests[-1])
+    report = program.combee_report
+    assert artifact == "playbook" or report.best_score > report.seed_score  # the scripted proposer curates nothing
+
+
+def test_redaction_changes_no_score(tmp_path):
+    plain, redacted = (compiled(tmp_path / str(n), privacy=one)[1] for n, one in enumerate((None, REDACTED)))
+    assert plain.combee_report.seed_score == redacted.combee_report.seed_score
+
+
+def test_a_redacted_run_goes_on_and_buys_nothing_again(tmp_path):
+    world, first = compiled(tmp_path, privacy=REDACTED)
+    asked = world.asked
+    _, again = compiled(tmp_path, world, privacy=REDACTED)
+    assert world.asked == asked
+    assert again.combee_report.texts == first.combee_report.texts
+    with pytest.raises(JournalMismatchError, match="privacy was"):
+        compiled(tmp_path, world)
+
+
+def test_hashes_alone_hold_no_text_of_a_rollout(tmp_path):
+    compiled(tmp_path, privacy=HASHES)
+    for row in rows(tmp_path, "SELECT kind, value, error FROM effect WHERE kind IN ('rollout', 'call')"):
+        value = json.loads(row["value"])
+        texts = [value.get("inputs"), value.get("feedback"), *(value.get("prediction") or value.get("fields")).values()]
+        assert all(re.fullmatch("hash:[0-9a-f]{16}", text) for text in texts if text)
+    assert all(one["score"] is not None for one in tracking.rollouts(tmp_path, limit=None))
+    assert "code word" not in str([one["feedback"] for one in tracking.rollouts(tmp_path)])
+    assert tracking.candidates(tmp_path)[-1]["texts"]
+
+
+def test_the_same_text_has_another_hash_in_another_run(tmp_path):
+    for name in ("a", "b"):
+        compiled(tmp_path / name, privacy=HASHES)
+    one, other = ({row["inputs"] for row in tracking.rollouts(tmp_path / name) if row["inputs"]} for name in "ab")
+    assert one
+    assert not one & other
+
+
+def test_hashes_alone_are_not_gone_on_from_and_the_reason_is_said(tmp_path):
+    world, _ = compiled(tmp_path, privacy=HASHES)
+    asked, before = world.asked, tracking.runs(tmp_path)
+    with pytest.raises(JournalMismatchError, match="it kept hashes alone"):
+        compiled(tmp_path, world, privacy=HASHES)
+    assert world.asked == asked
+    assert tracking.runs(tmp_path) == before
+
+
+@pytest.mark.parametrize("kwargs", [{"cache": "shared.sqlite"}, {"operators": ["few-shot-swap"]}])
+def test_what_keeps_texts_is_refused_beside_hashes(kwargs):
+    with pytest.raises(ArgumentError, match="keeps texts where hashes alone"):
+        World.made().combee(privacy=HASHES, **kwargs)
+
+
+def test_demonstrations_and_a_shared_cache_hold_marks(tmp_path):
+    kwargs = {"privacy": REDACTED, "operators": ["few-shot-swap"], "cache": tmp_path / "cache.sqlite"}
+    world, _ = compiled(tmp_path / "one", **kwargs)
+    assert all(
+        one.encode() not in written(tmp_path / "one") + (tmp_path / "cache.sqlite").read_bytes() for one in SECRETS
+    )
+    # What one run kept with marks, another does not take for the texts themselves.
+    asked = world.asked
+    compiled(tmp_path / "two", world, cache=tmp_path / "cache.sqlite")
+    assert world.asked > asked
+    assert MAIL.encode() in written(tmp_path / "two")
+
+
+def test_who_ran_what_is_one_row_each_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("getpass.getuser", lambda: "ana")
+    monkeypatch.setattr("platform.node", lambda: "box7")
+    for _ in range(2):
+        compiled(tmp_path)
+    first, second = tracking.audit(tmp_path)
+    assert (first["user"], first["host"], first["texts"]) == ("ana", "box7", "all")
+    assert first["program"] == second["program"]
+    assert first["at"] < second["at"]
+    assert first["version"]
+    assert first["commit"] is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", first["commit"])
+    write_report(tmp_path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Begun by ana on box7" in page
+    assert "Went on by ana" in page
+
+
+@pytest.mark.parametrize("who", ["hash", "none"])
+def test_user_and_host_need_not_be_named(tmp_path, monkeypatch, who):
+    monkeypatch.setattr("getpass.getuser", lambda: "ana-of-accounting")
+    monkeypatch.setattr("platform.node", lambda: "box7-cellar")
+    compiled(tmp_path, privacy=Privacy(who=who))
+    assert b"ana-of-accounting" not in written(tmp_path)
+    assert b"box7-cellar" not in written(tmp_path)
+    (row,) = events(tmp_path, "audit")
+    assert row["host"] is None
+    assert bool(row["user"]) == (who == "hash")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"patterns": {"a": "b"}},
+        {"texts": "redacted", "patterns": {"a": "("}},
+        {"texts": "redacted", "patterns": {"a": "x*"}},
+        {"texts": "redacted", "patterns": {"a b": "x"}},
+        {"texts": "some"},
+        {"who": "me"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(params):
+    with pytest.raises(ArgumentError, match="Privacy"):
+        Privacy(**params)
+
+
+def test_the_file_of_combee_run_sets_it():
+    text = "privacy: {texts: redacted, who: hash, patterns: {ticket: 'T-[0-9]+'}}"
+    given = FILE.model_validate(yaml.safe_load(text)).arguments()["privacy"]
+    assert given == Privacy(texts="redacted", who="hash", patterns={"ticket": "T-[0-9]+"})
+    assert Combee(metric, auto="light", reflection_lm=World.made().proposer_lm, privacy=given).privacy is given
+
+
+def test_examples_and_the_inputs_of_calls_are_marked_too():
+    texts = Texts(REDACTED, str)
+    row = dspy.Example(question=f"Who is {MAIL}?", extra={"to": (PHONE, 7)}, answer=TICKET).with_inputs("question")
+    found = texts.example(row)
+    assert found.toDict() == {"question": "Who is [email]?", "extra": {"to": ("[phone]", 7)}, "answer": "[ticket]"}
+    assert found.inputs().toDict() == {"question": "Who is [email]?"}
+    assert texts.values({"records": [{"Inputs": row}]})["records"][0]["Inputs"].question == "Who is [email]?"
