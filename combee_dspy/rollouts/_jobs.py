@@ -83,6 +83,7 @@ class InfrastructureFaultError(Exception):
     Attributes:
         retryable: Whether trying again may help.
         rejected: Whether a service asked for fewer requests: no attempt, only a wait.
+        outage: Whether what failed is known to be the service, which is waited for. Else a few attempts are made.
         retry_after: Seconds that it asked to wait, where it named some.
         usage: What the attempt has cost.
         rollout: The failed rollout, scored, for when trying again did not help;
@@ -95,6 +96,7 @@ class InfrastructureFaultError(Exception):
         *,
         retryable: bool,
         rejected: bool = False,
+        outage: bool = True,
         retry_after: float | None = None,
         usage: tuple[CallUsage, ...] = (),
         rollout: Rollout | None = None,
@@ -102,6 +104,7 @@ class InfrastructureFaultError(Exception):
         super().__init__(reason)
         self.retryable = retryable
         self.rejected = rejected
+        self.outage = outage
         self.retry_after = retry_after
         self.usage = usage
         self.rollout = rollout

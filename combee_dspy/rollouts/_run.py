@@ -279,6 +279,7 @@ def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] |
             _described(found, meter),
             retryable=passing or unknown,
             rejected=passing and isinstance(found, LMRateLimitError),
+            outage=passing,
             retry_after=found.retry_after,
             usage=meter.usage(),
             rollout=scored() if unknown and not passing and scored is not None else None,

@@ -322,7 +322,7 @@ def _seconds(fault: InfrastructureFaultError, patience: Patience) -> float | Non
         return None
     if fault.rejected:
         return patience.after(fault.retry_after, rejected=True)
-    outage = fault.rollout is None
+    outage = fault.outage
     seconds = patience.after(None, rejected=False, outage=outage)
     # Random: an outage meets many effects at once. Where it is perhaps none, short.
     return None if seconds is None else random.uniform(0.5 if outage else 0.0, 1.0 if outage else 0.2) * seconds  # noqa: S311

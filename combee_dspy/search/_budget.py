@@ -20,6 +20,7 @@ class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the
     """A limit leaves no room for the next effect; the message says which."""
 
 
+_FRAME = 256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
 _COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
 _GROWTH = 2  # texts grow as they learn, and with them what is in flight may cost more than all before it
 
@@ -56,14 +57,9 @@ class _Kind:
 
     flying: int = 0
     ended: int = 0
-    total: Spent = field(default_factory=Spent)
     answered: int = 0  # calls that a service answered: what they cost says what the next may
     dearest: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     told: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def mean(self, name: str) -> float:
-        # Before the first of its kind has ended, every effect is known to make one call at least.
-        return (getattr(self.total, name) or 0) / self.ended if self.ended else float(name == "calls")
 
     def most(self, name: str, growth: int = 1) -> float:
         """Return what one may cost at most: as told, else so many times what the dearest so far has cost."""
@@ -75,7 +71,6 @@ class _Kind:
 
     def land(self, usage: Sequence[CallUsage]) -> None:
         self.ended += 1
-        self.total.add(usage)
         self.answered += sum(one.calls - one.cached - one.errors for one in usage)
         own = Spent()
         own.add(usage)
@@ -90,7 +85,8 @@ def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping
     That is known where every LM tells how long its answers may be (``max_tokens``); else nothing is returned.
     """
     tokens = dollars = 0.0
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)  # no token is less than a byte
+    # No token is less than a byte.
+    size = _FRAME + sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     for lm in lms:
         given = getattr(lm, "kwargs", {})
         longest = given.get("max_tokens") or given.get("max_completion_tokens")
@@ -159,8 +155,8 @@ class Purse:
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
         self._step = self._known = -1
-        self._reserved: set[str] = set()
         self.exhausted = False
+        self._turn = asyncio.Lock()
         self._began = time.monotonic() - seconds
         self._landing: asyncio.Future[None] | None = None
 
@@ -204,16 +200,16 @@ class Purse:
         if first is not None:
             self._by_step[first] -= 1
 
-    def reserve(self, keys: Iterable[str]) -> None:
-        """Keep room for the student's validation, which begins behind other rollouts and is needed before them."""
-        self._reserved = set(keys)
+    @property
+    def grants(self) -> bool:
+        """Whether effects may have to wait for a grant, or be refused one: whether cost or time is limited."""
+        return self._charged and any(getattr(self.limits, name) is not None for name in (*_COUNTED, "seconds"))
 
-    async def grant(self, kind: str, key: str = "", told: Mapping[str, float] | None = None) -> None:
+    async def grant(self, kind: str, told: Mapping[str, float] | None = None) -> None:
         """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Its kind.
-            key: Its key, for which room may have been kept.
             told: The ``tokens`` and ``dollars`` that one of its LM calls may cost at most, as far as that is known.
 
         Raises:
@@ -221,11 +217,12 @@ class Purse:
         """
         for name, most in (told or {}).items():
             self._kinds[kind].told[name] = max(self._kinds[kind].told[name], most)
-        while self._charged and self._must_wait(kind, len(self._reserved - {key})):
-            if self._landing is None:
-                self._landing = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._landing)
-        self._reserved.discard(key)
+        if self.grants:
+            async with self._turn:  # who asked first is granted first: the student's validation before all else
+                while self._must_wait(kind):
+                    if self._landing is None:
+                        self._landing = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._landing)
         self._kinds[kind].flying += 1
 
     def in_time(self) -> None:
@@ -262,7 +259,7 @@ class Purse:
             self._landing.cancel()
             self._landing = None
 
-    def _must_wait(self, kind: str, reserved: int) -> bool:
+    def _must_wait(self, kind: str) -> bool:
         """Return whether an effect must wait for one that is in flight.
 
         Raises:
@@ -270,21 +267,19 @@ class Purse:
         """
         self.in_time()
         waits = False
-        rollouts, own, flying = self._kinds["rollout"], self._kinds[kind], self._kinds.values()
+        own, flying = self._kinds[kind], self._kinds.values()
         for name in _COUNTED:
             limit, spent = getattr(self.limits, name), getattr(self.spent, name)
             if name == "gpu_seconds":
                 spent = spent or 0.0  # nobody has counted any yet
             if limit is None or spent is None:
                 continue
-            # The last one that room is kept for is granted as any other: for the most that it may cost.
-            kept = (reserved - 1) * rollouts.mean(name) + rollouts.most(name) if reserved else 0.0
             most = own.most(name)
-            if spent + kept + most > limit:
+            if spent + most > limit:
                 text = f"{spent:g} of {limit:g} {name.replace('_', ' ')} are spent, and the next would pass the limit"
                 raise BudgetReached(text if most == 0 else f"{text}: it may take {most:g}")
             if any(one.flying for one in flying):
                 coming = own.most(name, _GROWTH) + sum(one.flying * one.most(name, _GROWTH) for one in flying)
                 # What no service has answered yet tells nothing of what one costs, and may never be asked for one.
-                waits = waits or spent + kept + coming > limit or (not own.answered and own.flying > own.ended)
+                waits = waits or spent + coming > limit or (not own.answered and own.flying > own.ended)
         return waits

@@ -112,16 +112,13 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             InfrastructureError: The service kept failing.
         """
-        key = self.rollout_key(candidate, row, place, replicate)
+        # A row is the same one in whichever split and update it stands.
+        key = f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}"
+        key = key if self._memoize else f"{key}/{place.purpose}/{place.step}"
         if place.purpose != "heldout":
             self._may_buy(key)
             self.purse.count(key, place.step)
         return self._once(key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate))
-
-    def rollout_key(self, candidate: Candidate, row: Row, place: Place, replicate: int = 0) -> str:
-        """Return what a rollout is known by: a row is the same one in whichever split and update it stands."""
-        key = f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}"
-        return key if self._memoize else f"{key}/{place.purpose}/{place.step}"
 
     async def _rolled(
         self, key: str, candidate: Candidate, row: Row, place: Place, lane: int, replicate: int
@@ -316,7 +313,7 @@ class Effects:
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         if charged:
-            await self.purse.grant(kind, effect.key, told() if self.purse.by_tokens else {})
+            await self.purse.grant(kind, told() if self.purse.by_tokens else {})
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception

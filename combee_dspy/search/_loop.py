@@ -134,9 +134,6 @@ class Loop:
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
-        keys = itertools.product(rows, range(self.pool.draws))
-        place = Place("validation", -1)
-        self.effects.purse.reserve(self.effects.rollout_key(self.task.seed, row, place, draw) for row, draw in keys)
         self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -160,8 +157,11 @@ class Loop:
         self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
-        """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end."""
-        if self.parts.plain:
+        """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end.
+
+        But before them where a limit on cost or time may end the run: without these scores it has no result.
+        """
+        if self.parts.plain and not self.effects.purse.grants:
             await self._first.wait()
         seed, place = self.task.seed, Place("validation", -1)
         rollouts: Any  # and nothing
@@ -173,8 +173,6 @@ class Loop:
                 ),
             ]
         )
-        # What was read from the journal or a cache was never sent.
-        self.effects.purse.reserve(())
         return rollouts
 
     async def _begin_seed(self) -> None:
