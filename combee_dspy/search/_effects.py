@@ -146,7 +146,7 @@ class Effects:
             priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, priority, check)
-            if rollout.score > self._perfect_score:
+            if rollout.score > self._perfect_score == 1.0:  # another was chosen by somebody, who may mean less
                 problem = f"is below {rollout.score:g}, a score that the metric gave"
                 remedy = "Give Combee the metric's highest score, such as perfect_score=100, or divide its scores."
                 return ArgumentValueError("perfect_score", self._perfect_score, problem, remedy), rollout.usage

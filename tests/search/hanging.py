@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy import Task, compile_many
+from combee_dspy import Search, Task, compile_many
 from tests.worlds import World, examples, task_answer
 
 UP = 30
@@ -34,7 +34,7 @@ def main(way: str, folder: str) -> None:
     world = World.made(task_answer if way == "asyncio" else reply)
     combee = world.combee(
         log_dir=folder, reflection_minibatch_size=6, executor="asyncio" if way == "asyncio" else "threads",
-        tracker="progress",
+        tracker="progress", search=Search(staleness=0),
     )  # fmt: skip
     data = {"trainset": examples(24), "valset": examples(6, 100)}
     student = (Program if way == "asyncio" else dspy.Predict)("question -> answer")

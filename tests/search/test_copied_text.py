@@ -49,7 +49,7 @@ def learned(world, **kwargs):
 @pytest.mark.parametrize("how", [{}, {"aggregator": "single-call"}, {"operators": ["rewrite"]}])
 @pytest.mark.parametrize("animals", [ANIMALS[2:3], ANIMALS[2:6]], ids=["one", "a third"])
 def test_what_is_copied_goes_and_what_was_learned_stays(keep, how, animals):
-    program = learned(World.made(proposer=quoting(animals)), search=Search(keep=keep), **how)
+    program = learned(World.made(proposer=quoting(animals)), search=Search(keep=keep, staleness=0), **how)
     assert program.combee_report.best_score == 1.0
     text = program.signature.instructions
     assert not CopyIndex(TRAIN).copied(text)

@@ -55,7 +55,7 @@ def scored_but(*numbers: int) -> Any:
 HOPELESS: dict[str, tuple[Any, str]] = {
     "reflections": (lambda: (World.made(proposer=unread), {"reflection_minibatch_size": 6}), "proposer calls unparsed"),
     "train rows": (lambda: (World.made(), {"student": Raising(0, 100)}), "8 of 8 train rollouts raised"),
-    "validation rows": (lambda: (World.made(), {"student": Raising(100, 200)}), "8 of 8 validation rollouts raised"),
+    "validation rows": (lambda: (World.made(), {"student": Raising(100, 200)}), "validation rollouts raised"),
     "small minibatches": (
         lambda: (World.made(), {"student": Raising(0, 100), "reflection_minibatch_size": 3}), "train rollouts raised",
     ),
@@ -191,8 +191,9 @@ def test_a_budget_that_leaves_room_for_no_update_supports_no_claim() -> None:
 
 
 def test_what_a_budget_in_tokens_was_passed_by_is_said() -> None:
-    purse = Purse(Limits(tokens=100), [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)])
+    usage = [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)]
+    purse = Purse(Limits(tokens=100), [("rollout", usage)])
     assert purse.passed() == [
         "The budget of 100 tokens was passed by 25: something cost more than was known beforehand."
     ]
-    assert not Purse(Limits(tokens=125), [CallUsage("task", "m", 1, prompt_tokens=90, completion_tokens=35)]).passed()
+    assert not Purse(Limits(tokens=125), [("rollout", usage)]).passed()

@@ -151,7 +151,7 @@ def test_a_run_without_a_valset_or_held_out_rows_supports_no_claim(world: World)
     shared = examples(6)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         program = world.combee(budget=Budget(updates=1)).compile(
-            dspy.Predict("question -> answer"), trainset=shared, valset=shared[:3], heldout=examples(4, 200)
+            dspy.Predict("question -> answer"), trainset=shared, valset=shared[:3], heldout=examples(40, 200)
         )
     (warning,) = program.combee_report.warnings
     assert warning.startswith("valset and trainset share 3 rows: validation scores are biased upwards")

@@ -83,6 +83,6 @@ def test_a_judge_that_disagrees_with_the_reference_ends_the_run(world: World) ->
     with pytest.raises(CalibrationFailedError, match=r"-1\.000"):
         world.compile(
             metric=Judge(CRITERIA, lm=lm), reflection_lm=lm, validation_options=Validation(calibration=calibration),
-            reflection_minibatch_size=12, budget=Budget(updates=5),
+            reflection_minibatch_size=12, budget=Budget(updates=5), search=Search(staleness=0),
         )  # fmt: skip
     assert len(world.task_lm.requests) <= 12 + 12 + 12 + 12

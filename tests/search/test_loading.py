@@ -15,6 +15,7 @@ from tests.worlds import TwoSteps, World, events, examples, metric
 
 
 def test_every_candidate_has_its_lineage_and_loads(world: World, tmp_path: Path) -> None:
+    tmp_path /= "run"  # the only one in its folder
     program = world.compile(log_dir=tmp_path, operators=["insert", "few-shot-swap"], reflection_minibatch_size=6)
     found = candidates(tmp_path)
     seed, *others = found
