@@ -70,7 +70,7 @@ def started(world: World, *, turned: bool = False, **changes: Any) -> Any:
     """Compile by the preset: a small judge held to a strong one, which proposes too."""
     small, strong = judging("scripted/small", turned=turned), judging("scripted/strong", proposes=True)
     given = brief(
-        Judge(CRITERIA, lm=small), Judge(CRITERIA, lm=strong), serial_rollouts=60, serial_score=0.9, serial_workers=1
+        Judge(CRITERIA, lm=small), Judge(CRITERIA, lm=strong), serial_rollouts=25, serial_score=0.9, serial_workers=2
     )
     # A short run: all rollouts are judged by both, so that there are enough.
     kept = Validation(calibration=replace(given.pop("validation").calibration, share=1.0))
@@ -78,7 +78,7 @@ def started(world: World, *, turned: bool = False, **changes: Any) -> Any:
 
 
 def test_a_compile_by_the_preset_holds_the_judge_to_the_model_that_proposes(world: World) -> None:
-    program = started(world)
+    program = started(world, budget=Budget(updates=2))
     found = program.combee_report.calibration
     assert found.passed
     assert found.n >= 20
@@ -88,7 +88,7 @@ def test_a_compile_by_the_preset_holds_the_judge_to_the_model_that_proposes(worl
 
 def test_a_judge_that_disagrees_ends_a_compile_by_the_preset_and_keeps_what_was_found(world: World) -> None:
     with pytest.raises(CalibrationFailedError, match=r"-1\.000") as caught:
-        started(world, turned=True)
+        started(world, turned=True, budget=Budget(updates=2))
     assert caught.value.program is not None  # type: ignore[attr-defined]
 
 
