@@ -130,26 +130,25 @@ class Calibrator:
     def decide(self, *, final: bool = False) -> CalibrationResult | None:
         """Decide where a decision is due: at the minimum of pairs, each time their number has doubled, and at the end.
 
-        Meanwhile a run is ended only by a judge whose interval lies below the threshold as a whole: what is not told
-        yet may be told by more pairs. While the reference gives all rollouts one score there is nothing to rank, and
-        the decision waits for the end. ``final``: no more rollouts will come, so what there is must do, and the lower
-        end decides. Returns ``None`` where nothing was due.
+        A run is ended only by a judge whose interval lies below the threshold as a whole: what is not told yet may be
+        told by more pairs, and what it bought is not thrown away. While the reference gives all rollouts one score
+        there is nothing to rank, and the decision waits for the end. ``final``: no more rollouts will come; what has
+        not passed then is fit for no claim. Returns ``None`` where nothing was due.
 
         Raises:
-            CalibrationFailedError: Judge and reference are shown not to agree, or the run ends without having shown
-                that they do.
+            CalibrationFailedError: Judge and reference are shown not to agree.
         """
         n, settings = len(self.pairs), self.calibration
         if final and n < LEAST_PAIRS:
             reason = f"the run has ended with {n} rollouts judged by both, at least {LEAST_PAIRS} are needed"
-            raise CalibrationFailedError(reason)
+            return CalibrationResult(None, -1.0, 1.0, n, settings.threshold, False, reason)
         told_apart = len({reference for _, reference in self.pairs}) != 1
         due = final or (told_apart and n >= max(settings.minimum, 2 * self._decided))
-        if n == self._decided or not due:
+        if not due or (n == self._decided and not final):
             return None
         self._decided = n
         found = calibrate(self.pairs, threshold=settings.threshold, confidence=settings.confidence)
-        return found.require() if final or found.high < settings.threshold else found
+        return found.require() if found.high < settings.threshold else found
 
 
 def calibrate(

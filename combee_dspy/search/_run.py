@@ -13,7 +13,7 @@ import orjson
 
 from combee_dspy._private import detailed_results, make_adapter
 from combee_dspy.costs import totals
-from combee_dspy.evaluation import Calibrator, check_roles_heard, evaluator_lms, same_model
+from combee_dspy.evaluation import CalibrationResult, Calibrator, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import check_program
 from combee_dspy.journal import Reader, RunLog, journal_file
@@ -79,7 +79,6 @@ class Run:
         self.calibrator = None
         if calibration is not None:
             self.calibrator = Calibrator(calibration, seed=settings.seed, planned=task.limits.rollouts)
-        # A judge held to the model that proposes must be another one.
         reference = evaluator_lms(None if calibration is None else calibration.reference, dspy.settings.lm)
         self._reference_proposes = any(same_model(lm, settings.reflection_lm or dspy.settings.lm) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
@@ -139,8 +138,10 @@ class Run:
         """Look at what has failed; hold the metric against its reference, or against the model that proposes."""
         settings = self.task.settings
         await self.failures.check(learned.plan.step)
+        # A judge held to the model that proposes must be another one.
         if self.calibrator is None or self._reference_proposes:
             check_roles_heard((row for one in learned.rollouts for row in one.usage), settings.reflection_lm)
+        if self.calibrator is None:
             return
         for row, rollout in zip(learned.plan.rows, learned.rollouts, strict=True):
             place = (learned.plan.parent.id, row.hash)
@@ -169,15 +170,14 @@ class Run:
         with self.parts.experiment:
             await self.loop.run()
         await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought
-        if self.calibrator is not None:
-            self.calibrator.decide(final=True)
+        calibrated = None if self.calibrator is None else self.calibrator.decide(final=True)
         chosen = await self.keeper.result()
         held, receipt = None, None
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
         await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
-        report = self._report(chosen, held, receipt)
+        report = self._report(chosen, held, receipt, calibrated)
         for text in (*report.warnings, *self.purse.passed()):
             self.log.emit("warning", {"text": text})
         program = settings.artifact.build(task.student, chosen.candidate.texts)
@@ -205,13 +205,18 @@ class Run:
         found = {role: lm for role, lm in lms.items() if lm is not None}
         await self.effects.work("probe", Place("probe"), "task", "probe", lambda: probe(found))
 
-    def _report(self, chosen: Member, held: Any, receipt: Any) -> CombeeReport:
+    def _report(self, chosen: Member, held: Any, receipt: Any, calibrated: CalibrationResult | None) -> CombeeReport:
         settings, splits, failures = self.task.settings, self.task.splits, self.log.failures()
         warnings = [
             *splits.warnings, *self.failures.warnings(failures), *(receipt.warnings if receipt is not None else ()),
         ]  # fmt: skip
         if len(self.pool.members) == 1 and not self.keeper.proposed:
             warnings.append(f"No new text was ever proposed, so this run supports no claim: {self.loop.reason}.")
+        if calibrated is not None and not calibrated.passed:
+            warnings.append(
+                "The judge is not shown to agree with its reference, so this run supports no claim: "
+                f"{calibrated.reason}."
+            )
         return CombeeReport(
             reason=self.loop.reason,
             seed_score=(self.pool.members[0] if chosen.index else chosen).mean,
@@ -223,6 +228,7 @@ class Run:
             failures=failures,
             heldout=held,
             receipt=receipt,
+            calibration=calibrated,
             texts=dict(chosen.candidate.texts),
             digests=dict(splits.digests),
             decisions=tuple(self.loop.decisions),

@@ -38,6 +38,9 @@ Margin = Annotated[float, Field(gt=0, lt=100)]
 MARGIN = 2.0
 """Points; 189 held-out examples are the fewest that can show it."""
 
+HELDOUT = 200
+"""Held-out examples where none are named: enough to show :data:`MARGIN` where nothing differs."""
+
 
 def _each_once(name: str, values: tuple[Any, ...]) -> None:
     if len(set(values)) < len(values):
@@ -89,7 +92,7 @@ class SpeedOptions:
     path: Path | None = None
     examples: Count = 240
     validation: Count = 60
-    heldout: Count = 100
+    heldout: Count = HELDOUT
     slots: Count = 64
     time_scale: Scale = 0.2
     program: Literal["chain-of-thought", "predict"] = "chain-of-thought"
@@ -150,7 +153,7 @@ class CompareOptions:
     path: Path | None = None
     train: Count = 168
     validation: Count = 48
-    heldout: Count = 100
+    heldout: Count = HELDOUT
     threads: Count | None = None
     time_scale: AboveZero = 0.2
     margin: Margin = MARGIN

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.random import Generator
@@ -14,7 +15,10 @@ from rich.table import Table
 from combee_bench.options import VerdictsOptions
 from combee_bench.statistics import fewest_examples, paired_interval
 from combee_bench.tables import by_rows
+from combee_dspy.diversity import Restart, UpdateView
 from combee_dspy.evaluation import (
+    Calibration,
+    Calibrator,
     calibrate,
     clearly_worse,
     detectable_difference,
@@ -22,6 +26,7 @@ from combee_dspy.evaluation import (
     select_newest_not_clearly_worse,
     sign_test,
 )
+from combee_dspy.exceptions import CalibrationFailedError
 from combee_dspy.search._choices import REACH, verdict
 from combee_dspy.stopping import Patience, RunView, Target
 from combee_dspy.streams import derive_seed
@@ -72,6 +77,9 @@ def _studies(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
     for n in (20, 40, 80):
         for truth, stated in ((0.6, 0.025), (0.7, 0.025), (0.9, None)):
             yield "calibration passes at 0.7", f"correlation {truth:g}, {n} pairs", stated, _calibrated(truth, n)
+    for truth in (0.6, 0.7, 0.9):
+        said = f"correlation {truth:g}, looked at 20, 40, 80 and 160 pairs"
+        yield "calibration ends a run at 0.7", said, None, _looked_at(truth, 160)
     for drop, stated in ((0.0, 0.25), (0.1, None), (-0.1, None)):
         screened = _screened(8, drop, whole=False)
         yield "screen refuses a child", f"8 of a minibatch, {_moved(-drop)}", stated, screened
@@ -86,6 +94,9 @@ def _studies(margin: float) -> Iterator[tuple[str, str, float | None, Study]]:
         said = f"60 examples, {_moved(-drop)} beside the best"
         yield "finals leave a candidate out", said, stated, _left_out(60, drop)
     yield "patience of 3 stops", "60 examples, 2 points an update, in 10 updates", None, _patience(60)
+    for lift in (0.0, _LIFT):
+        said = f"60 examples, {100 * lift:g} points an update, in 10 updates"
+        yield "restart begins anew", said, None, _restarted(60, lift)
     yield "target is called reached", "60 examples, 20 texts 3 points below it", None, _target(60, 20, 0.03)
 
 
@@ -153,13 +164,27 @@ def _gain_shown(won: int, lost: int, n: int) -> bool:
     return paired_difference([float(one < 0) for one in changes], [float(one > 0) for one in changes]).low > 0
 
 
-def _calibrated(truth: float, n: int) -> Study:
+def _judged(generator: Generator, truth: float, n: int) -> list[tuple[float, float]]:
     strength = 2 * math.sin(math.pi * truth / 6)  # Pearson's of a bivariate normal with that rank correlation
+    first = generator.normal(size=n)
+    second = strength * first + math.sqrt(1 - strength**2) * generator.normal(size=n)
+    return list(zip(first, second, strict=True))
 
+
+def _calibrated(truth: float, n: int) -> Study:
+    return lambda generator: calibrate(_judged(generator, truth, n)).passed
+
+
+def _looked_at(truth: float, n: int) -> Study:
     def study(generator: Generator) -> bool:
-        first = generator.normal(size=n)
-        second = strength * first + math.sqrt(1 - strength**2) * generator.normal(size=n)
-        return calibrate(list(zip(first, second, strict=True))).passed
+        calibrator = Calibrator(Calibration(lambda *given: 0.0))
+        try:
+            for pair in _judged(generator, truth, n):
+                calibrator.add(*pair)
+                calibrator.decide()
+        except CalibrationFailedError:
+            return True
+        return False
 
     return study
 
@@ -208,6 +233,17 @@ def _patience(n: int) -> Study:
     def study(generator: Generator) -> bool:
         history = _history(_texts(generator, n, [0.5 + _LIFT * number for number in range(11)]))
         return any(rule.check(RunView(updates=k, validation_history=history[: k + 1])) for k in range(1, 11))
+
+    return study
+
+
+def _restarted(n: int, lift: float) -> Study:
+    rule = Restart(min_diversity=None)
+
+    def study(generator: Generator) -> bool:
+        scores = [score for _, score in _history(_texts(generator, n, [0.5 + lift * number for number in range(11)]))]
+        views = [UpdateView(best, None, restarted=False) for best in accumulate(scores, max)]
+        return any(rule.due(views[: k + 1]) for k in range(1, 11))
 
     return study
 
