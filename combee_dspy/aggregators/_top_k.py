@@ -17,12 +17,11 @@ from combee_dspy.aggregators._scan import Question, Scan
 from combee_dspy.aggregators._vectors import Vectors, reflection_vectors, similarities
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
-from combee_dspy.reflections import feedback_text
+from combee_dspy.reflections import LEAST_TOKENS, feedback_text
 from combee_dspy.strategies import StrategyContext, parameters
 
 Mode = Literal["central", "diverse"]
 
-_MIN_RECORD_TOKENS = 64
 # How many reflections the choice is judged against: more of them change it little and cost n² comparisons.
 _REFERENCES = 2_000
 _WORD = re.compile(r"\w+")
@@ -59,8 +58,8 @@ class TopK(Aggregator):
     max_lessons: Annotated[int, Field(ge=1)] = 32
 
     def __post_init__(self) -> None:
-        if self.max_call_tokens // 2 // self.k < _MIN_RECORD_TOKENS:
-            problem = f"leaves fewer than {_MIN_RECORD_TOKENS} tokens for each in half of a call"
+        if self.max_call_tokens // 2 // self.k < LEAST_TOKENS:
+            problem = f"leaves fewer than {LEAST_TOKENS} tokens for each in half of a call"
             raise ArgumentValueError("k", self.k, problem, "Lower k or raise max_call_tokens.")
 
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:

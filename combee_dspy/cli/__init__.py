@@ -6,9 +6,10 @@ Nothing here imports DSPy before a command needs it, so that help is there at on
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,10 +70,18 @@ def _root(
     pass
 
 
+def _interrupted(number: int, frame: Any) -> None:
+    """Interrupt; once more ends the process, wherever it is: click would leave Python to wait for threads that hang."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    signal.default_int_handler(number, frame)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``combee`` with what follows it, the process's own arguments by default; ends with its exit code."""
     # DSPy would otherwise fetch a price list from the network with the first call; ours is in the package.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="combee")
     except SystemExit as ended:

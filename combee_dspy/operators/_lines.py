@@ -11,11 +11,10 @@ from pydantic import Field
 from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, is_protected, numbered
 from combee_dspy.operators._section import read_section, write_section
 from combee_dspy.records import Edit, PredictorRun, Reflection, Refusal
-from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
+from combee_dspy.reflections import LEAST_TOKENS, estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext, parameters
 
 _RUNS_SHOWN = 8
-_LEAST_TOKENS = 64
 
 
 class NameUselessLines(dspy.Signature):
@@ -151,7 +150,7 @@ def _shown_runs(given: OperatorInput, context: StrategyContext, max_tokens: int)
     context.stream("shown runs", "failed").shuffle(failed)
     context.stream("shown runs", "passed").shuffle(passed)
     chosen: list[dict[str, Any]] = []
-    limit, left = max(_LEAST_TOKENS, max_tokens // _RUNS_SHOWN), max_tokens
+    limit, left = max(LEAST_TOKENS, max_tokens // _RUNS_SHOWN), max_tokens
     for run in filter(None, chain.from_iterable(zip_longest(failed, passed))):
         # Nothing is said of what is cut: the scan has read these rollouts, and tells.
         fitted = fit_reflections([Reflection(0, _record(run))], limit, lambda said: None, max_parts=1)

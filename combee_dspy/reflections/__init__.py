@@ -1,6 +1,7 @@
 """From trajectories to what an LM reads: token estimates, fitting, rendering, and comparing texts."""
 
 from combee_dspy.reflections._records import (
+    LEAST_TOKENS,
     MAX_PARTS,
     MEDIA_TOKENS,
     estimate_record_tokens,
@@ -14,6 +15,7 @@ from combee_dspy.reflections._records import (
 from combee_dspy.reflections._texts import NearDuplicates, ngram_counts, normalised, unit_length
 
 __all__ = [
+    "LEAST_TOKENS",
     "MAX_PARTS",
     "MEDIA_TOKENS",
     "NearDuplicates",

@@ -14,11 +14,12 @@ from combee_dspy.records import Reflection
 
 MEDIA_TOKENS = 1_000
 """What an image, a file or a recording is taken to cost: a mid-sized image tile count; real costs differ by model."""
+LEAST_TOKENS = 64
+"""What one record may take at least: of less, nothing could be read."""
 MAX_PARTS = 4
 """Parts that one reflection may become. What is longer is trimmed to these first, head and tail kept."""
 
 _KEY_TOKENS = 3
-_MIN_TOKENS = 64
 # A mapping of more fields is one long text rather than a field each.
 _FIELDS = 32
 # DSPy marks typed values inside a rendered prompt with this and turns what follows back into message content: in the
@@ -145,7 +146,7 @@ def fit_reflections(
     Returns:
         The reflections and parts in order. Parts share their ``index`` and count ``part`` from 1.
     """
-    limit = max(limit_tokens, _MIN_TOKENS)
+    limit = max(limit_tokens, LEAST_TOKENS)
     fitted: list[Reflection] = []
     for reflection in reflections:
         tokens = estimate_record_tokens(reflection.record)

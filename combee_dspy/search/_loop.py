@@ -153,6 +153,9 @@ class Loop:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             _heard(self._broken)
+            if not (self.pool.started or self._seeding.cancelled() or self._seeding.exception()):
+                # Cut short before the first commit: the student is the best so far.
+                self.pool.join(self.task.seed, (), -1, self._seeding.result())
         self.effects.log.emit("stopped", {"reason": self.reason}, single=True)
         self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
 

@@ -19,7 +19,7 @@ BOUND = 30
 """Seconds after which a process is said to hang; it takes no more than two."""
 
 
-def interrupted(*arguments: str | Path, times: int = 1) -> tuple[int, str, str]:
+def interrupted(*arguments: str | Path) -> tuple[int, str, str]:
     """Run a program until its service hangs, interrupt it, and return how it ended and what it said."""
     process = subprocess.Popen(  # noqa: S603 - ours
         [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -32,8 +32,7 @@ def interrupted(*arguments: str | Path, times: int = 1) -> tuple[int, str, str]:
             line = process.stdout.readline()  # type: ignore[union-attr]  # it is a pipe
             assert line, process.stderr.read()  # type: ignore[union-attr]  # as above
             said += line
-        for _ in range(times):
-            os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGINT)
         more, told = process.communicate(timeout=BOUND)
     finally:
         process.kill()
@@ -81,14 +80,35 @@ log_dir: log
 """
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path, times: int) -> None:
+# The second interrupt comes when the first has been told, and the process is about to end.
+TWICE = """
+import os, signal, sys
+from combee_dspy.cli import _group, main
+
+class Stdout:
+    def write(self, text):
+        pass
+
+    def flush(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def say(*args, **kwargs):
+    sys.stdout = Stdout()
+    return real(*args, **kwargs)
+
+real, _group.say = _group.say, say
+main()
+"""
+
+
+@pytest.mark.parametrize("command", [("-m", "combee_dspy"), ("-c", TWICE)], ids=["once", "twice"])
+def test_the_command_ends_at_once_whatever_hangs(tmp_path: Path, command: tuple[str, str]) -> None:
     (tmp_path / "hanging_program.py").write_text(PROGRAM)
     (tmp_path / "config.yaml").write_text(CONFIG)
     for name, of in (("rows", "a"), ("others", "b")):
         lines = [f'{{"question": "{of}{number}", "answer": "1"}}' for number in range(8)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    code, _, told = interrupted("-m", "combee_dspy", "run", tmp_path / "config.yaml", times=times)
+    code, _, told = interrupted(*command, "run", tmp_path / "config.yaml")
     assert code == 130
     assert f"What was paid for is kept in {tmp_path / 'log'}" in told
     assert "Traceback" not in told
