@@ -20,7 +20,7 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import Guards
 from combee_dspy.operators import Operator
-from combee_dspy.options import Privacy, Search, Validation
+from combee_dspy.options import Privacy, Search, Validation, option, positive
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
 from combee_dspy.search import ONLY_PARETO, check_lm, check_metric, check_names, checked_gepa_kwargs, compile_program
@@ -175,9 +175,9 @@ class Combee(Teleprompter):
         check_metric(metric)
         self.metric_fn = metric
         self.auto = _one_of("auto", auto, (None, "light", "medium", "heavy"))
-        self.max_full_evals = _positive("max_full_evals", max_full_evals)
-        self.max_metric_calls = _positive("max_metric_calls", max_metric_calls)
-        self.reflection_minibatch_size = _positive("reflection_minibatch_size", reflection_minibatch_size)
+        self.max_full_evals = positive("max_full_evals", max_full_evals)
+        self.max_metric_calls = positive("max_metric_calls", max_metric_calls)
+        self.reflection_minibatch_size = positive("reflection_minibatch_size", reflection_minibatch_size)
         self.candidate_selection_strategy = candidate_selection_strategy
         self.reflection_lm = check_lm("reflection_lm", reflection_lm)
         self.skip_perfect_score = skip_perfect_score
@@ -187,7 +187,7 @@ class Combee(Teleprompter):
         self.component_selector = component_selector
         self.use_merge = use_merge
         self.max_merge_invocations = max_merge_invocations
-        self.num_threads = _positive("num_threads", num_threads)
+        self.num_threads = positive("num_threads", num_threads)
         self.failure_score = failure_score
         self.perfect_score = perfect_score
         self.log_dir = None if log_dir is None else str(log_dir)
@@ -202,19 +202,19 @@ class Combee(Teleprompter):
         self.gepa_kwargs = checked_gepa_kwargs(gepa_kwargs or {}, reflection_minibatch_size)
         check_names(self)
         self.search = self._resolved_search(search)
-        self.validation = _option("validation", validation, Validation)
-        self.guards = _option("guards", guards, Guards)
+        self.validation = option("validation", validation, Validation)
+        self.guards = option("guards", guards, Guards)
         if isinstance(diversity, bool):
             diversity = Diversity() if diversity else Diversity.off()
-        self.diversity = _option("diversity", diversity, Diversity)
+        self.diversity = option("diversity", diversity, Diversity)
         self.budget = budget
         given: object = budget  # whatever it is declared to be
         if given is not None and not isinstance(given, StoppingRule):
             remedy = "Give combee_dspy.Budget(rollouts=…, dollars=…), or another stopping rule."
             raise ArgumentTypeError("budget", budget, "is no stopping rule", remedy)
         self.cache = cache
-        self.costs = _option("costs", costs, Costs)
-        self.privacy = _option("privacy", privacy, Privacy)
+        self.costs = option("costs", costs, Costs)
+        self.privacy = option("privacy", privacy, Privacy)
         self.operators = self._resolved_operators(operators)
         self.artifact = self._resolved_artifact(artifact)
         if operators is not None and not isinstance(self.artifact, Instruction):
@@ -295,7 +295,7 @@ class Combee(Teleprompter):
         return "pareto" if isinstance(self.artifact, Instruction) else "trunk"
 
     def _resolved_search(self, value: Any) -> Search:
-        search: Search = _option("search", value, Search)
+        search: Search = option("search", value, Search)
         if search.staleness is not None:
             return search
         selectors = (self.candidate_selection_strategy, self.component_selector)
@@ -381,24 +381,6 @@ class Combee(Teleprompter):
         if needed and self.reflection_lm is None:
             remedy = "Give a strong LM, for example dspy.LM('openai/gpt-5', temperature=1.0, max_tokens=32000)."
             raise ArgumentValueError("reflection_lm", None, "is missing: nobody would propose", remedy)
-
-
-def _option(argument: str, value: Any, kind: type[Any]) -> Any:
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        raise ArgumentTypeError(argument, value, f"is no {kind.__name__}", f"Give {kind.__name__}(…), or leave it out.")
-    return value
-
-
-def _positive(argument: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ArgumentTypeError(argument, value, "is no whole number", "Give a whole number of at least 1.")
-    if value < 1:
-        raise ArgumentValueError(argument, value, "is below 1", "Give a whole number of at least 1.")
-    return value
 
 
 def _one_of(argument: str, value: Any, known: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ import dspy
 from combee_dspy.combee import Combee
 from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, TaskCancelledError
+from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
 from combee_dspy.search import Shared, check_metric, compile_task, in_own_loop, make_compilation, open_shared
 
@@ -84,9 +85,8 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
     """
     tasks = tuple(tasks)
     _check(tasks)
-    if at_once is not None and (isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1):
-        raise ArgumentValueError("at_once", at_once, "is no whole number from 1", "Give one, or None for all.")
-    return in_own_loop(lambda: _all(tasks, combee, at_once or max(1, len(tasks))), combee.log_dir)
+    turns = positive("at_once", at_once) or max(1, len(tasks))
+    return in_own_loop(lambda: _all(tasks, combee, turns), combee.log_dir)
 
 
 async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from combee_dspy.evaluation import Calibration
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.rollouts import PATIENCE
 from combee_dspy.strategies import parameters
 
-__all__ = ["Privacy", "Search", "Validation"]
+__all__ = ["Privacy", "Search", "Validation", "option", "positive"]
 
 
 @parameters
@@ -132,3 +132,31 @@ class Privacy:
             except re.error as error:
                 remedy = "Write it as Python's re module reads it."
                 raise ArgumentValueError(where, pattern, f"is no regular expression: {error}", remedy) from error
+
+
+def option(argument: str, value: Any, kind: type[Any]) -> Any:
+    """Return a group of options, its defaults for ``None``.
+
+    Raises:
+        ArgumentTypeError: It is of another type.
+    """
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(argument, value, f"is no {kind.__name__}", f"Give {kind.__name__}(…), or leave it out.")
+    return value
+
+
+def positive(argument: str, value: Any) -> int | None:
+    """Return a whole number from 1, or ``None``.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(argument, value, "is no whole number", "Give a whole number of at least 1.")
+    if value < 1:
+        raise ArgumentValueError(argument, value, "is below 1", "Give a whole number of at least 1.")
+    return value

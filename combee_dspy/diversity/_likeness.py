@@ -140,11 +140,11 @@ class Archive:
         if self._compared is None:
             return None
         embedder, threshold = self._compared
-        child = statements(texts)
-        if tuple(child) in self._seen:
+        if self.repeats(texts):
             return Refusal("it repeats a candidate that is there already")
         if near_parent:
             return None
+        child = statements(texts)
         others = [statements(parent), *reversed(self._recent)]
         found = [likeness(child, other, self._vectors) for other in others]
         similarity, place = max(found), found.index(max(found))
@@ -152,6 +152,10 @@ class Archive:
             return None
         whom = f"the candidate {place} before it" if place else "its parent"
         return Refusal(f"similarity {similarity:.3f} to {whom} exceeds {threshold:.3f} ({embedder.name})")
+
+    def repeats(self, texts: Mapping[str, str]) -> bool:
+        """Return whether a candidate with these statements was added before."""
+        return tuple(statements(texts)) in self._seen
 
     def add(self, texts: Mapping[str, str]) -> None:
         """Take a candidate in: the seed and every one that was proposed, in the order of updates and children."""

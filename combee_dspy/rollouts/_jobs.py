@@ -96,7 +96,7 @@ class InfrastructureFaultError(Exception):
         *,
         retryable: bool,
         rejected: bool = False,
-        outage: bool = True,
+        outage: bool = False,
         retry_after: float | None = None,
         usage: tuple[CallUsage, ...] = (),
         rollout: Rollout | None = None,

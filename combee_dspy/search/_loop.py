@@ -294,9 +294,8 @@ class Loop:
             remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
             children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
         )  # fmt: skip
-        made: dict[str, Any] = await self.effects.decide(
-            f"batch/{step}{again}", lambda: self._batches.decide(view), step=step
-        )
+        key = f"batch/{step}{again}"
+        made: dict[str, Any] = await self.effects.decide(key, lambda: self._batches.decide(view), step=step)
         return made
 
     def _is_short(self, decision: BatchDecision) -> bool:
@@ -385,8 +384,7 @@ class Loop:
             update.before = None  # nothing is held of updates that have ended
 
     def _close(self, update: _Update, learned: Learned, seconds: float) -> None:
-        plan = update.plan
-        self.committed = plan.step + 1
+        plan, self.committed = update.plan, update.plan.step + 1
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         data = {

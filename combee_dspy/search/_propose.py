@@ -52,12 +52,13 @@ class Child:
 
 @dataclass(slots=True)
 class _Draft:
-    """A child in the making: its number, the operator it has drawn, and those it has tried."""
+    """A child in the making: its number, its operator, those it has tried, and what was too like others."""
 
     number: int
     operator: int
     tried: list[int] = field(default_factory=list)
     made: Child | None = None
+    alike: Child | None = None
 
 
 @dataclass(eq=False)
@@ -85,7 +86,9 @@ class Proposer:
         """Return up to ``count`` children of a candidate, each by another operator as far as there are others.
 
         All operators of a round work at once; what they made is judged in the order
-        of the children. A child that is refused draws another operator and tries again.
+        of the children. A child that is refused draws another operator and tries again. Where all are refused, the
+        first of those that were only too similar is returned: spelling cannot tell a paraphrase from the next lesson
+        of the same form ("a parcel goes to shipping", "a courier goes to shipping"), and validation can.
         ``weights`` are operators' probabilities by label.
         """
         step, inputs = learned.plan.step, self._inputs(learned, base)
@@ -99,11 +102,16 @@ class Proposer:
             )
             for draft, texts in zip(pending, edits, strict=True):
                 draft.tried.append(draft.operator)
-                draft.made = await self._judged(draft.operator, texts, base, step)
+                await self._judge(draft, texts, base, step)
             pending = [one for one in pending if one.made is None and self._redraw(one, drafts, step, weights)]
             if not pending:
                 break
-        return [draft.made for draft in drafts if draft.made is not None]
+        made = [draft.made for draft in drafts if draft.made is not None]
+        if not made:
+            made = [draft.alike for draft in drafts if draft.alike is not None][:1]
+            for child in made:
+                self._archive.add(child.candidate.texts)
+        return made
 
     async def edited(self, learned: Learned, base: Candidate) -> Candidate:
         """Return a candidate with the edits of all operators, one after the other; for a trunk."""
@@ -157,16 +165,20 @@ class Proposer:
                 self.emit("copied", {"lines": lines, "count": len(lines)}, step=step, component=component)
         return check(outcome, self.guards, judged, self.learner.copies) or outcome
 
-    async def _judged(self, operator: int, texts: Mapping[str, str], base: Candidate, step: int) -> Child | None:
+    async def _judge(self, draft: _Draft, texts: Mapping[str, str], base: Candidate, step: int) -> None:
         if not texts:
-            return None
-        candidate, near = base.edited(texts), self.operators[operator].near_parent
+            return
+        candidate, near = base.edited(texts), self.operators[draft.operator].near_parent
+        components = tuple(dict.fromkeys(name.split("::")[0] for name in texts))
+        child = Child(candidate, self.labels[draft.operator], components)
         refusal = await asyncio.to_thread(self._archive.refuses, candidate.texts, base.texts, near)
-        if refusal is not None:
-            self._refused(operator, refusal, base, step)
-            return None
-        self._archive.add(candidate.texts)
-        return Child(candidate, self.labels[operator], tuple(dict.fromkeys(name.split("::")[0] for name in texts)))
+        if refusal is None:
+            self._archive.add(candidate.texts)
+            draft.made = child
+            return
+        self._refused(draft.operator, refusal, base, step)
+        if draft.alike is None and not self._archive.repeats(candidate.texts):
+            draft.alike = child
 
     def _redraw(self, draft: _Draft, drafts: Sequence[_Draft], step: int, weights: Mapping[str, float]) -> bool:
         """Give a refused child another operator; return whether there is one."""

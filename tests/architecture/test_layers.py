@@ -20,7 +20,7 @@ LAYERS = (
     ("options", "report", "tracking"),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
-    ("combee", "loading", "many", "mlflow_prompts", "reducer", ""),
+    ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
     ("__main__", "cli", "demo", "testing"),
 )  # fmt: skip
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

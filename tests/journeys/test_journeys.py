@@ -37,9 +37,6 @@ def by_gepa(journey: Journey) -> float:
         return dspy.Evaluate(devset=heldout, metric=journey.metric, num_threads=4)(program).score
 
 
-LIKE = (
-    "new lessons are refused as too like their parent (char-ngrams), again and again, and the run ends without a word"
-)
 PAGE = "a page with HTTP 200 counts as a failed answer and is scored 0, where an outage would be waited for"
 
 
@@ -82,10 +79,7 @@ def test_a_new_users_first_run(
     assert all(len(one) == len(set(one)) for one in lines), "no lesson stands there twice"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=pytest.mark.xfail(reason=LIKE)) if one == "classification" else one for one in JOURNEYS],
-)
+@pytest.mark.parametrize("name", JOURNEYS)
 def test_what_is_learned_is_no_less_than_gepa_learns(name: str, tmp_path: Path) -> None:
     journey = JOURNEYS[name]
     with Server(journey.mind) as server:

@@ -203,7 +203,9 @@ def test_closing_cancels_what_waits():
 
 def fault(**given: Any) -> InfrastructureFaultError:
     usage = (CallUsage("task", "m", calls=1, errors=1),)
-    return InfrastructureFaultError("down", **{"retryable": True, "usage": usage, **given})
+    return InfrastructureFaultError(
+        "down", **{"retryable": True, "outage": "rollout" not in given, "usage": usage, **given}
+    )
 
 
 def test_one_search_can_take_back_what_waits_and_what_pauses_ends_with_what_it_has_cost(monkeypatch):
