@@ -71,10 +71,11 @@ class _Kind:
 
     def land(self, usage: Sequence[CallUsage]) -> None:
         self.ended += 1
-        self.answered += sum(one.calls - one.cached - one.errors for one in usage)
         own = Spent()
         own.add(usage)
-        own.calls += sum(one.cached for one in usage)  # what a cache has answered may be sent the next time
+        for one in usage:
+            self.answered += one.calls - one.cached - one.errors
+            own.calls += one.cached  # what a cache has answered may be sent the next time
         for name in _COUNTED:
             self.dearest[name] = max(self.dearest[name], getattr(own, name) or 0)
 
@@ -133,6 +134,7 @@ class Purse:
         exhausted: Whether a limit has cut the run off: then there is no room for any further rollout, however much
             the update that was cut off had asked for by then.
         by_tokens: Whether what a call may cost at most matters.
+        grants: Whether effects may have to wait for a grant, or be refused one: whether cost or time is limited.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Purse:
             self.spent.add(usage)
         self._charged = charged
         self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
+        self.grants = charged and any(getattr(limits, name) is not None for name in (*_COUNTED, "seconds"))
         self._asked: dict[str, int] = {}
         self._by_step: defaultdict[int, int] = defaultdict(int)
         self._promised: dict[int, int] = {}
@@ -199,11 +202,6 @@ class Purse:
         self._by_step[step] += 1
         if first is not None:
             self._by_step[first] -= 1
-
-    @property
-    def grants(self) -> bool:
-        """Whether effects may have to wait for a grant, or be refused one: whether cost or time is limited."""
-        return self._charged and any(getattr(self.limits, name) is not None for name in (*_COUNTED, "seconds"))
 
     async def grant(self, kind: str, told: Mapping[str, float] | None = None) -> None:
         """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
