@@ -4,6 +4,7 @@
     ├── ArgumentError               an argument cannot be used: names it, its value and the remedy
     │   ├── ArgumentTypeError       … also a TypeError
     │   └── ArgumentValueError      … also a ValueError
+    │       ├── EmptyTrainsetError      there is nothing to learn from; also an AssertionError, as dspy.GEPA's is
     │       ├── UnknownStrategyError    no strategy of that kind and name is installed
     │       ├── SplitOverlapError       two splits that must be disjoint share rows
     │       └── HeldoutMovedError       the held-out set or how it is scored has changed since it was pinned or read
@@ -89,6 +90,13 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class ArgumentValueError(ArgumentError, ValueError):
     """An argument has the right type and a value that cannot be used."""
+
+
+class EmptyTrainsetError(ArgumentValueError, AssertionError):
+    """There is nothing to learn from. An ``AssertionError`` too, as ``dspy.GEPA`` raises one here."""
+
+    def __init__(self, trainset: object) -> None:
+        super().__init__("trainset", trainset, "is empty", "Give at least one example to learn from.")
 
 
 class UnknownStrategyError(ArgumentValueError):

@@ -22,7 +22,13 @@ from combee_dspy._private import flex_sources
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, HeldoutReadError, SplitOverlapError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    EmptyTrainsetError,
+    HeldoutReadError,
+    SplitOverlapError,
+)
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.journal import Cache, Journal, Reader
 from combee_dspy.report import CombeeReport
@@ -132,7 +138,7 @@ def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:
     """Pin the data of a run by row hashes; without a valset the trainset is validated on, as in GEPA."""
     train = _rows("trainset", trainset, "train")
     if not train:
-        raise ArgumentValueError("trainset", trainset, "is empty", "Give at least one example to learn from.")
+        raise EmptyTrainsetError(trainset)
     validation = _rows("valset", () if valset is None else valset, "validation")
     held = _rows("heldout", heldout, "heldout")
     warnings = []

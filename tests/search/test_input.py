@@ -11,7 +11,13 @@ import pytest
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.aggregators import SingleCall
 from combee_dspy.combee import _ELSEWHERE
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, CombeeError, UnknownStrategyError
+from combee_dspy.exceptions import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CombeeError,
+    EmptyTrainsetError,
+    UnknownStrategyError,
+)
 from combee_dspy.registry import Spec
 from tests.worlds import World, examples, metric
 
@@ -88,7 +94,7 @@ def test_metric(given: Any) -> None:
 @pytest.mark.parametrize(
     ("sets", "error", "word"),
     [
-        ({"trainset": []}, ArgumentValueError, "trainset"),
+        ({"trainset": []}, EmptyTrainsetError, "trainset"),
         ({"trainset": None}, ArgumentTypeError, "trainset"),
         ({"trainset": [{"question": "a"}]}, ArgumentTypeError, r"trainset\[0\]"),
         ({"trainset": [dspy.Example(question="a", answer="b")]}, ArgumentValueError, "with_inputs"),
