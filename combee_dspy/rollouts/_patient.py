@@ -20,7 +20,7 @@ from typing import Any
 
 import dspy
 from dspy.utils.callback import with_callbacks
-from dspy.utils.exceptions import LMError, LMRateLimitError, is_retryable_lm_error
+from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
 from combee_dspy.costs import count_repeated
 
@@ -226,9 +226,18 @@ class PatientLM(dspy.LM):
             count_repeated()
 
 
+def is_passing(error: LMError) -> bool:
+    """Return whether a failed call is the service's fault and may pass.
+
+    That is what DSPy tries again, and a reply that is none of the API's, such as a gateway's page with HTTP 200: DSPy
+    raises the plain ``LMProviderError`` for it.
+    """
+    return is_retryable_lm_error(error) or type(error) is LMProviderError
+
+
 def _seconds(error: LMError, patience: Patience) -> float | None:
     rejected = isinstance(error, LMRateLimitError)
-    if not (_ONE_ATTEMPT.get() and (rejected or is_retryable_lm_error(error))):
+    if not (_ONE_ATTEMPT.get() and (rejected or is_passing(error))):
         return None
     seconds = patience.after(error.retry_after, rejected=rejected)
     if rejected or (seconds is not None and error.status in _OVERLOADED):

@@ -21,13 +21,13 @@ from dspy.utils.exceptions import (
     LMError,
     LMRateLimitError,
     LMUnexpectedError,
-    is_retryable_lm_error,
 )
 
 from combee_dspy.costs import Meter
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
+from combee_dspy.rollouts._patient import is_passing
 
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Carries out synchronous work in a worker thread."""
@@ -273,7 +273,7 @@ def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] |
     found = next((one for one in _chain(error) if isinstance(one, LMError)), None)
     if found is None:
         return
-    passing, unknown = is_retryable_lm_error(found), isinstance(found, LMUnexpectedError)
+    passing, unknown = is_passing(found), isinstance(found, LMUnexpectedError)
     if passing or unknown or isinstance(found, _FATAL):
         raise InfrastructureFaultError(
             _described(found, meter),

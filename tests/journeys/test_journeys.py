@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 
 from combee_dspy import Combee, Search
 from combee_dspy.cli import main
-from combee_dspy.exceptions import CombeeError, TooManyFailuresError
+from combee_dspy.exceptions import InfrastructureError, TooManyFailuresError
+from combee_dspy.rollouts import _patient
 from tests.journeys.minds import JOURNEYS, Journey
 from tests.journeys.server import Asked, Failure, Server
 from tests.worlds import rows
@@ -35,9 +35,6 @@ def by_gepa(journey: Journey) -> float:
         )
         program = optimizer.compile(journey.program(), **splits)
         return dspy.Evaluate(devset=heldout, metric=journey.metric, num_threads=4)(program).score
-
-
-PAGE = "a page with HTTP 200 counts as a failed answer and is scored 0, where an outage would be waited for"
 
 
 @pytest.mark.parametrize("name", JOURNEYS)
@@ -126,14 +123,33 @@ def test_a_metric_that_raises_on_one_row_is_named_and_ends_nothing(tmp_path: Pat
     assert rows(tmp_path, "SELECT error FROM effect WHERE error LIKE '%reference%'")
 
 
-@pytest.mark.xfail(reason=PAGE)
-def test_a_service_that_turns_to_html_is_no_wrong_answer(tmp_path: Path) -> None:
-    journey, page = JOURNEYS["classification"], Failure(200, "<html><body>Maintenance</body></html>", "text/html")
+@pytest.mark.parametrize(
+    "page",
+    [
+        Failure(200, "<html><body>Maintenance</body></html>", "text/html"),
+        Failure(200, "busy", "text/plain"),
+        Failure(200, '{"choices": ['),
+        Failure(200, ""),
+    ],
+    ids=["html", "plain", "torn", "empty"],
+)
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_reply_that_is_none_of_the_apis_is_no_wrong_answer(
+    page: Failure, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.02)
+    journey = JOURNEYS["classification"]
 
     def falling(asked: Asked) -> str | Failure:
-        return page if server.total > 30 else journey.mind(asked)
+        down = server.total > 30 and (not passes or sum(server.refused.values()) < 10)
+        return page if down else journey.mind(asked)
 
-    server = Server(falling)
-    with server, suppress(CombeeError):
-        compiled(journey, server, tmp_path, search=Search(patience=1))
+    with Server(falling) as server:
+        if passes:
+            report = compiled(journey, server, tmp_path).combee_report
+            assert report.heldout.after == 1.0
+            assert sum(server.refused.values()) == 10
+        else:
+            with pytest.raises(InfrastructureError, match="not JSON"):
+                compiled(journey, server, tmp_path, search=Search(patience=1))
     assert not rows(tmp_path, "SELECT 1 FROM effect WHERE kind = 'rollout' AND error IS NOT NULL")
