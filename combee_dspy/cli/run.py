@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from combee_dspy.many import TaskResult
     from combee_dspy.report import CombeeReport
 
-__all__ = ["run"]
+__all__ = ["planned", "run"]
 
 
 def run(
@@ -69,14 +69,14 @@ def run(
     start at the file's folder; modules are looked for in the working directory,
     then there.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    from combee_dspy.cli import _plan, _reading
+    from combee_dspy.cli import _reading
 
     if schema:
         typer.echo(json.dumps(_reading.schema(), indent=2))
         return
     if config is None:
         raise ArgumentValueError("CONFIG.yaml", None, "is missing", "Name a file; see combee run --help.")
-    plan = _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
+    plan = planned(config)
     if dry_run:
         _show_plan(plan)
         return
@@ -88,6 +88,18 @@ def run(
         raise failed[0][1]
     if failed:
         raise typer.Exit(max(say(error, of=f"{name}: ") for name, error in failed))
+
+
+def planned(config: Path) -> Plan:
+    """Load and check everything that a file names; nothing is bought.
+
+    Raises:
+        ArgumentError: Something in it cannot be used.
+        DataSourceError: Its data cannot be read.
+    """
+    from combee_dspy.cli import _plan, _reading
+
+    return _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
 
 
 def _compiled(plan: Plan) -> list[TaskResult]:

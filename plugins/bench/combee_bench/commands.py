@@ -199,6 +199,7 @@ on this machine answers, which is no language model; its seconds are simulated.
 \b
     combee compare --methods gepa,ace,mipro,combee,combee-playbook --seeds 0-4
     combee compare --lm embedded --task route --methods gepa,combee --budget 120
+    combee compare --config own.yaml --methods gepa,combee    # program, data and models of your own: a combee run file
     combee compare --lm openai/my-model --api-base http://gpu:8000/v1 --api-key-env MY_KEY
 
 {_COMPARABLE} ★ marks the Pareto-best: no other method has at least its held-out score for at most its cost."""

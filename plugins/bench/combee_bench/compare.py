@@ -15,7 +15,8 @@ from rich.table import Table
 
 from combee_bench.baselines import Baseline, BaselineTask, build_baseline
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
-from combee_bench.options import CompareOptions
+from combee_bench.options import HELDOUT, TRAIN, VALIDATION, CompareOptions
+from combee_bench.own import Own, read_own
 from combee_bench.pictures import figure
 from combee_bench.scoring import scores_of
 from combee_bench.simulated import SimulatedConfig, benchmark_task
@@ -79,24 +80,33 @@ def run(options: CompareOptions) -> Iterator[CompareRun]:
     methods = [build_baseline(name) for name in options.methods]
     for method in methods:
         method.prepare()
-    sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
-    return _runs(options, methods, load_rows(options.benchmark, _params(options), **sizes))
+    if options.config is not None:
+        own = read_own(options.config)
+        options.check_budget(len(own.rows.validation))
+        return _runs(options, methods, own.rows, own)
+    sizes = {
+        "train": options.train or TRAIN, "validation": options.validation or VALIDATION,
+        "heldout": options.heldout or HELDOUT,
+    }  # fmt: skip
+    return _runs(options, methods, load_rows(options.benchmark or "formula-mini", _params(options), **sizes))
 
 
 def _params(options: CompareOptions) -> dict[str, Any]:
     if options.path is not None:
         return {"path": str(options.path)}
-    if options.benchmark != "formula-mini":
+    if options.benchmark not in (None, "formula-mini"):
         return {}
     if options.task is None and options.lm == "embedded":
         return _EMBEDDED_TASK
     return {"task": options.task or "compute"}
 
 
-def _runs(options: CompareOptions, methods: Sequence[Baseline], rows: LoadedBenchmark) -> Iterator[CompareRun]:
+def _runs(
+    options: CompareOptions, methods: Sequence[Baseline], rows: LoadedBenchmark, own: Own | None = None
+) -> Iterator[CompareRun]:
     threads = options.threads or (4 if options.lm == "embedded" else 32)
     for seed in options.seeds:
-        with _endpoint(options, rows, seed, threads) as endpoint:
+        with _endpoint(options, rows, own, seed, threads) as endpoint:
             # The readings of the held-out set are in no method's price: the student is read once for all of them.
             before = scores_of(rows.program(), rows, endpoint, threads)
             for method in methods:
@@ -134,9 +144,11 @@ def _run(
 
 
 def _endpoint(
-    options: CompareOptions, rows: LoadedBenchmark, seed: int, threads: int
+    options: CompareOptions, rows: LoadedBenchmark, own: Own | None, seed: int, threads: int
 ) -> AbstractContextManager[Endpoint]:
     price = None if options.prices is None else Price(*options.prices)
+    if own is not None:
+        return own.endpoint(price)
     if options.lm is None:
         task = benchmark_task(rows, seed, params=_params(options))
         config = SimulatedConfig(seed=seed, slots=threads, time_scale=options.time_scale)
@@ -200,24 +212,26 @@ def line(options: CompareOptions, run: CompareRun) -> str:
     return f"{run.method} seed {run.seed}: {run.rollouts} rollouts, {run.seconds:,.0f} s, {held}"
 
 
-def _title(options: CompareOptions) -> str:
+def _title(options: CompareOptions, runs: Sequence[CompareRun]) -> str:
     seeds = f"{len(options.seeds)} seeds" if len(options.seeds) > 1 else f"seed {options.seeds[0]}"
-    data = f"{options.benchmark}, {options.heldout} held-out examples, {options.budget} rollouts each, {seeds}"
-    return f"{options.lm or LABEL}: {data}"
+    data = f"{len(runs[0].after)} held-out examples, {options.budget} rollouts each, {seeds}"
+    if options.config is not None:
+        return f"{options.config.name}: {data}"
+    return f"{options.lm or LABEL}: {options.benchmark or 'formula-mini'}, {data}"
 
 
 def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     """Return the figures of all methods, one column each."""
     sides, best = sides_of(options, runs)
     notes = ["★ Pareto-best: no other method has at least its held-out score for at most this cost"]
-    if options.lm is None:
+    if options.lm is None and options.config is None:
         notes.append(f"wall seconds × {1 / options.time_scale:g} = simulated seconds")
     if any(one.versus is not None and not one.versus.comparable for one in sides):
         notes.append(not_comparable(options.margin))
     if len(options.seeds) == 1:
         notes.append("one seed: intervals say nothing about other seeds")
     notes += [f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note]
-    return by_columns(_title(options), {side.method: _cells(side, sides[0], best) for side in sides}, notes)
+    return by_columns(_title(options, runs), {side.method: _cells(side, sides[0], best) for side in sides}, notes)
 
 
 def _cells(side: Side[CompareRun], first: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str, str]:
@@ -254,7 +268,7 @@ def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> Non
     """
     sides, best = sides_of(options, runs)
     axes = [axis for axis in AXES if any(mean_cost(side, axis) for side in sides)]
-    with figure(path, _title(options), len(axes)) as panels:
+    with figure(path, _title(options, runs), len(axes)) as panels:
         for panel, axis in zip(panels, axes, strict=True):
             for number, side in enumerate(sides):
                 cost, score = mean_cost(side, axis), side.heldout

@@ -14,7 +14,7 @@ from combee_bench.simulated import SimulatedConfig, SimulatedService, SimulatedT
 from combee_dspy.costs import Costs, Price, Tariff, metered, role_scope, totals
 from combee_dspy.exceptions import ArgumentValueError
 
-__all__ = ["Counted", "Endpoint", "model_endpoint", "model_lm", "simulated_endpoint"]
+__all__ = ["Counted", "Endpoint", "as_proposer", "model_endpoint", "model_lm", "simulated_endpoint"]
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def model_endpoint(
     where: dict[str, Any] = {"slots": slots, "api_base": api_base, "api_key_env": api_key_env, **settings}
     task, adapter = model_lm(lm, **where)
     writing, _ = model_lm(reflection_lm or lm, **where)
-    return Endpoint(task, _as_proposer(writing), task, adapter=adapter, price=price)
+    return Endpoint(task, as_proposer(writing), task, adapter=adapter, price=price)
 
 
 def model_lm(
@@ -150,7 +150,7 @@ def model_lm(
     return dspy.LM(name, cache=False, **settings), None
 
 
-def _as_proposer(lm: dspy.LM) -> dspy.LM:
+def as_proposer(lm: dspy.LM) -> dspy.LM:
     """Have an LM's calls counted as those of the proposer, whoever makes them: DSPy's optimizers name no role."""
     kind: Any = type(lm)
 

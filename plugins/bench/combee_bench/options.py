@@ -41,6 +41,9 @@ MARGIN = 2.0
 HELDOUT = 200
 """Held-out examples where none are named: enough to show :data:`MARGIN` where nothing differs."""
 
+TRAIN, VALIDATION = 168, 48
+"""Examples of a comparison where none are named."""
+
 
 def _each_once(name: str, values: tuple[Any, ...]) -> None:
     if len(set(values)) < len(values):
@@ -129,12 +132,13 @@ class CompareOptions:
         methods: Methods, by comma; the first is the reference.
         seeds: Seeds, such as 0-4: each of the service and of every method.
         budget: Rollouts that each method may buy.
+        config: A file of combee run: its program, metric, data and models, all rows.
         benchmark: A benchmark's name.
         task: Task of formula-mini: compute or route.
         path: Where the benchmark's rows are, if not bundled.
-        train: Training examples.
-        validation: Validation examples.
-        heldout: Held-out examples, read before and after each run.
+        train: Training examples; 168.
+        validation: Validation examples; 48.
+        heldout: Held-out examples, read before and after each run; 200.
         threads: Calls at once; 32, or 4 with the embedded model.
         time_scale: Wall seconds for one simulated second.
         margin: How many points worse a held-out score may be and still counts as no worse.
@@ -148,12 +152,13 @@ class CompareOptions:
     methods: Names = ("gepa", "mipro", "combee")
     seeds: Numbers = (0,)
     budget: Count = 600
-    benchmark: str = "formula-mini"
+    config: Path | None = None
+    benchmark: str | None = None
     task: str | None = None
     path: Path | None = None
-    train: Count = 168
-    validation: Count = 48
-    heldout: Count = HELDOUT
+    train: Count | None = None
+    validation: Count | None = None
+    heldout: Count | None = None
     threads: Count | None = None
     time_scale: AboveZero = 0.2
     margin: Margin = MARGIN
@@ -168,10 +173,20 @@ class CompareOptions:
         _each_once("seeds", self.seeds)
         given = {"api_base": self.api_base, "api_key_env": self.api_key_env, "reflection_lm": self.reflection_lm}
         _of_a_model(self.lm, **given)
-        if self.task is not None and self.benchmark != "formula-mini":
+        if self.task is not None and self.benchmark not in (None, "formula-mini"):
             raise ArgumentValueError("task", self.task, "is a choice of formula-mini only", "Leave it out.")
-        if self.budget < 2 * self.validation:
-            remedy = f"Give at least {2 * self.validation}, better ten times that."
+        if self.config is None:
+            self.check_budget(self.validation or VALIDATION)
+            return
+        of_a_benchmark = ("benchmark", "task", "path", "train", "validation", "heldout", "lm")
+        for name in of_a_benchmark:
+            if (value := getattr(self, name)) is not None:
+                raise ArgumentValueError(name, value, "stands in the file already", "Leave it out, or config.")
+
+    def check_budget(self, validation: int) -> None:
+        """Refuse a budget that does not pay for two validations of so many rows."""
+        if self.budget < 2 * validation:
+            remedy = f"Give at least {2 * validation}, better ten times that."
             raise ArgumentValueError("budget", self.budget, "does not pay for two validations", remedy)
 
 

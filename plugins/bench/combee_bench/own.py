@@ -1,0 +1,91 @@
+"""A user's own program, data and models, from a file of ``combee run``, as a benchmark and an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dspy
+
+from combee_bench.endpoints import Endpoint, as_proposer
+from combee_dspy.benchmarks import LoadedBenchmark, Split
+from combee_dspy.cli.run import planned
+from combee_dspy.costs import Price
+from combee_dspy.evaluation import Heldout
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.hashing import row_hash
+
+if TYPE_CHECKING:
+    from combee_dspy.cli._plan import Plan
+
+__all__ = ["Own", "read_own"]
+
+
+class Own:
+    """What a file of ``combee run`` holds, of which a comparison takes program, metric, data, adapter and models.
+
+    Attributes:
+        rows: Its program, metric and splits.
+    """
+
+    def __init__(self, plan: Plan, rows: LoadedBenchmark) -> None:
+        self._plan = plan
+        self.rows = rows
+
+    @contextmanager
+    def endpoint(self, price: Price | None) -> Iterator[Endpoint]:
+        """Give the file's models. DSPy's cache is off: a call that it answers would flatter whoever runs later."""
+        task = self._plan.tasks[0]
+        with self._plan.lms() as lm_of:
+            lm, writing = lm_of(task.lm).copy(cache=False), lm_of(self._plan.proposer).copy(cache=False)
+            adapter = task.settings().get("adapter")
+            yield Endpoint(lm, as_proposer(writing), lm, adapter=adapter, price=price)
+
+
+def read_own(path: Path) -> Own:
+    """Read a file of ``combee run`` with one task. Nothing is bought.
+
+    Raises:
+        ArgumentError: The file cannot be used, holds several tasks, or lacks validation or held-out rows.
+        DataSourceError: Its data cannot be read.
+    """
+    plan = planned(path)
+    if len(plan.tasks) > 1:
+        names = sorted(one.task.name for one in plan.tasks)
+        raise ArgumentValueError("config", names, "holds several tasks", "Give a file with one.")
+    task = plan.tasks[0].task
+    terms = task.heldout
+    heldout = terms.rows if isinstance(terms, Heldout) else terms
+    found = {"train": task.trainset, "validation": task.valset, "heldout": heldout}
+    splits = []
+    for name, given in found.items():
+        if not given:
+            raise ArgumentValueError(f"data.{name}", str(path), "is missing", "A comparison needs all three splits.")
+        splits.append(Split(name, tuple(given), tuple(map(row_hash, given))))
+    rows = LoadedBenchmark(
+        name=path.stem,
+        task=path.stem,
+        source=str(path),
+        licence="",
+        citation="",
+        train=splits[0],
+        validation=splits[1],
+        heldout=splits[2],
+        signature=task.student.predictors()[0].signature,
+        program=task.student.deepcopy,
+        metric=_in_full(task.metric),
+    )
+    return Own(plan, rows)
+
+
+def _in_full(metric: Any) -> Callable[..., dspy.Prediction]:
+    """Return a metric that answers with score and feedback: some methods read both."""
+
+    def full(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> dspy.Prediction:
+        found = metric(gold, pred, trace, pred_name, pred_trace)
+        score = float(getattr(found, "score", found))
+        return dspy.Prediction(score=score, feedback=getattr(found, "feedback", None) or f"The score is {score:g}.")
+
+    return full

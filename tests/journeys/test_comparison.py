@@ -1,0 +1,78 @@
+"""``combee compare`` on a program, a metric, data and models of a user's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from combee_dspy.cli import main
+from tests.journeys.minds import JOURNEYS
+from tests.journeys.server import Server
+
+OWN = """
+program: own_sorting:program
+metric: own_sorting:metric
+data: {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl, inputs: [message]}}
+lms:
+  task: {{model: openai/student, api_base: "{base}", api_key_env: NO_KEY, temperature: 0.0}}
+  proposer: {{model: openai/teacher, api_base: "{base}", api_key_env: NO_KEY, temperature: 0.0}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NO_KEY", "none")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_sorting.py").write_text(
+        "from tests.journeys.minds import JOURNEYS\n"
+        "program = JOURNEYS['classification'].program\n"
+        "def metric(gold, pred, trace=None, pred_name=None, pred_trace=None):\n"
+        "    return JOURNEYS['classification'].metric(gold, pred)\n"
+    )
+    splits = JOURNEYS["classification"].splits()
+    for name, split in (("train", "trainset"), ("validation", "valset"), ("heldout", "heldout")):
+        lines = [json.dumps(dict(example.items())) for example in splits[split]]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def compare(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_methods_are_compared_on_a_users_own_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Server(JOURNEYS["classification"].mind) as server:
+        (folder / "own.yaml").write_text(OWN.format(base=server.lm("student").kwargs["api_base"]))
+        figures = folder / "figures.json"
+        given = ("--methods", "gepa,combee", "--budget", "120", "--threads", "4", "--json", str(figures))
+        assert compare("--config", str(folder / "own.yaml"), *given) == 0
+        bought = server.prompt["student"] + server.completion["student"]
+        bought += server.prompt["teacher"] + server.completion["teacher"]
+    out = capsys.readouterr().out
+    assert "own.yaml: 21 held-out examples, 120 rollouts each, seed 0" in out
+    assert "simulated" not in out
+    told = json.loads(figures.read_text())
+    sides = {one["method"]: one for one in told["summary"]}
+    assert sides["combee"]["heldout"]["mean"] > 0.9
+    # What a method is billed for is what it asked; the readings of held-out, three times 21 rows, are nobody's.
+    assert 0 < sum(one["tokens"] for one in sides.values()) < bought
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "said"),
+    [
+        ("", ("--benchmark", "formula"), "benchmark stands in the file already"),
+        (", heldout: heldout.jsonl", (), "data.heldout is missing"),
+        ("", ("--budget", "20"), "does not pay for two validations"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
+    folder: Path, capsys: pytest.CaptureFixture[str], change: str, given: tuple[str, ...], said: str
+) -> None:
+    (folder / "own.yaml").write_text(OWN.format(base="http://127.0.0.1:9/v1").replace(change, "", 1))
+    assert compare("--config", str(folder / "own.yaml"), "--methods", "combee", *given) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
