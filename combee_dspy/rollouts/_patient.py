@@ -3,12 +3,14 @@
 ``dspy.LM`` repeats a rejected request by itself, ``num_retries`` times (3 by default), and nobody hears of it. So a
 run would learn that a service is full only when a call has failed four times, and with it the rollout, whose
 earlier calls are then bought again. The LMs here make one attempt at a time, tell of each rejection, and repeat the
-attempt alone: no call that was answered is asked again.
+attempt alone: no call that was answered is asked again. They also cut answers that no parser gets through in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +26,8 @@ from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is
 
 from combee_dspy.costs import count_repeated
 
+_logger = logging.getLogger("combee_dspy")
+
 LONGEST_WAIT = 120.0
 """Seconds before another attempt at most, whatever a service asks for: who asks for more is down, and not coming back
 within a run. Attempts are bounded as well."""
@@ -33,6 +37,9 @@ PATIENCE = 300.0
 
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
+# What an answer may hold at most: characters; brackets and quotes; brackets in brackets.
+_LONGEST_ANSWER, _MOST_MARKS, _DEEPEST = 1_000_000, 20_000, 128
+_STRUCTURE = re.compile(r'[{}\[\]"]')
 _ONE_ATTEMPT: ContextVar[bool] = ContextVar("combee_one_attempt", default=False)
 # These grow with every call, and hold no part of a program.
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
@@ -197,7 +204,7 @@ class PatientLM(dspy.LM):
             try:
                 found = dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
                 patience.answered()
-                return found
+                return _bounded(found)
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or here.wait(seconds):
@@ -216,7 +223,7 @@ class PatientLM(dspy.LM):
             try:
                 found = await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
                 patience.answered()
-                return found
+                return _bounded(found)
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or await here.sleep(seconds):
@@ -224,6 +231,29 @@ class PatientLM(dspy.LM):
             finally:
                 _ONE_ATTEMPT.reset(token)
             count_repeated()
+
+
+def _bounded(output: Any) -> Any:
+    """Return an answer as far as a repair of its JSON takes little time.
+
+    DSPy's adapters repair what is no JSON in a time that grows with the square of brackets and quotes, holding the
+    interpreter: 40 kB of ``{`` take half a minute. What is cut was no answer, and fails to parse as it would have.
+    """
+    if isinstance(output, list):
+        return [_bounded(one) for one in output]
+    if isinstance(output, dict):
+        return {name: _bounded(one) if name == "text" else one for name, one in output.items()}
+    if not isinstance(output, str):
+        return output  # none, or a response as asked for by a request: no adapter parses it
+    text, depth = output[:_LONGEST_ANSWER], 0
+    for number, found in enumerate(_STRUCTURE.finditer(text)):
+        depth = max(0, depth + (found[0] in "{[") - (found[0] in "}]"))
+        if number >= _MOST_MARKS or depth > _DEEPEST:
+            text = text[: found.start()]
+            break
+    if len(text) < len(output):
+        _logger.warning("An answer of %d characters was cut to %d: JSON like it takes minutes.", len(output), len(text))
+    return text
 
 
 def is_passing(error: LMError) -> bool:

@@ -11,7 +11,7 @@ import dspy
 import pytest
 from dspy.lm15 import RateLimitError, ServerError
 from dspy.utils.dummies import DummyLM
-from dspy.utils.exceptions import LMRateLimitError, LMServerError
+from dspy.utils.exceptions import AdapterParseError, LMRateLimitError, LMServerError
 
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.rollouts import (
@@ -166,3 +166,33 @@ def test_predictors_with_an_lm_of_their_own_are_made_patient(scripted):
     with dspy.context(lm=None):
         assert lms_of(program) == [lm]
     assert type(patient_program(program).parts[1].lm) is _patient.PatientLM
+
+
+DEEP = '{"answer": ' + "[" * 127 + "]" * 127 + "}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ('{"answer": "4' + "," * 50_000 + '2"}', None),
+        (DEEP, None),
+        ("{" * 40_000, 128),
+        ('{"a" b ' * 40_000, 128 * 7),
+        ('{"a": "' + '"x' * 400_000, None),
+        ("[[ ## a ## ]]\n" * 100_000, None),
+        ("x" * 2_000_000, 1_000_000),
+    ],
+    ids=["long", "deep", "braces", "objects", "quotes", "fields", "endless"],
+)
+def test_an_answer_that_takes_minutes_to_repair_is_cut(answer: str, kept: int | None):
+    (found,) = _patient._bounded([answer])
+    assert answer.startswith(found)
+    assert len(found) == kept or (kept is None and (found == answer or len(found) < 100_000))
+    assert (found == answer) == (answer == DEEP or answer.startswith('{"answer": "4'))
+
+
+def test_a_cut_answer_is_said_and_fails_to_parse(scripted, caplog):
+    # Whole, its repair takes minutes.
+    with pytest.raises((AdapterParseError, ValueError)):
+        ask(patient(scripted(lambda *_: '{"a" b ' * 40_000)))
+    assert "was cut to" in caplog.text
