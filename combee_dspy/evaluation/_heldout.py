@@ -20,12 +20,17 @@ from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, Heldou
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
 
-_NEW_STUDY = "For another study, with programs that have learned nothing from this one, give another log_dir."
+_NEW_STUDY = "For another study, with programs that have learned nothing from this one, give a log_dir of its own."
 
 
 @parameters
 class Heldout:
     """What nothing reads before the end, and what is to be claimed from it.
+
+    A study that has read it cannot move it. With a ``log_dir`` a study is the journal; without one it is all runs of
+    one user on the same training rows whose programs have the same predictors and fields. Their receipts (hashes, times
+    and scores) lie in ``combee_dspy/receipts.sqlite`` in the user's data directory (``$XDG_DATA_HOME`` or
+    ``~/.local/share``). The environment variable ``COMBEE_RECEIPTS`` names another folder, or is ``off``.
 
     Attributes:
         rows: Examples for the final figure: disjoint from the training and validation sets, read once.

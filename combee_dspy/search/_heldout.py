@@ -21,6 +21,7 @@ from combee_dspy.evaluation import (
 from combee_dspy.journal import Reader, RunLog
 from combee_dspy.search._candidates import Candidate, Place, Splits
 from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._receipts import Receipts
 
 logger = logging.getLogger("combee_dspy")
 
@@ -33,16 +34,25 @@ def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
     return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
 
 
-def note_unheld(splits: Splits, metric: str, log: RunLog, receipts: Sequence[tuple[int, Receipt]]) -> None:
+def note_unheld(
+    splits: Splits, metric: str, log: RunLog, receipts: Sequence[tuple[int, Receipt]], elsewhere: Receipts | None
+) -> None:
     """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out.
 
     Raises:
         HeldoutMovedError: It would learn from what its study has read.
     """
     identity = _identity([], metric, splits)
-    check_unmoved([receipt for run, receipt in receipts if run != log.number], identity)
+    others = [receipt for run, receipt in receipts if run != log.number]
+    check_unmoved([*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())], identity)
     if not log.resumed:
-        log.emit("receipt", Receipt("pinned", f"run {log.number}", _now(), identity).to_dict())
+        _keep(log, elsewhere, Receipt("pinned", f"run {log.number}", _now(), identity))
+
+
+def _keep(log: RunLog, elsewhere: Receipts | None, receipt: Receipt) -> None:
+    if elsewhere is not None:
+        elsewhere.keep(receipt)
+    log.emit("receipt", receipt.to_dict())
 
 
 class HeldoutReading:
@@ -54,6 +64,7 @@ class HeldoutReading:
         metric: The metric's identity.
         effects: The way to the world: a run that has begun to read buys nothing more for its search.
         receipts: Those in the journal, with the number of their run.
+        elsewhere: Where a run whose journal goes with it keeps them as well; ``None`` for nowhere.
 
     Raises:
         HeldoutMovedError: A study that has read them has moved them since.
@@ -61,13 +72,21 @@ class HeldoutReading:
     """
 
     def __init__(
-        self, heldout: Heldout, splits: Splits, metric: str, effects: Effects, receipts: Sequence[tuple[int, Receipt]]
+        self,
+        heldout: Heldout,
+        splits: Splits,
+        metric: str,
+        effects: Effects,
+        receipts: Sequence[tuple[int, Receipt]],
+        elsewhere: Receipts | None,
     ) -> None:
         self._effects, self._rows, number = effects, splits.heldout, effects.log.number
+        self._elsewhere = elsewhere
         self._run = f"run {number}"
         self._own = [receipt for run, receipt in receipts if run == number]
         others = [receipt for run, receipt in receipts if run != number]
-        self._pin = pin(heldout, _identity(heldout.rows, metric, splits), others)
+        identity = _identity(heldout.rows, metric, splits)
+        self._pin = pin(heldout, identity, [*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())])
         logger.info(self._pin.summary())
         for text in self._pin.warnings:
             effects.log.emit("warning", {"text": text})
@@ -110,7 +129,7 @@ class HeldoutReading:
 
     def _keep(self, receipt: Receipt) -> None:
         if not any(one.stage == receipt.stage and one.programs == receipt.programs for one in self._own):
-            self._effects.log.emit("receipt", receipt.to_dict())
+            _keep(self._effects.log, self._elsewhere, receipt)
 
 
 def _now() -> str:

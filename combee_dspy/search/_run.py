@@ -39,6 +39,7 @@ from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import CustomProposer, Proposer
+from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner
@@ -82,12 +83,14 @@ class Run:
         reference = evaluator_lms(None if calibration is None else calibration.reference, dspy.settings.lm)
         self._reference_proposes = any(same_model(lm, settings.reflection_lm or dspy.settings.lm) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
+        # A journal that goes with the run is no place for what later runs must know.
+        elsewhere = Receipts(task.student, splits, shared.journal.folder.name) if settings.log_dir is None else None
         self.reading = None
         if task.heldout is None:
             # What this run learns from, no later run of the study may hold out.
-            note_unheld(splits, prints["metric"], log, receipts)
+            note_unheld(splits, prints["metric"], log, receipts, elsewhere)
         else:
-            self.reading = HeldoutReading(task.heldout, splits, prints["metric"], self.effects, receipts)
+            self.reading = HeldoutReading(task.heldout, splits, prints["metric"], self.effects, receipts, elsewhere)
 
     def _keeper(self, learner: Learner, rng: random.Random) -> Keeper:
         task, settings, student = self.task, self.task.settings, self.task.student
