@@ -12,7 +12,7 @@ import dspy
 import orjson
 
 from combee_dspy._private import detailed_results, make_adapter
-from combee_dspy.costs import totals
+from combee_dspy.costs import serving, totals
 from combee_dspy.evaluation import CalibrationResult, Calibrator, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import check_program
@@ -183,7 +183,7 @@ class Run:
         report = self._report(chosen, held, receipt, calibrated)
         for text in (*report.warnings, *self.purse.passed()):
             self.log.emit("warning", {"text": text})
-        program = settings.artifact.build(task.student, chosen.candidate.texts)
+        program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
         program._compiled = True
         program.combee_report = report
         if settings.track_stats:
@@ -196,8 +196,7 @@ class Run:
         """Return the program that is best on validation so far; none before the student's validation."""
         if not self.pool.started:
             return None
-        best: dspy.Module = self.task.settings.artifact.build(self.task.student, self.pool.best.candidate.texts)
-        return best
+        return serving(self.task.settings.artifact.build(self.task.student, self.pool.best.candidate.texts))
 
     async def _probe(self) -> None:
         settings = self.task.settings
