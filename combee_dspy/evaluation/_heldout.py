@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from combee_dspy.evaluation._baseline import SerialBaseline
 from combee_dspy.evaluation._compare import (
     PairedDifference,
     detectable_difference,
@@ -41,6 +43,8 @@ class Heldout:
         discordance: Share of rows whose score differs between two programs, where a pilot on other rows has shown it;
             for graded scores the mean squared change. ``None``: what earlier receipts of these rows have measured, or
             the worst case.
+        baseline: What serial optimization came to on these rows, as figures or as the ``log_dir`` of a serial run that
+            has read them: the report then says what each point above it has cost. ``None``: no such figure is stated.
     """
 
     rows: Annotated[Sequence[Any], Field(min_length=1)]
@@ -48,6 +52,7 @@ class Heldout:
     power: Annotated[float, Field(gt=0, lt=1)] = 0.8
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     discordance: Annotated[float, Field(ge=0, le=1)] | None = None
+    baseline: SerialBaseline | Path | None = None
 
 
 def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity) -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from combee_dspy.evaluation import (
+    CostPerPoint,
     Heldout,
     HeldoutIdentity,
     PairedDifference,
     Receipt,
+    SerialBaseline,
     check_unmoved,
     check_unread,
     heldout_identity,
     pin,
 )
-from combee_dspy.journal import Reader, RunLog
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.search._candidates import Candidate, Place, Splits
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._receipts import Receipts
@@ -91,6 +96,7 @@ class HeldoutReading:
         for text in self._pin.warnings:
             effects.log.emit("warning", {"text": text})
         self._keep(self._pin.pinned(self._run, _now()))
+        self._baseline = _baseline(heldout.baseline, identity)
         if begun := [one.at for one in self._own if one.stage == "begun"]:
             remedy = "Give it the budget it had, or another log_dir."
             effects.sealed = f"this run read it at {begun[-1]} and would go on now. {remedy}"
@@ -122,6 +128,21 @@ class HeldoutReading:
         self._effects.log.emit("heldout", data, single=True)
         return found, receipt
 
+    def per_point(self, after: float, point: float) -> CostPerPoint | None:
+        """Return what each point above the serial baseline has cost, and leave it in the journal; ``None`` for none.
+
+        Args:
+            after: Held-out score of the result.
+            point: How much of a score one point is.
+        """
+        if self._baseline is None:
+            return None
+        log = self._effects.log
+        with Reader(log.journal.path) as reader:
+            found = CostPerPoint.of(self._baseline, after, _of_run(reader, log.number, after), point=point)
+        log.emit("per_point", {**dataclasses.asdict(found), "baseline": self._baseline.params(), "text": str(found)})
+        return found
+
     async def _scores(self, candidate: Candidate) -> list[float]:
         place = Place("heldout")
         wanted = [self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows]
@@ -130,6 +151,32 @@ class HeldoutReading:
     def _keep(self, receipt: Receipt) -> None:
         if not any(one.stage == receipt.stage and one.programs == receipt.programs for one in self._own):
             _keep(self._effects.log, self._elsewhere, receipt)
+
+
+def _baseline(given: SerialBaseline | Path | None, identity: HeldoutIdentity) -> SerialBaseline | None:
+    """Return the figures of a serial baseline: as given, or of the last run of a journal that read the same rows."""
+    if not isinstance(given, Path):
+        return given
+    with Reader(journal_file(given)) as reader:
+        for run, receipt in reversed(earlier_receipts(reader)):
+            same = (receipt.heldout.content, receipt.heldout.metric) == (identity.content, identity.metric)
+            if same and receipt.stage == "read" and receipt.difference is not None:
+                return _of_run(reader, run, receipt.difference.after)
+    raise ArgumentValueError(
+        "Heldout.baseline", str(given), "holds no run that has read these held-out rows by this metric",
+        "Give the log_dir of a serial run on the same split, or SerialBaseline(score=…).",
+    )  # fmt: skip
+
+
+def _of_run(reader: Reader, run: int, score: float) -> SerialBaseline:
+    """Return what a run's search has cost, its reading of the held-out set left out."""
+    bought = "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout'"
+    spent = (
+        "SELECT coalesce(sum(u.prompt_tokens + u.completion_tokens), 0),"
+        " CASE WHEN count(u.dollars) = count(*) THEN total(u.dollars) END, sum(u.gpu_seconds)"
+        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.purpose <> 'heldout'"
+    )
+    return SerialBaseline(score, reader.rows(bought, (run,))[0][0], *reader.rows(spent, (run,))[0])
 
 
 def _now() -> str:

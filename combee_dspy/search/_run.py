@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -175,12 +176,13 @@ class Run:
         await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought
         calibrated = None if self.calibrator is None else self.calibrator.decide(final=True)
         chosen = await self.keeper.result()
-        held, receipt = None, None
+        held, receipt, per_point = None, None, None
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
+            per_point = self.reading.per_point(held.after, settings.perfect_score / 100)
         await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
-        report = self._report(chosen, held, receipt, calibrated)
+        report = replace(self._report(chosen, held, receipt, calibrated), per_point=per_point)
         for text in (*report.warnings, *self.purse.passed()):
             self.log.emit("warning", {"text": text})
         program = serving(settings.artifact.build(task.student, chosen.candidate.texts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from combee_dspy.records import NO_BASELINE
+
 __all__ = ["EVALUATOR", "FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "SPENT", "costs_by"]
 
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
@@ -54,7 +56,9 @@ SELECT r.id, r.name, r.state, r.created, r.finished, r.seed, json_extract(r.desc
   {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")} AS seed_score,
   coalesce(json_extract(r.result, '$.best_score'),
     {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")}) AS best_score,
-  {_HELDOUT}, {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
+  {_HELDOUT}, CASE WHEN {_EVENT.format("n", "heldout", "")} THEN
+    coalesce({_EVENT.format("text", "per_point", "ORDER BY id DESC")}, '{NO_BASELINE}') END AS per_point,
+  {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
   {_OF_RUN.format(_DOLLARS)} AS dollars, {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason,
   -- As CombeeReport.supports_claims; a run that is not over, or has failed, is fit for none.
   coalesce(r.state = 'finished' AND json_type(r.result, '$.heldout') = 'object'
