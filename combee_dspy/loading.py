@@ -11,6 +11,7 @@ import dspy
 import orjson
 
 from combee_dspy.artifacts import Artifact, Instruction
+from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.operators import visible
@@ -120,7 +121,7 @@ def load_candidate(
     if wanted != own:
         problem = f"has components {sorted(own)}, the candidate {sorted(wanted)}"
         raise ArgumentValueError("student", type(student).__name__, problem, "Give the program of that run.")
-    return artifact.build(student, record.texts)
+    return serving(artifact.build(student, record.texts))
 
 
 def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+NO_BASELINE = "no serial baseline: none can be stated"
+"""What is said of the cost per held-out point where nobody knows what serial optimization came to."""
+
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from combee_dspy.costs import CostTotals
-from combee_dspy.evaluation import CalibrationResult, PairedDifference, Receipt
+from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDifference, Receipt
 from combee_dspy.records import BatchDecision, FailureCount
 
 __all__ = ["CombeeReport"]
@@ -29,6 +29,8 @@ class CombeeReport:
         costs: Sums over the journal's usage, of all parts of a run that was resumed.
         failures: What failed, by kind of effect, role and cause, of all parts and of the held-out set too.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
+        per_point: What each held-out point above the serial baseline has cost, where ``Heldout(baseline=…)`` gave one:
+            never above the run's own student.
         calibration: How far the judge agreed with its reference, where it was held to one.
         receipt: What was read of the held-out set, and after how many earlier looks.
         texts: The returned program's texts by component: instructions, or the playbook.
@@ -50,6 +52,7 @@ class CombeeReport:
     costs: CostTotals
     heldout: PairedDifference | None
     receipt: Receipt | None = None
+    per_point: CostPerPoint | None = None
     calibration: CalibrationResult | None = None
     failures: tuple[FailureCount, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)

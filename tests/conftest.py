@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 # No test may reach a model host.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
+# No test writes into anybody's home, and none depends on what another has read.
+os.environ["COMBEE_RECEIPTS"] = "off"
+
 # Neither a busy machine nor chance decides whether a test passes.
 settings.register_profile("combee", deadline=None, derandomize=True)
 settings.load_profile("combee")

@@ -16,6 +16,7 @@ from combee_dspy.aggregators import Aggregator, Union
 from combee_dspy.artifacts._base import Trajectory
 from combee_dspy.artifacts._book import Book, read_text
 from combee_dspy.artifacts._playbook import COMPONENT, Playbook
+from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
 from combee_dspy.records import FailedCall, Role, Rollout
@@ -96,7 +97,7 @@ class OnlinePlaybook:
 
     def program(self) -> dspy.Module:
         """Return the program with what has been learned so far."""
-        return self._artifact.build(self._student, {COMPONENT: self.text})
+        return serving(self._artifact.build(self._student, {COMPONENT: self.text}))
 
     def predict(self, batch: Sequence[dspy.Example]) -> tuple[dspy.Prediction | None, ...]:
         """Return a prediction per example, ``None`` where the program raised, with what was learned from earlier ones.
@@ -111,7 +112,9 @@ class OnlinePlaybook:
             raise ArgumentValueError("batch", batch, "is empty", "Give at least one example.")
         program, sees_trace = self.program(), takes_trace(self._metric)
         jobs = [
-            RolloutJob(program, one, row_hash(one), self._metric, self._failure_score, sees_trace=sees_trace)
+            RolloutJob(
+                program, one, row_hash(one), self._metric, self._failure_score, sees_trace=sees_trace, role="serving"
+            )
             for one in batch
         ]
 

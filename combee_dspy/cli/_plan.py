@@ -195,8 +195,11 @@ def _task(name: str, config: RunConfig, folder: Path) -> TaskPlan:
             remedy = f"Add {key}: module:object, since only a benchmark brings its own."
             raise ArgumentValueError(key, None, "is missing", remedy)
     train, validation, rows = splits
-    terms: Any = config.heldout
-    heldout = Heldout(rows, **terms.model_dump()) if rows else None
+    given: Any = config.heldout
+    terms = given.model_dump()
+    if isinstance(terms["baseline"], Path):
+        terms["baseline"] = folder / terms["baseline"]
+    heldout = Heldout(rows, **terms) if rows else None
     program = _program(own["program"], config.program)
     task = Task(name, program, train or [], validation, heldout, metric=own["metric"], seed=config.seed)
     return TaskPlan(task, config.lms.task, config.adapter, known, _output(config.output, name, folder))

@@ -13,6 +13,7 @@ import typer
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import NO_BASELINE
 
 if TYPE_CHECKING:
     from combee_dspy.cli._plan import Plan, TaskPlan
@@ -141,6 +142,7 @@ def _facts(report: CombeeReport) -> dict[str, str]:
             f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {held.confidence:.0%} interval "
             f"{held.low:+.3f} to {held.high:+.3f}, n = {held.n})"
         )
+        facts["per held-out point"] = str(report.per_point or NO_BASELINE)
     facts["spent"] = f"{report.rollouts} rollouts in {report.updates} updates, {report.seconds:.1f} s"
     for role, sums in report.costs.by_role.items():
         dollars = "dollars unknown" if sums.dollars is None else f"${sums.dollars:.4f}"

@@ -1,7 +1,7 @@
 """What a run costs: prices, who a call is made for, exact metering of LM calls, and sums over the journal's usage."""
 
 from combee_dspy.costs._costs import Costs, CostTotals, Price, Sums, Tariff, merged, price_of, totals
-from combee_dspy.costs._meter import Meter, count_repeated, metered, role_scope
+from combee_dspy.costs._meter import Meter, count_repeated, metered, role_scope, serving
 
 __all__ = [
     "CostTotals",
@@ -15,5 +15,6 @@ __all__ = [
     "metered",
     "price_of",
     "role_scope",
+    "serving",
     "totals",
 ]

@@ -8,16 +8,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
 
-from combee_dspy.costs._costs import Tariff, merged
+from combee_dspy.costs._costs import Costs, Tariff, merged
 from combee_dspy.records import CallUsage, Role
 
 # A setting of DSPy's: it goes where those go, into dspy.Parallel, dspy.asyncify and async tasks.
 _ROLE = "combee_role"
+# Another one: whom the nearest meter that was told a role counts for.
+_FOR = "combee_for"
+# An attribute of a program, which goes into copies of it.
+_SERVES = "combee_serves"
+
+P = TypeVar("P", bound=dspy.Module)
 
 _PART = 2047
 _NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
@@ -77,13 +83,14 @@ class Meter(BaseCallback):
     Args:
         tariff: What calls are charged by.
         role: Whom calls are made for outside of any :func:`~combee_dspy.costs.role_scope`; may be
-            set anew between calls.
+            set anew between calls. ``None``: what a meter inside of this one was told, else ``"serving"`` for calls
+            of a program that :func:`~combee_dspy.costs.serving` has marked, else ``"task"``.
 
     Attributes:
         lms: LMs that were called, by identity: whose keys must reach no message.
     """
 
-    def __init__(self, tariff: Tariff, role: Role = "task") -> None:
+    def __init__(self, tariff: Tariff, role: Role | None = "task") -> None:
         self.role = role
         self.lms: dict[int, Any] = {}
         self._tariff = tariff
@@ -101,6 +108,8 @@ class Meter(BaseCallback):
         """Return what to give to the ``dspy.context`` in which calls are to be counted."""
         settings = dspy.settings
         found: dict[str, Any] = {"callbacks": _ForLMs(settings.callbacks, self), _ROLE: None}
+        if self.role is not None:
+            found[_FOR] = self.role
         self._outer = settings.usage_tracker
         if not settings.track_usage:
             # DSPy honours track_usage=True only where no tracker is set; each call then brings this one along.
@@ -113,13 +122,13 @@ class Meter(BaseCallback):
 
     @property
     def prompt_hash(self) -> str:
-        """Hash of all prompts of task calls, in any order: 16 hex digits; empty where there were none."""
+        """Hash of all prompts of the program's calls, in any order: 16 hex digits; empty where there were none."""
         return f"{sum(self._prompts) % (1 << 64):016x}" if self._prompts else ""
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Open a call."""
         settings = dspy.settings
-        call = _Call(settings.get(_ROLE) or self.role, str(getattr(instance, "model", type(instance).__name__)))
+        call = _Call(self._whose(), str(getattr(instance, "model", type(instance).__name__)))
         self.lms[id(instance)] = instance
         tracker = settings.usage_tracker
         if isinstance(tracker, _Relay):
@@ -128,11 +137,19 @@ class Meter(BaseCallback):
             call.relay = dspy.context(usage_tracker=_Relay(self, tracker))
             call.relay.__enter__()
         self._open[call_id] = call
-        if call.role == "task":
+        if call.role in ("task", "serving"):
             self._prompts.append(_digest(inputs))
         if self._tariff.gpus and call.role in self._tariff.gpus:
             call.gpu = self._tariff.gpus[call.role].change(1)
         call.started = self._tariff.clock()
+
+    def _whose(self) -> Role:
+        settings = dspy.settings
+        told: Role | None = settings.get(_ROLE) or self.role or settings.get(_FOR)
+        if told is not None:
+            return told
+        # DSPy's own list of the modules that are being called here, the outermost first.
+        return "serving" if any(_SERVES in vars(one) for one in settings.caller_modules or ()) else "task"
 
     def add_usage(self, lm: str, usage_entry: Mapping[str, Any]) -> None:
         """Count the tokens of the call that is active here, and pass them on to the user's own tracker."""
@@ -146,7 +163,7 @@ class Meter(BaseCallback):
         if call is not None:
             call.hear(usage_entry)
         else:  # an LM whose calls DSPy's callbacks do not hear
-            call = _Call(dspy.settings.get(_ROLE) or self.role, lm)
+            call = _Call(self._whose(), lm)
             call.hear(usage_entry)
             self._count(call, 0.0, None, failed=False)
 
@@ -251,9 +268,28 @@ def role_scope(role: Role) -> AbstractContextManager[None]:
     return scope
 
 
+def serving(program: P) -> P:
+    """Have the LM calls of a program, and of copies of it, counted in the role ``serving``; return the program.
+
+    A program that ``Combee.compile`` or ``load_candidate`` returns is marked so; one that was read from a saved state
+    is not. A search that learns from such a program counts its calls as ``task``.
+    """
+    vars(program)[_SERVES] = True
+    return program
+
+
 @contextmanager
-def metered(tariff: Tariff, role: Role = "task") -> Iterator[Meter]:
-    """Count every LM call made inside the ``with`` block and in everything it calls."""
-    meter = Meter(tariff, role)
+def metered(charged: Tariff | Costs | None = None, role: Role | None = None) -> Iterator[Meter]:
+    """Count every LM call made inside the ``with`` block and in everything it calls.
+
+        with metered(Costs(prices={"my-model": Price(0.1, 0.4)})) as meter:
+            better(question="…")
+        print(totals(meter.usage()).by_role["serving"].dollars)
+
+    Args:
+        charged: What calls are charged by; list prices by default.
+        role: Whom they are made for; by default the role that :class:`Meter` says.
+    """
+    meter = Meter(charged if isinstance(charged, Tariff) else Tariff(charged), role)
     with dspy.context(**meter.settings()):
         yield meter

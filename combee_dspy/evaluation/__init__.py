@@ -1,5 +1,6 @@
 """Honest figures: judges and their calibration, the held-out contract, and intervals for what a run claims."""
 
+from combee_dspy.evaluation._baseline import CostPerPoint, SerialBaseline
 from combee_dspy.evaluation._calibration import Calibration, CalibrationResult, Calibrator, calibrate
 from combee_dspy.evaluation._compare import (
     PairedDifference,
@@ -18,12 +19,14 @@ __all__ = [
     "Calibration",
     "CalibrationResult",
     "Calibrator",
+    "CostPerPoint",
     "Heldout",
     "HeldoutIdentity",
     "HeldoutPin",
     "Judge",
     "PairedDifference",
     "Receipt",
+    "SerialBaseline",
     "calibrate",
     "check_roles",
     "check_roles_heard",

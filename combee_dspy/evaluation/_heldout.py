@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from combee_dspy.evaluation._baseline import SerialBaseline
 from combee_dspy.evaluation._compare import (
     PairedDifference,
     detectable_difference,
@@ -20,12 +22,17 @@ from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, Heldou
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
 
-_NEW_STUDY = "For another study, with programs that have learned nothing from this one, give another log_dir."
+_NEW_STUDY = "For another study, with programs that have learned nothing from this one, give a log_dir of its own."
 
 
 @parameters
 class Heldout:
     """What nothing reads before the end, and what is to be claimed from it.
+
+    A study that has read it cannot move it. With a ``log_dir`` a study is the journal; without one it is all runs of
+    one user on the same training rows whose programs have the same predictors and fields. Their receipts (hashes, times
+    and scores) lie in ``combee_dspy/receipts.sqlite`` in the user's data directory (``$XDG_DATA_HOME`` or
+    ``~/.local/share``). The environment variable ``COMBEE_RECEIPTS`` names another folder, or is ``off``.
 
     Attributes:
         rows: Examples for the final figure: disjoint from the training and validation sets, read once.
@@ -36,6 +43,8 @@ class Heldout:
         discordance: Share of rows whose score differs between two programs, where a pilot on other rows has shown it;
             for graded scores the mean squared change. ``None``: what earlier receipts of these rows have measured, or
             the worst case.
+        baseline: What serial optimization came to on these rows, as figures or as the ``log_dir`` of a serial run that
+            has read them: the report then says what each point above it has cost. ``None``: no such figure is stated.
     """
 
     rows: Annotated[Sequence[Any], Field(min_length=1)]
@@ -43,6 +52,7 @@ class Heldout:
     power: Annotated[float, Field(gt=0, lt=1)] = 0.8
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     discordance: Annotated[float, Field(ge=0, le=1)] | None = None
+    baseline: SerialBaseline | Path | None = None
 
 
 def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity) -> None:

@@ -30,6 +30,7 @@ and kept for people and trackers to read.
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |
 | ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
+| ``per_point`` | baseline, points, rollouts, tokens, dollars, gpu_seconds, text: the cost of a point above it |
 | ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
 | ``selected``, ``stopped`` | candidate, reason; reason |
 

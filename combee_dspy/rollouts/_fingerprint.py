@@ -28,7 +28,10 @@ _PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
 # What a function may name and count with; anything else of its module has a life of its own.
 _NAMED = (types.FunctionType, type, dspy.Module, list, tuple, dict, *_PLAIN)
 # What grows or changes with every call, or is left on a program and never read when it runs.
-_PASSING = frozenset({"_compiled", "callbacks", "detailed_results", "history", "stage", "traces", "train"})
+_PASSING = frozenset(
+    {"_compiled", "callbacks", "combee_report", "combee_serves", "detailed_results", "history", "stage", "traces",
+     "train"}
+)  # fmt: skip
 _LIBRARIES = tuple(path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib")))
 
 

@@ -27,6 +27,7 @@ class RolloutJob:
         failure_score: The score of a rollout that failed.
         tariff: What its LM calls are charged by.
         sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
+        role: Whom the program's LM calls are made for: ``"serving"`` where somebody wants the answer.
     """
 
     program: dspy.Module
@@ -36,6 +37,7 @@ class RolloutJob:
     failure_score: float = 0.0
     tariff: Tariff = field(default_factory=Tariff)
     sees_trace: bool = False
+    role: Role = "task"
 
 
 @dataclass(frozen=True, slots=True)

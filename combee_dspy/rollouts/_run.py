@@ -88,7 +88,7 @@ class _Attempt:
 
     def __init__(self, job: RolloutJob) -> None:
         self.job = job
-        self.meter = Meter(job.tariff)
+        self.meter = Meter(job.tariff, job.role)
         self.trace: list[tuple[Any, Mapping[str, Any], Any]] = []
         self.failed_in = "program"
         self.prediction: Any = None

@@ -16,6 +16,7 @@
 | ``_effects`` | the one way to the world | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |
 | ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
+| ``_receipts`` | held-out receipts of runs without a ``log_dir`` | nothing |
 | ``_gepa`` | gepa's own parts | gepa |
 | ``_candidates``, ``_ledger``, ``_records`` | what is moved around; pure parts | nothing |
 

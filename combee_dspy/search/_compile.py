@@ -34,7 +34,7 @@ from combee_dspy.journal import Cache, Journal, Reader
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
-from combee_dspy.search._describe import describe, identity, result_of
+from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
@@ -298,9 +298,9 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     trackers = default_trackers() if settings.trackers is None else settings.trackers
     for tracker in trackers:
         tracker.check()  # before there is a run, which nobody would end
-    log = shared.journal.run(
-        task.name, settings.seed, identity(task, prints), describe(task, task.limits), only_begins=begins
-    )
+    evaluator = evaluator_of(settings.metric_fn, prints["metric"])
+    about = describe(task, task.limits, evaluator)
+    log = shared.journal.run(task.name, settings.seed, identity(task, prints), about, only_begins=begins)
     log.emit("audit", {**audit(settings.privacy, prints), "at": time.time()})
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import re
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import dspy
 
+from combee_dspy.evaluation import evaluator_lms
 from combee_dspy.hashing import row_hash
 from combee_dspy.lms.redact import SECRET_NAME
 from combee_dspy.records import Role
@@ -19,7 +21,7 @@ from combee_dspy.rollouts import PATIENCE
 from combee_dspy.search._candidates import Candidate, Compilation
 from combee_dspy.stopping import Limits
 
-__all__ = ["describe", "identity", "lms_by_role", "models_by_role", "result_of", "specs", "stable_repr"]
+__all__ = ["describe", "evaluator_of", "identity", "lms_by_role", "models_by_role", "result_of", "specs", "stable_repr"]
 
 
 def lms_by_role(settings: Any) -> dict[Role, dspy.BaseLM | None]:
@@ -29,6 +31,20 @@ def lms_by_role(settings: Any) -> dict[Role, dspy.BaseLM | None]:
 def models_by_role(settings: Any) -> dict[str, str]:
     found = {"task": dspy.settings.lm, "proposer": settings.reflection_lm}
     return {role: str(getattr(lm, "model", type(lm).__name__)) for role, lm in found.items() if lm is not None}
+
+
+def evaluator_of(metric: Any, print_: str) -> str:
+    """Return who scores: a metric's qualified name, the models of one that judges, and 12 digits of its hash.
+
+    The hash (see :func:`combee_dspy.rollouts.fingerprints`) is that of its code and settings: another one is another
+    evaluator, whatever its name.
+    """
+    named = metric
+    while isinstance(named, functools.partial):
+        named = named.func
+    named = named if hasattr(named, "__qualname__") else type(named)
+    judges = ", ".join(str(getattr(lm, "model", type(lm).__name__)) for lm in evaluator_lms(metric, dspy.settings.lm))
+    return f"{named.__module__}.{named.__qualname__}{f' ({judges})' if judges else ''} #{print_[:12]}"
 
 
 def specs(settings: Any) -> dict[str, Any]:
@@ -88,10 +104,10 @@ def _settings_of(lm: Any) -> dict[str, Any]:
     return {name: given[name] for name in sorted(given) if name != "api_base" and not SECRET_NAME.search(name)}
 
 
-def describe(task: Compilation, limits: Limits) -> dict[str, Any]:
+def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:
     settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
     return {
-        "specs": specs(settings), "models": models, "digests": dict(splits.digests),
+        "specs": specs(settings), "models": models, "evaluator": evaluator, "digests": dict(splits.digests),
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
         "keep": settings.keeps, "search": settings.search.params(), "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits), "seed": settings.seed,

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from combee_dspy.evaluation import (
+    CostPerPoint,
     Heldout,
     HeldoutIdentity,
     PairedDifference,
     Receipt,
+    SerialBaseline,
     check_unmoved,
     check_unread,
     heldout_identity,
     pin,
 )
-from combee_dspy.journal import Reader, RunLog
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.search._candidates import Candidate, Place, Splits
 from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._receipts import Receipts
 
 logger = logging.getLogger("combee_dspy")
 
@@ -33,16 +39,25 @@ def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
     return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
 
 
-def note_unheld(splits: Splits, metric: str, log: RunLog, receipts: Sequence[tuple[int, Receipt]]) -> None:
+def note_unheld(
+    splits: Splits, metric: str, log: RunLog, receipts: Sequence[tuple[int, Receipt]], elsewhere: Receipts | None
+) -> None:
     """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out.
 
     Raises:
         HeldoutMovedError: It would learn from what its study has read.
     """
     identity = _identity([], metric, splits)
-    check_unmoved([receipt for run, receipt in receipts if run != log.number], identity)
+    others = [receipt for run, receipt in receipts if run != log.number]
+    check_unmoved([*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())], identity)
     if not log.resumed:
-        log.emit("receipt", Receipt("pinned", f"run {log.number}", _now(), identity).to_dict())
+        _keep(log, elsewhere, Receipt("pinned", f"run {log.number}", _now(), identity))
+
+
+def _keep(log: RunLog, elsewhere: Receipts | None, receipt: Receipt) -> None:
+    if elsewhere is not None:
+        elsewhere.keep(receipt)
+    log.emit("receipt", receipt.to_dict())
 
 
 class HeldoutReading:
@@ -54,6 +69,7 @@ class HeldoutReading:
         metric: The metric's identity.
         effects: The way to the world: a run that has begun to read buys nothing more for its search.
         receipts: Those in the journal, with the number of their run.
+        elsewhere: Where a run whose journal goes with it keeps them as well; ``None`` for nowhere.
 
     Raises:
         HeldoutMovedError: A study that has read them has moved them since.
@@ -61,17 +77,26 @@ class HeldoutReading:
     """
 
     def __init__(
-        self, heldout: Heldout, splits: Splits, metric: str, effects: Effects, receipts: Sequence[tuple[int, Receipt]]
+        self,
+        heldout: Heldout,
+        splits: Splits,
+        metric: str,
+        effects: Effects,
+        receipts: Sequence[tuple[int, Receipt]],
+        elsewhere: Receipts | None,
     ) -> None:
         self._effects, self._rows, number = effects, splits.heldout, effects.log.number
+        self._elsewhere = elsewhere
         self._run = f"run {number}"
         self._own = [receipt for run, receipt in receipts if run == number]
         others = [receipt for run, receipt in receipts if run != number]
-        self._pin = pin(heldout, _identity(heldout.rows, metric, splits), others)
+        identity = _identity(heldout.rows, metric, splits)
+        self._pin = pin(heldout, identity, [*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())])
         logger.info(self._pin.summary())
         for text in self._pin.warnings:
             effects.log.emit("warning", {"text": text})
         self._keep(self._pin.pinned(self._run, _now()))
+        self._baseline = _baseline(heldout.baseline, identity)
         if begun := [one.at for one in self._own if one.stage == "begun"]:
             remedy = "Give it the budget it had, or another log_dir."
             effects.sealed = f"this run read it at {begun[-1]} and would go on now. {remedy}"
@@ -103,6 +128,21 @@ class HeldoutReading:
         self._effects.log.emit("heldout", data, single=True)
         return found, receipt
 
+    def per_point(self, after: float, point: float) -> CostPerPoint | None:
+        """Return what each point above the serial baseline has cost, and leave it in the journal; ``None`` for none.
+
+        Args:
+            after: Held-out score of the result.
+            point: How much of a score one point is.
+        """
+        if self._baseline is None:
+            return None
+        log = self._effects.log
+        with Reader(log.journal.path) as reader:
+            found = CostPerPoint.of(self._baseline, after, _of_run(reader, log.number, after), point=point)
+        log.emit("per_point", {**dataclasses.asdict(found), "baseline": self._baseline.params(), "text": str(found)})
+        return found
+
     async def _scores(self, candidate: Candidate) -> list[float]:
         place = Place("heldout")
         wanted = [self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows]
@@ -110,7 +150,33 @@ class HeldoutReading:
 
     def _keep(self, receipt: Receipt) -> None:
         if not any(one.stage == receipt.stage and one.programs == receipt.programs for one in self._own):
-            self._effects.log.emit("receipt", receipt.to_dict())
+            _keep(self._effects.log, self._elsewhere, receipt)
+
+
+def _baseline(given: SerialBaseline | Path | None, identity: HeldoutIdentity) -> SerialBaseline | None:
+    """Return the figures of a serial baseline: as given, or of the last run of a journal that read the same rows."""
+    if not isinstance(given, Path):
+        return given
+    with Reader(journal_file(given)) as reader:
+        for run, receipt in reversed(earlier_receipts(reader)):
+            same = (receipt.heldout.content, receipt.heldout.metric) == (identity.content, identity.metric)
+            if same and receipt.stage == "read" and receipt.difference is not None:
+                return _of_run(reader, run, receipt.difference.after)
+    raise ArgumentValueError(
+        "Heldout.baseline", str(given), "holds no run that has read these held-out rows by this metric",
+        "Give the log_dir of a serial run on the same split, or SerialBaseline(score=…).",
+    )  # fmt: skip
+
+
+def _of_run(reader: Reader, run: int, score: float) -> SerialBaseline:
+    """Return what a run's search has cost, its reading of the held-out set left out."""
+    bought = "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout'"
+    spent = (
+        "SELECT coalesce(sum(u.prompt_tokens + u.completion_tokens), 0),"
+        " CASE WHEN count(u.dollars) = count(*) THEN total(u.dollars) END, sum(u.gpu_seconds)"
+        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.purpose <> 'heldout'"
+    )
+    return SerialBaseline(score, reader.rows(bought, (run,))[0][0], *reader.rows(spent, (run,))[0])
 
 
 def _now() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import dspy
 import orjson
 
 from combee_dspy._private import detailed_results, make_adapter
-from combee_dspy.costs import totals
+from combee_dspy.costs import serving, totals
 from combee_dspy.evaluation import CalibrationResult, Calibrator, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import check_program
@@ -39,6 +40,7 @@ from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import CustomProposer, Proposer
+from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner
@@ -82,12 +84,14 @@ class Run:
         reference = evaluator_lms(None if calibration is None else calibration.reference, dspy.settings.lm)
         self._reference_proposes = any(same_model(lm, settings.reflection_lm or dspy.settings.lm) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
+        # A journal that goes with the run is no place for what later runs must know.
+        elsewhere = Receipts(task.student, splits, shared.journal.folder.name) if settings.log_dir is None else None
         self.reading = None
         if task.heldout is None:
             # What this run learns from, no later run of the study may hold out.
-            note_unheld(splits, prints["metric"], log, receipts)
+            note_unheld(splits, prints["metric"], log, receipts, elsewhere)
         else:
-            self.reading = HeldoutReading(task.heldout, splits, prints["metric"], self.effects, receipts)
+            self.reading = HeldoutReading(task.heldout, splits, prints["metric"], self.effects, receipts, elsewhere)
 
     def _keeper(self, learner: Learner, rng: random.Random) -> Keeper:
         task, settings, student = self.task, self.task.settings, self.task.student
@@ -172,15 +176,16 @@ class Run:
         await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought
         calibrated = None if self.calibrator is None else self.calibrator.decide(final=True)
         chosen = await self.keeper.result()
-        held, receipt = None, None
+        held, receipt, per_point = None, None, None
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
+            per_point = self.reading.per_point(held.after, settings.perfect_score / 100)
         await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
-        report = self._report(chosen, held, receipt, calibrated)
+        report = replace(self._report(chosen, held, receipt, calibrated), per_point=per_point)
         for text in (*report.warnings, *self.purse.passed()):
             self.log.emit("warning", {"text": text})
-        program = settings.artifact.build(task.student, chosen.candidate.texts)
+        program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
         program._compiled = True
         program.combee_report = report
         if settings.track_stats:
@@ -193,8 +198,7 @@ class Run:
         """Return the program that is best on validation so far; none before the student's validation."""
         if not self.pool.started:
             return None
-        best: dspy.Module = self.task.settings.artifact.build(self.task.student, self.pool.best.candidate.texts)
-        return best
+        return serving(self.task.settings.artifact.build(self.task.student, self.pool.best.candidate.texts))
 
     async def _probe(self) -> None:
         settings = self.task.settings

@@ -117,10 +117,15 @@ def _counted(found: dict[str, float], covered: list[float], kind: str, data: Map
 def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     """Return the metrics of a run that is over: the result's scores, and the sums of everything."""
     row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
+    told = reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'per_point' ORDER BY id DESC LIMIT 1", (run,))
+    points = json.loads(told[0]["data"]) if told else {}
     found = {
         # Not val/best: the program that is returned may be another than the last update's best, and is judged again.
         "best_score": row["best_score"],
         **{f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT},
+        **{
+            f"per_point/{name}": points.get(name) for name in ("points", "rollouts", "tokens", "dollars", "gpu_seconds")
+        },
         **{f"total/{name}": row[name] for name in ("rollouts", "updates", "tokens")},
         **{f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")},
         "total/unpriced_calls": total["unpriced"],
@@ -136,6 +141,7 @@ def description(reader: Reader, run: int) -> str:
     if row["heldout_n"]:
         figures = "Held-out {:.3f} → {:.3f} (gain {:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
         lines.append(figures.format(*(row[f"heldout_{name}"] for name in _HELDOUT)))
+        lines.append(f"Cost per held-out point: {row['per_point']}.")
     if row["seed_score"] is not None and row["best_score"] is not None:
         lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")
     if row["simulated"]:

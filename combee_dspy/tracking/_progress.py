@@ -34,7 +34,7 @@ _PANEL = threading.Lock()
 _logger = logging.getLogger("combee_dspy.progress")
 
 # How loud each kind of line is; others are details.
-_LEVELS = dict.fromkeys(("update", "heldout", "selected", "stopped"), logging.INFO) | dict.fromkeys(
+_LEVELS = dict.fromkeys(("update", "heldout", "per_point", "selected", "stopped"), logging.INFO) | dict.fromkeys(
     ("warning", "error"), logging.WARNING
 )
 
@@ -49,6 +49,7 @@ _LINES = {
     "reverted": "update {step}: the lessons of update {update} are left out: {reason}",
     "update": "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}",
     "heldout": "held-out {before:.3f} → {after:.3f} (gain {difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})",
+    "per_point": "held-out {text}",
     "warning": "warning: {text}",
     "error": "error in {where}: {error}",
     "selected": "chosen: candidate {candidate:.8}: {reason}",

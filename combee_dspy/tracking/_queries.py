@@ -15,7 +15,7 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._learned import diffs
-from combee_dspy.tracking._sql import FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
+from combee_dspy.tracking._sql import EVALUATOR, FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
 __all__ = [
@@ -259,7 +259,7 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
         one = candidate_named(known, what)
         effect = str(what).removeprefix("effect/")
         if one is None and effect.isdecimal():
-            found = reader.rows("SELECT * FROM effect WHERE id = ?", (int(effect),))
+            found = reader.rows(f"SELECT e.*, {EVALUATOR} AS evaluator FROM effect e WHERE e.id = ?", (int(effect),))  # noqa: S608 - a constant
             if found:
                 return _effect(reader, found[0])
     if one is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "SPENT", "costs_by"]
+from combee_dspy.records import NO_BASELINE
+
+__all__ = ["EVALUATOR", "FUNCTIONS", "GROUPS", "ROLLOUT", "ROLLOUT_COLUMNS", "RUNS", "SPENT", "costs_by"]
 
 # Nobody reads what the held-out set holds: who has seen its questions can no longer hold them out.
 _SHOWN = "CASE WHEN e.split <> 'heldout' THEN json_extract(e.value, '$.{}') END"
@@ -12,8 +14,12 @@ _TOKENS = "coalesce(sum(u.prompt_tokens + u.completion_tokens), 0)"
 # A sum of which one part is not known is not known.
 _DOLLARS = "CASE WHEN count(u.dollars) = count(u.effect) THEN total(u.dollars) END"
 _UNPRICED = "coalesce(sum(CASE WHEN u.dollars IS NULL THEN u.calls END), 0)"
+EVALUATOR = "(SELECT json_extract(description, '$.evaluator') FROM run WHERE id = e.run)"
+"""Who scores, by effect ``e``: a run has one evaluator, since a journal of another metric is refused."""
+
 _COLUMNS = {
     **{name: f"e.{name}" for name in ("id", "run", "step", "purpose", "split", "candidate", "example", "replicate")},
+    "evaluator": EVALUATOR,
     **{name: f"e.{name}" for name in ("score", "error", "failed_in", "started", "ended", "queued")},
     "seconds": "e.ended - e.started",
     "calls": _OF_EFFECT.format("coalesce(sum(u.calls), 0)"),
@@ -44,12 +50,15 @@ _HELDOUT = ", ".join(
 )
 RUNS = f"""
 SELECT r.id, r.name, r.state, r.created, r.finished, r.seed, json_extract(r.description, '$.simulated') AS simulated,
+  json_extract(r.description, '$.evaluator') AS evaluator,
   (SELECT count(*) FROM event WHERE run = r.id AND kind = 'update') AS updates,
   (SELECT count(*) FROM effect WHERE run = r.id AND kind = 'rollout' AND purpose <> 'heldout') AS rollouts,
   {_EVENT.format("score", "validated", "AND json_extract(data, '$.index') = 0 ORDER BY id")} AS seed_score,
   coalesce(json_extract(r.result, '$.best_score'),
     {_EVENT.format("score", "validated", "AND json_extract(data, '$.best') ORDER BY id DESC")}) AS best_score,
-  {_HELDOUT}, {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
+  {_HELDOUT}, CASE WHEN {_EVENT.format("n", "heldout", "")} THEN
+    coalesce({_EVENT.format("text", "per_point", "ORDER BY id DESC")}, '{NO_BASELINE}') END AS per_point,
+  {_OF_RUN.format("coalesce(sum(u.calls), 0)")} AS calls, {_OF_RUN.format(_TOKENS)} AS tokens,
   {_OF_RUN.format(_DOLLARS)} AS dollars, {_EVENT.format("reason", "stopped", "ORDER BY id DESC")} AS reason,
   -- As CombeeReport.supports_claims; a run that is not over, or has failed, is fit for none.
   coalesce(r.state = 'finished' AND json_type(r.result, '$.heldout') = 'object'

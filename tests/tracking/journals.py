@@ -24,7 +24,7 @@ TEXTS = {
 SCORES = {SEED: 0.25, CHILD: 0.5, SWAPPED: 1.0}
 DESCRIPTION: dict[str, Any] = {
     "specs": {"aggregator": {"kind": "aggregator", "name": "union", "params": {}}, "operators": []},
-    "models": {"task": "openai/simulated", "proposer": "openai/simulated"},
+    "models": {"task": "openai/simulated", "proposer": "openai/simulated"}, "evaluator": "tests.metric #0123456789ab",
     "digests": {"train": "a" * 64}, "sizes": {"train": 8, "validation": 4, "heldout": 4},
     "versions": {"dspy": "3.4.1"}, "simulated": True, "limits": {"rollouts": 100}, "budget": "Budget(rollouts=100)",
 }  # fmt: skip

@@ -125,6 +125,8 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert run.data.params["model/task"] == "openai/simulated"
     assert run.data.params["digest/train"] == "a" * 64
     assert [row["id"] for row in store.rows()] == [row["id"] for row in rollouts(place, limit=None)]
+    assert run.data.params["run/evaluator"] == "tests.metric #0123456789ab"
+    assert {row["evaluator"] for row in store.rows()} == {"tests.metric #0123456789ab"}
     found = {(name, step): value for name, step, _, value in store.metrics()}
     assert found["val/best", 0] == 0.5
     assert found["val/best", 1] == 1.0

@@ -39,6 +39,8 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     return {
         "run": row,
         "about": {name: about.get(name, {}) for name in ("models", "sizes", "versions")},
+        "per_point": row["per_point"],
+        "evaluator": row["evaluator"],
         "audit": audit_of(reader, run),
         "seconds": row["finished"] - row["created"] if row["finished"] else None,
         "dollars": dollars(total["dollars"], total["unpriced"]),

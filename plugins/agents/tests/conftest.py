@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import ClassVar
@@ -9,6 +10,9 @@ from typing import ClassVar
 import pytest
 
 from combee_agents import AgentSession, Environment, EnvironmentFaultError, Evaluation, SessionPool
+
+# No test writes into anybody's home.
+os.environ["COMBEE_RECEIPTS"] = "off"
 
 
 class DoorSession(AgentSession):

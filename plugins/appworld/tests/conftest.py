@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from combee_agents import SessionLimits, SessionPool
 
 from combee_appworld import AppWorldEnvironment, Installation, install, make_miniature
+
+# No test writes into anybody's home.
+os.environ["COMBEE_RECEIPTS"] = "off"
 
 
 @pytest.fixture(scope="session")

@@ -25,10 +25,13 @@ from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_bench.tables import by_columns
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import Price
+from combee_dspy.records import NO_BASELINE
 
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
 
-_FORMS = {"seconds": "{:,.0f}", "tokens": "{:,.0f}", "dollars": "{:.4f}"}
+_FORMS = {
+    "seconds": "{:,.0f}", "rollouts": "{:,.0f}", "tokens": "{:,.0f}", "dollars": "{:.4f}", "gpu_seconds": "{:,.0f}",
+}  # fmt: skip
 AXES = tuple(_FORMS)
 """What a held-out score is set against."""
 
@@ -52,6 +55,8 @@ class CompareRun:
         versions: Which implementation of the method this is.
         before: Held-out score of the student per example.
         after: Held-out score of what the method chose, in the same order.
+        gpu_seconds: GPU-seconds of the search; ``None`` where no GPUs are declared.
+        serial: Whether the method is the serial baseline.
     """
 
     method: str
@@ -65,6 +70,8 @@ class CompareRun:
     versions: dict[str, str]
     before: tuple[float, ...] = field(repr=False)
     after: tuple[float, ...] = field(repr=False)
+    gpu_seconds: float | None = None
+    serial: bool = False
 
 
 def run(options: CompareOptions) -> Iterator[CompareRun]:
@@ -140,6 +147,8 @@ def _run(
         versions=dict(method.versions()),
         before=before,
         after=scores_of(found.program, rows, endpoint, threads),
+        gpu_seconds=None if options.gpus is None else options.gpus * seconds,
+        serial=method.serial,
     )
 
 
@@ -179,27 +188,35 @@ def sides_of(
 
 
 def mean_cost(side: Side[CompareRun], axis: str) -> float | None:
-    """Return the mean seconds, tokens or dollars of a run; ``None`` where one is not known."""
+    """Return the mean cost of a run on one axis; ``None`` where one is not known."""
     return mean_of([getattr(run, axis) for run in side.runs])
 
 
-def point_cost(side: Side[CompareRun], reference: Side[CompareRun], axis: str) -> float | None:
-    """Return what one held-out point above the reference's result cost; ``None`` where there is none above, or no cost.
+def serial_of(sides: Sequence[Side[CompareRun]]) -> Side[CompareRun] | None:
+    """Return the serial baseline among methods, wherever it stands; ``None`` where there is none."""
+    return next((side for side in sides if side.runs[0].serial), None)
 
-    The cost is the method's own, whole: it need not run the reference first.
+
+def point_cost(side: Side[CompareRun], serial: Side[CompareRun] | None, axis: str) -> float | None:
+    """Return what one held-out point above the serial baseline's result cost; ``None`` where none can be stated.
+
+    The cost is the method's own, whole: it need not run the baseline first.
     """
-    cost, points = mean_cost(side, axis), 100 * (side.heldout.mean - reference.heldout.mean)
+    cost = mean_cost(side, axis)
+    points = 0.0 if serial is None else 100 * (side.heldout.mean - serial.heldout.mean)
     return None if cost is None or points <= 0 else cost / points
 
 
 def summary(options: CompareOptions, runs: Sequence[CompareRun]) -> list[dict[str, Any]]:
     """Return the methods side by side as plain JSON data."""
     sides, best = sides_of(options, runs)
+    serial = serial_of(sides)
     return [
         {
             **side.figures(),
             **{axis: mean_cost(side, axis) for axis in AXES},
-            "per_point": {axis: point_cost(side, sides[0], axis) for axis in AXES},
+            "serial_baseline": None if serial is None else serial.method,
+            "per_point": {axis: point_cost(side, serial, axis) for axis in AXES},
             "best_on": [axis for axis in AXES if side.method in best[axis]],
         }
         for side in sides
@@ -223,6 +240,7 @@ def _title(options: CompareOptions, runs: Sequence[CompareRun]) -> str:
 def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
     """Return the figures of all methods, one column each."""
     sides, best = sides_of(options, runs)
+    serial = serial_of(sides)
     notes = ["★ Pareto-best: no other method has at least its held-out score for at most this cost"]
     if options.lm is None and options.config is None:
         notes.append(f"wall seconds × {1 / options.time_scale:g} = simulated seconds")
@@ -230,35 +248,41 @@ def table(options: CompareOptions, runs: Sequence[CompareRun]) -> Table:
         notes.append(not_comparable(options.margin))
     if len(options.seeds) == 1:
         notes.append("one seed: intervals say nothing about other seeds")
+    if serial is None:
+        notes.append(f"cost of a point: {NO_BASELINE} (add gepa to the methods)")
     notes += [f"{one.method}: {one.note}" for one in runs if one.seed == options.seeds[0] and one.note]
-    return by_columns(_title(options, runs), {side.method: _cells(side, sides[0], best) for side in sides}, notes)
+    return by_columns(_title(options, runs), {side.method: _cells(side, serial, best) for side in sides}, notes)
 
 
-def _cells(side: Side[CompareRun], first: Side[CompareRun], best: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _cells(side: Side[CompareRun], serial: Side[CompareRun] | None, best: dict[str, tuple[str, ...]]) -> dict[str, str]:
     def cost(axis: str, form: str) -> str:
         found = mean_cost(side, axis)
         mark = "★ " if side.method in best[axis] else ""
         return "unknown" if found is None else mark + form.format(found)
 
     def per_point(axis: str, form: str) -> str:
-        found = point_cost(side, first, axis)
+        found = point_cost(side, serial, axis)
         if found is not None:
             return form.format(found)
-        return "" if side is first else "unknown" if mean_cost(side, axis) is None else "not above"
+        return "" if side is serial else "unknown" if mean_cost(side, axis) is None else "not above"
 
+    points = {f"{_said(axis)} per point above serial": per_point(axis, form) for axis, form in _FORMS.items()}
     validation = mean_of([run.validation for run in side.runs])
     return {
         "version": ", ".join(f"{name} {number}" for name, number in side.runs[0].versions.items()),
-        "rollouts": f"{statistics.fmean(run.rollouts for run in side.runs):,.0f}",
         "validation": "" if validation is None else f"{validation:.3f}",
         "held-out before": f"{side.before:.3f}",
         "held-out after, 95 %": str(side.heldout),
         "gain, 95 %": side.gain.signed,
         "held-out minus the first's": "" if side.versus is None else side.versus.difference.signed,
-        **{axis: cost(axis, form) for axis, form in _FORMS.items()},
-        **{f"{axis} per point above the first": per_point(axis, form) for axis, form in _FORMS.items()},
+        **{_said(axis): cost(axis, form) for axis, form in _FORMS.items()},
+        **({} if serial is None else points),
         "times faster than the first": "reference" if side.versus is None else str(side.versus),
     }
+
+
+def _said(axis: str) -> str:
+    return axis.replace("gpu_", "GPU-")
 
 
 def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> None:
@@ -279,5 +303,5 @@ def draw(options: CompareOptions, runs: Sequence[CompareRun], path: Path) -> Non
                 panel.errorbar([cost], [score.mean], spread, fmt="o", color=f"C{number}", fillstyle=style)
                 panel.annotate(side.method, (cost, score.mean), (6, 4), textcoords="offset points", fontsize=8)
             panel.set_xlim(left=0)
-            panel.set_xlabel(axis)
+            panel.set_xlabel(_said(axis))
         panels[0].set_ylabel("held-out score, 95 %")

@@ -77,7 +77,7 @@ class Endpoint:
             found = totals(meter.usage())
             counted.dollars = found.total.dollars
             for role, sums in found.by_role.items():
-                kind = "task" if role == "task" else "reflect"
+                kind = "task" if role in ("task", "serving") else "reflect"
                 own = Tally(sums.calls, sums.prompt_tokens, sums.completion_tokens)
                 counted.tallies[kind] = counted.tallies.get(kind, Tally()) + own
             return

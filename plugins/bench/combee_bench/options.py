@@ -126,10 +126,10 @@ class SpeedOptions:
 
 @parameters
 class CompareOptions:
-    """Several methods side by side: held-out score against seconds, tokens and dollars.
+    """Several methods side by side: held-out score against seconds, rollouts, tokens, dollars and GPU-seconds.
 
     Args:
-        methods: Methods, by comma; the first is the reference.
+        methods: Methods, by comma; the first is the reference. Costs a point are above the serial one, gepa.
         seeds: Seeds, such as 0-4: each of the service and of every method.
         budget: Rollouts that each method may buy.
         config: A file of combee run: its program, metric, data and models, all rows.
@@ -147,6 +147,7 @@ class CompareOptions:
         api_base: Address of an OpenAI-compatible service.
         api_key_env: Environment variable that holds the key.
         prices: Dollars per million prompt and completion tokens, by comma.
+        gpus: GPUs behind the models: a search is charged them for as long as it takes.
     """
 
     methods: Names = ("gepa", "mipro", "combee")
@@ -167,6 +168,7 @@ class CompareOptions:
     api_base: str | None = None
     api_key_env: str | None = None
     prices: tuple[Scale, Scale] | None = None
+    gpus: AboveZero | None = None
 
     def __post_init__(self) -> None:
         _each_once("methods", self.methods)

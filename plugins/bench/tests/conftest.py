@@ -6,3 +6,5 @@ import os
 
 # No test may reach a model host.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+# No test writes into anybody's home.
+os.environ["COMBEE_RECEIPTS"] = "off"

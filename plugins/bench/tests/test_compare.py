@@ -7,16 +7,27 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from combee_bench import compare
 from combee_bench.baselines import Baseline, BaselineTask, Found, baseline_names, build_baseline
 from combee_bench.compare import CompareRun
 from combee_bench.options import CompareOptions
 from combee_dspy.exceptions import ArgumentError, PluginError, UnknownStrategyError
+from combee_dspy.records import NO_BASELINE
 
 METHODS = ("gepa", "ace", "mipro", "combee", "combee-playbook")
 TINY = CompareOptions(
-    methods=METHODS, budget=40, train=12, validation=6, heldout=8, threads=4, time_scale=0.001, prices=(1.0, 2.0)
+    methods=METHODS,
+    budget=40,
+    train=12,
+    validation=6,
+    heldout=8,
+    threads=4,
+    time_scale=0.001,
+    prices=(1.0, 2.0),
+    gpus=2,
 )
 
 
@@ -51,21 +62,47 @@ def test_the_best_on_each_axis_are_marked(runs: list[CompareRun]) -> None:
         return CompareRun(method, 0, seconds, tokens, dollars, 9, None, "", versions, (0.0,) * 8, after)
 
     given = [ran("cheap", 2, 10.0, 9_000, None), ran("good", 4, 50.0, 2_000, 1.0), ran("bad", 1, 60.0, 9_500, 3.0)]
-    cost = {one["method"]: one["per_point"]["tokens"] for one in compare.summary(TINY, given)}
-    # Against the first method's result: 25 of 100 points more for 2,000 tokens.
-    assert cost == {"cheap": None, "good": pytest.approx(80.0), "bad": None}
     marks = {one["method"]: one["best_on"] for one in compare.summary(TINY, given)}
-    assert marks == {"cheap": ["seconds"], "good": ["seconds", "tokens", "dollars"], "bad": []}
+    assert marks == {"cheap": ["seconds"], "good": ["seconds", "rollouts", "tokens", "dollars"], "bad": []}
     (alone,) = compare.summary(TINY, given[:1])
     assert (alone["best_on"], alone["versus"]) == ([], None)
 
 
-def test_the_table_and_the_picture_hold_every_method(runs: list[CompareRun], tmp_path: Path) -> None:
-    from rich.console import Console
+def test_a_point_is_paid_for_above_the_serial_baseline_wherever_it_stands() -> None:
+    def ran(method: str, right: int, tokens: int, gpu_seconds: float | None, *, serial: bool = False) -> CompareRun:
+        after = (1.0,) * right + (0.0,) * (8 - right)
+        costs = (10.0, tokens, None, 50, None)
+        return CompareRun(method, 0, *costs, "", {}, (0.0,) * 8, after, gpu_seconds, serial)
 
+    given = [ran("good", 4, 2_000, 75.0), ran("steady", 2, 9_000, 90.0, serial=True), ran("bad", 1, 9_500, None)]
+    found = {one["method"]: one for one in compare.summary(TINY, given)}
+    assert {one["serial_baseline"] for one in found.values()} == {"steady"}
+    # 25 of 100 points more, for 2,000 tokens; above its own student, which was never right, they would be 50.
+    expected = {"tokens": 80.0, "rollouts": 2.0, "gpu_seconds": 3.0, "seconds": 0.4, "dollars": None}
+    assert found["good"]["per_point"] == expected
+    assert set(found["steady"]["per_point"].values()) == set(found["bad"]["per_point"].values()) == {None}
+    table = printed(compare.table(TINY, given))
+    assert "GPU-seconds per point above serial" in table
+    # Without a serial baseline there is no such figure, whoever stands first.
+    alone = [given[0], given[2]]
+    assert all(set(one["per_point"].values()) == {None} for one in compare.summary(TINY, alone))
+    assert "per point" not in printed(compare.table(TINY, alone))
+    assert NO_BASELINE in printed(compare.table(TINY, alone))
+
+
+def printed(table: Table) -> str:
     file = io.StringIO()
-    Console(width=300, file=file).print(compare.table(TINY, runs))
-    text = file.getvalue()
+    Console(width=300, file=file).print(table)
+    return file.getvalue()
+
+
+def test_the_serial_baseline_is_gepa_and_gpus_are_charged_by_the_second(runs: list[CompareRun]) -> None:
+    assert [run.method for run in runs if run.serial] == ["gepa"]
+    assert all(run.gpu_seconds == pytest.approx(2 * run.seconds) for run in runs)
+
+
+def test_the_table_and_the_picture_hold_every_method(runs: list[CompareRun], tmp_path: Path) -> None:
+    text = printed(compare.table(TINY, runs))
     assert all(name in text for name in METHODS)
     assert "MIPROv2 was given 2 of 12 training rows" in text
     pytest.importorskip("matplotlib")

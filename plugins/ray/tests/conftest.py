@@ -5,6 +5,8 @@ from pathlib import Path
 # Workers import this folder's modules by name, as a user's own would be on a shared disk.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# No test writes into anybody's home.
+os.environ["COMBEE_RECEIPTS"] = "off"
 # Ray starts its workers at niceness 15: beside other load the tests would mostly wait.
 os.environ["RAY_worker_niceness"] = "0"
 sys.path.insert(0, str(Path(__file__).parent))

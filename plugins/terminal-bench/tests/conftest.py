@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import pytest
 from tasks_made import make_report
 
 from combee_terminal_bench import TerminalBench
+
+# No test writes into anybody's home.
+os.environ["COMBEE_RECEIPTS"] = "off"
 
 
 @pytest.fixture(scope="session")

@@ -60,10 +60,12 @@ class Baseline(Strategy):
 
     Attributes:
         distributions: Whose versions are the method's version.
+        serial: Whether it is the serial baseline that improvements are set against: one reflection after the other.
     """
 
     kind: ClassVar[str] = "baseline"
     distributions: ClassVar[tuple[str, ...]] = ("dspy",)
+    serial: ClassVar[bool] = False
 
     @abstractmethod
     def search(self, task: BaselineTask) -> Found:

@@ -26,6 +26,7 @@ class Gepa(Baseline):
 
     name: ClassVar[str] = "gepa"
     distributions: ClassVar[tuple[str, ...]] = ("dspy", "gepa")
+    serial: ClassVar[bool] = True
     minibatch: Annotated[int, Field(ge=1)] = 3
     use_merge: bool = True
 

@@ -1,0 +1,87 @@
+"""What a run has paid for each point that it is better, held out, than what serial optimization came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from combee_dspy.strategies import parameters
+
+_Known = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@parameters
+class SerialBaseline:
+    """What serial optimization of the same program came to, such as ``dspy.GEPA`` until it got no better.
+
+    Attributes:
+        score: Held-out score of its result, on the rows of this study and by its metric.
+        rollouts: Rollouts of its search; ``None`` where it is not known, as below.
+        tokens: Tokens of its search.
+        dollars: Dollars of its search.
+        gpu_seconds: GPU-seconds of its search.
+    """
+
+    score: Annotated[float, Field(allow_inf_nan=False)]
+    rollouts: _Known | None = None
+    tokens: _Known | None = None
+    dollars: _Known | None = None
+    gpu_seconds: _Known | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostPerPoint:
+    """What a search has paid for a held-out point above a serial baseline: its whole cost by the points.
+
+    The search need not run the baseline first, so the baseline's cost is no part of it; nor is the reading of the
+    held-out set. A point is a hundredth of the perfect score.
+
+    Attributes:
+        baseline: What it is set against.
+        points: How many points the result is above it; 0 or less where it is not.
+        rollouts: Rollouts a point; ``None`` where the result is not above, or the cost is not known, as below.
+        tokens: Tokens a point.
+        dollars: Dollars a point.
+        gpu_seconds: GPU-seconds a point.
+    """
+
+    baseline: SerialBaseline
+    points: float
+    rollouts: float | None = None
+    tokens: float | None = None
+    dollars: float | None = None
+    gpu_seconds: float | None = None
+
+    @classmethod
+    def of(cls, baseline: SerialBaseline, score: float, spent: SerialBaseline, *, point: float) -> CostPerPoint:
+        """Return the cost per point of a search.
+
+        Args:
+            baseline: What it is set against.
+            score: Held-out score of its result.
+            spent: What the search cost.
+            point: How much of a score one point is.
+        """
+        points = (score - baseline.score) / point
+        costs = {name: cost for name, cost in spent.params().items() if name != "score"}
+        if points <= 0:
+            return cls(baseline, points)
+        return cls(baseline, points, **{name: None if cost is None else cost / points for name, cost in costs.items()})
+
+    def __str__(self) -> str:
+        """Return it as one sentence, the baseline's own cost with it."""
+        own = _told({name: cost for name, cost in self.baseline.params().items() if name != "score"})
+        above = f"the serial baseline's {self.baseline.score:.3f}{f' ({own})' if own else ''}"
+        if self.points <= 0:
+            return f"{self.points:+.1f} points against {above}: it bought none above it"
+        costs = {name: getattr(self, name) for name in ("rollouts", "tokens", "dollars", "gpu_seconds")}
+        dollars = "" if self.dollars is not None else ", dollars unknown"
+        return f"{self.points:+.1f} points over {above}, at {_told(costs)}{dollars} a point"
+
+
+def _told(costs: dict[str, float | None]) -> str:
+    forms = {"rollouts": "{:,.1f} rollouts", "tokens": "{:,.0f} tokens", "dollars": "${:,.4f}",
+             "gpu_seconds": "{:,.1f} GPU-seconds"}  # fmt: skip
+    return ", ".join(form.format(costs[name]) for name, form in forms.items() if costs.get(name) is not None)

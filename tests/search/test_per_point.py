@@ -1,0 +1,105 @@
+"""What a held-out point above a serial baseline has cost: never one above the run's own student."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+
+from combee_dspy import Costs, Heldout, Price
+from combee_dspy.evaluation import CostPerPoint, SerialBaseline
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.records import NO_BASELINE
+from combee_dspy.tracking import runs
+from combee_dspy.tracking.report import write_report
+from tests.worlds import World, examples, rows
+
+
+def run(world: World, place: Path | None, baseline: Any = None, held: Any = None, **settings: Any) -> Any:
+    given = Heldout(held or examples(10, 200), baseline=baseline)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(log_dir=place, **settings)
+        data = {"trainset": examples(24), "valset": examples(12, 100), "heldout": given}
+        return combee.compile(dspy.Predict("question -> answer"), **data).combee_report
+
+
+def test_the_cost_is_the_searchs_own_by_the_points_above_the_baseline(world: World, tmp_path: Path) -> None:
+    prices = Costs(prices={"task": Price(1, 1), "proposer": Price(1, 1)}, gpus={"task": 2, "proposer": 1})
+    report = run(world, tmp_path / "log", SerialBaseline(0.3, rollouts=400), costs=prices)
+    found, gain = report.per_point, 100 * (report.heldout.after - 0.3)
+    assert gain > 0
+    assert found.points == pytest.approx(gain)
+    search = "FROM usage u JOIN effect e ON e.id = u.effect WHERE e.purpose <> 'heldout'"
+    (spent,) = rows(tmp_path / "log", f"SELECT sum(prompt_tokens + completion_tokens) AS tokens {search}")
+    assert found.tokens == pytest.approx(spent["tokens"] / gain)
+    assert found.rollouts == pytest.approx(report.rollouts / gain)
+    assert found.dollars == pytest.approx(spent["tokens"] / 1e6 / gain)
+    assert 0 < found.gpu_seconds < report.costs.total.gpu_seconds / gain
+    said = str(found)
+    assert "over the serial baseline's 0.300 (400.0 rollouts)" in said
+    assert runs(tmp_path / "log")[0]["per_point"] == said
+    assert said in write_report(tmp_path / "log", tmp_path / "r.html").read_text().replace("&#39;", "'")
+
+
+def test_without_a_baseline_no_cost_is_stated(world: World, tmp_path: Path) -> None:
+    report = run(world, tmp_path / "log")
+    assert report.heldout.difference > 0, "against its own student there would be one"
+    assert report.per_point is None
+    assert runs(tmp_path / "log")[0]["per_point"] == NO_BASELINE
+    page = write_report(tmp_path / "log", tmp_path / "r.html").read_text()
+    assert "Cost per held-out point: no serial baseline: none can be stated." in page
+
+
+def test_dollars_that_are_unknown_stay_so_and_the_rest_is_given(world: World) -> None:
+    found = run(world, None, SerialBaseline(0.3)).per_point
+    assert found.dollars is None
+    assert found.gpu_seconds is None
+    assert f"{found.rollouts:,.1f} rollouts, {found.tokens:,.0f} tokens, dollars unknown a point" in str(found)
+
+
+def test_a_result_that_is_not_above_has_no_cost_a_point(world: World) -> None:
+    report = run(world, None, SerialBaseline(1.0))
+    assert report.per_point.points <= 0
+    assert report.per_point.rollouts is report.per_point.tokens is None
+    assert "it bought none above it" in str(report.per_point)
+
+
+def test_a_point_is_a_hundredth_of_the_perfect_score() -> None:
+    spent = SerialBaseline(0.0, rollouts=100)
+    found = CostPerPoint.of(SerialBaseline(60.0), 70.0, spent, point=1.0)
+    assert (found.points, found.rollouts) == (10.0, 10.0)
+
+
+def test_a_baseline_is_read_from_the_folder_of_a_serial_run(world: World, tmp_path: Path) -> None:
+    small = {"max_metric_calls": 30, "reflection_minibatch_size": 3, "num_threads": 1}
+    serial = run(world, tmp_path / "serial", **small)
+    report = run(world, tmp_path / "log", tmp_path / "serial")
+    assert report.per_point.baseline.score == serial.heldout.after
+    assert report.per_point.baseline.rollouts == serial.rollouts
+    asked = world.asked
+    with pytest.raises(ArgumentValueError, match="read these held-out rows"):
+        run(world, tmp_path / "other", str(tmp_path / "serial"), held=examples(9, 200))
+    assert world.asked == asked, "nothing was bought"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_file_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, folder: bool) -> None:
+    from combee_dspy.cli import main
+
+    benchmark = {"name": "formula-mini", "params": {"train": 24, "validation": 12, "heldout": 12}}
+    file = {"data": {"benchmark": benchmark}, "lms": {"task": {"model": "simulated", "time_scale": 0}},
+            "budget": {"rollouts": 60}, "tracker": []}  # fmt: skip
+
+    def told(**more: Any) -> str:
+        (tmp_path / "run.yaml").write_text(json.dumps({**file, **more}))
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(tmp_path / "run.yaml")])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert NO_BASELINE in told(log_dir="serial")
+    baseline = "serial" if folder else {"score": 0.01, "rollouts": 400}
+    assert "the serial baseline's 0." in told(log_dir="log", heldout={"baseline": baseline}, seed=1)
