@@ -310,15 +310,18 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             Exception: What ``work`` raised, or returned in the place of a result.
         """
+        self.log.check_room()
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
+        begin = None
         if charged:
-            await self.purse.grant(kind, told() if self.purse.by_tokens else {})
+            granted = await self.purse.grant(kind, told() if self.purse.by_tokens else {})
+            begin = partial(self._begin, effect.key, granted) if self.purse.grants else None
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception
         try:
-            result, usage = await work(self.purse.in_time if charged else None)
+            result, usage = await work(begin)
         except InfrastructureError as error:
             result, usage = error, error.usage
         finally:
@@ -330,11 +333,17 @@ class Effects:
         # What came to nothing has cost something all the same; a resumed run tries again.
         reason = result.reason if isinstance(result, InfrastructureError) else f"{type(result).__name__}: {result}"
         failed = Effect(
-            f"failed/{effect.key}/{time.time_ns()}", "failed", {}, purpose=effect.purpose, step=effect.step,
+            f"failed/{effect.key}/{time.time_ns()}", "failed", {"of": kind}, purpose=effect.purpose, step=effect.step,
             error=self._scrub(reason), failed_in="service", started=ended, ended=ended, usage=usage,
         )  # fmt: skip
         await self.log.keep(self.texts.written(failed))
         raise result
+
+    async def _begin(self, key: str, granted: Mapping[str, float]) -> None:
+        """Begin an effect that is granted and has its slot: what it may cost is on disk before it is sent."""
+        self.purse.in_time()
+        if granted:
+            await self.log.promise(key, granted)
 
     async def _keep(self, effect: Effect, result: Any) -> None:
         written = self.texts.written(effect)

@@ -25,6 +25,7 @@ from combee_bench.options import (
     CapacityOptions,
     ClientOptions,
     CompareOptions,
+    DamageOptions,
     KillsOptions,
     PlacementOptions,
     RedactionOptions,
@@ -230,6 +231,9 @@ _KILLS = """No language model is involved. Each run is a process of its own that
 number of effects drawn by the seed, and is started again. The exit code is 1 where a run did not end as the one that
 was left alone."""
 
+_DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
+another content, or written over."""
+
 _VERDICTS = """No language model is involved: scores are drawn, so the truth is known. Every study is judged by the
 functions that runs and tables are judged by. A rate is how often the verdict was the one named, where by the truth
 stated it should not be, or where power is stated, should be."""
@@ -243,6 +247,7 @@ for _name, _options, _epilog in (
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
+    ("damage", DamageOptions, _DAMAGE),
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
     ("redaction", RedactionOptions, ""),

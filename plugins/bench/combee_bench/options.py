@@ -14,6 +14,7 @@ __all__ = [
     "CapacityOptions",
     "ClientOptions",
     "CompareOptions",
+    "DamageOptions",
     "KillsOptions",
     "PlacementOptions",
     "RedactionOptions",
@@ -247,6 +248,21 @@ class KillsOptions:
     validation: Count = 30
     workers: Count = 16
     time_scale: Scale = 0.02
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class DamageOptions:
+    """Journals with bits flipped, ends cut off and sectors lost: whether one is taken for what was written.
+
+    Args:
+        times: Damages of each kind, each to a fresh copy.
+        effects: Effects in the journal.
+        seed: Seed of the places.
+    """
+
+    times: Count = 430
+    effects: Count = 60
     seed: Annotated[int, Field(ge=0)] = 0
 
 
