@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from combee_dspy import Budget, Search
-from tests.invariants.killed import CASES, WORKERS, compiled
+from tests.invariants.killed import CASES, WORKERS, compiled, compiled_many
 from tests.worlds import events, rows
 
 LIMITS = (1, 32, 57, 80)
@@ -56,6 +56,24 @@ def test_a_killed_run_goes_on_and_buys_nothing_twice(service: Any, tmp_path: Pat
             assert again[what] == reference, (limit, what)
         # Bought now: what was not on disk, and nothing else.
         assert service.stats().calls == paid.calls - (kept["calls"] or 0), limit
+
+
+def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_path: Path) -> None:
+    def told(place: Path) -> Any:
+        service.reset_stats()
+        results = compiled_many(str(place), service.api_base)
+        keys = sorted((row["run"], row["key"]) for row in rows(place, "SELECT run, key FROM effect"))
+        return [(one.report.texts, one.report.best_score, one.report.rollouts) for one in results], keys
+
+    whole = told(tmp_path / "whole")
+    paid = service.stats().calls
+    command = [sys.executable, "-m", "tests.invariants.killed", "many", str(tmp_path), service.api_base, "29", "44"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
+    assert done.returncode == 0, done.stderr
+    for place in (tmp_path / "29", tmp_path / "44"):
+        (kept,) = rows(place, "SELECT sum(calls) AS calls FROM usage")
+        assert told(place) == whole
+        assert service.stats().calls == paid - kept["calls"]
 
 
 def test_a_finished_run_is_read_and_nothing_is_bought(service: Any, tmp_path: Path) -> None:

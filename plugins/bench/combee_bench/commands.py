@@ -228,8 +228,8 @@ _SCALE = """No language model is involved. Each scan runs in a process of its ow
 code is 1 where a scan failed or took more than 1 GiB."""
 
 _KILLS = """No language model is involved. Each run is a process of its own that gets SIGKILL once its journal holds a
-number of effects drawn by the seed, and is started again. The exit code is 1 where a run did not end as the one that
-was left alone."""
+number of effects drawn by the seed, or where --runs says, and is started again. The exit code is 1 where a run did not
+end as the one that was left alone."""
 
 _DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
 another content, or written over."""

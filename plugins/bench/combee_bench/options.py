@@ -30,6 +30,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "unlimited"]
+KilledRun = Literal["pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
@@ -233,6 +234,8 @@ class KillsOptions:
     """Runs that are killed at random moments and resumed, beside the same runs left alone.
 
     Args:
+        runs: Runs, by comma: ``pareto``, ``trunk``, ``playbook``, ``many`` (three tasks in one journal), which are
+            killed anywhere; ``scan``, killed after a call of a scan; ``commit``, in one; ``mlflow``, while it is told.
         kills: Kills of each run.
         path: Rows of the Formula benchmark, instead of formula-mini's.
         examples: Training examples, which make one epoch of four updates.
@@ -242,7 +245,10 @@ class KillsOptions:
         seed: Seed of everything random, the moments of the kills included.
     """
 
-    kills: Count = 15
+    runs: Annotated[tuple[KilledRun, ...], Field(min_length=1)] = (
+        "pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many",
+    )  # fmt: skip
+    kills: Count = 5
     path: Path | None = None
     examples: Count = 120
     validation: Count = 30
