@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from combee_dspy.exceptions import JournalDamagedError
+from combee_dspy.exceptions import JournalDamagedError, JournalError
 
 __all__ = ["SCHEMA", "SUMMED", "VERSION", "Mark", "check", "checksum", "migrate", "row_sum"]
 
@@ -54,6 +54,7 @@ _TABLES = {
     "usage": ("usage LEFT JOIN effect ON effect.id = usage.effect", _USAGE, "effect.key"),
     "event": ("event", SUMMED["event"], "key"),
 }
+_ELSEWHERE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 _COUNTED = ("effect", "usage", "event")
 _SPACES = re.compile(r"\s+")
 
@@ -124,6 +125,7 @@ def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) 
 
     Raises:
         JournalDamagedError: Something was changed or is missing.
+        JournalError: It cannot be opened.
     """
     version = VERSION
     try:
@@ -135,6 +137,8 @@ def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) 
         if problems:
             raise JournalDamagedError(str(path), f"{'; '.join(problems)}; {_readable(connection, version)}")
     except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) in _ELSEWHERE:
+            raise JournalError(f"{path} cannot be opened: {error}") from error
         raise JournalDamagedError(str(path), f"{error}; {_readable(connection, version)}") from error
     return version
 

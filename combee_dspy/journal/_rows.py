@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from collections import Counter
@@ -133,8 +134,15 @@ def journal_file(place: Path | str) -> Path:
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """Return a connection that changes nothing of a file, not even by closing it."""
-    address = f"file:{quote(str(path.resolve()))}?mode=ro"
+    # SQLite writes beside what it reads, unless told that nobody can write there: what is not in the file is lost then.
+    mode = "mode=ro" if os.access(path.parent, os.W_OK) or _has_log(path) else "immutable=1"
+    address = f"file:{quote(str(path.resolve()))}?{mode}"
     return sqlite3.connect(address, uri=True, timeout=30, check_same_thread=False)
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.is_file() and log.stat().st_size > 0
 
 
 class Reader:

@@ -371,6 +371,16 @@ def test_where_a_disk_is_full_what_is_in_flight_is_kept_and_nothing_more_is_boug
     assert all(within(tmp_path, lambda log: [log.find(key) for key in ("a", "big", "c")]))
 
 
+def test_a_run_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    within(tmp_path, keep(effect("a")))
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with Reader(tmp_path / "journal.sqlite", checked=True) as reader:
+        assert len(reader.rows("SELECT * FROM effect")) == 1
+        # Nothing is made beside it, as SQLite does where it can.
+        assert sorted(tmp_path.iterdir()) == before
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "run", Path("/proc/combee")):
