@@ -163,6 +163,8 @@ class Effects:
             told = None if rollout.error is None else self._scrub(rollout.error)
             rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
         effect = self._of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
+        if (masked := _changed(effect.value, self._scrub)) != effect.value:  # a model has said a key
+            effect, rollout = replace(effect, value=masked), _rollout_of(masked) or rollout
         await self._keep(effect, rollout)
         # What a service did says nothing of the rollout when another run asks for it.
         if cache is not None and rollout.failed_in != "service":
