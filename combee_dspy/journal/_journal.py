@@ -229,11 +229,12 @@ class RunLog:
         return orjson.loads(row["value"])
 
     def check_room(self) -> None:
-        """Refuse to buy more than what is in flight where it could not be written.
+        """Refuse to buy what could not be written.
 
         Raises:
-            JournalError: The disk is full.
+            JournalError: The disk is full, or nothing can be written any more.
         """
+        self.journal.writer.check()
         if (full := self.journal.writer.full) is not None:
             said = f"{self.journal.path} could not be written: {full}. What was in flight is kept: make room, and go on"
             raise JournalError(f"{said} with the same log_dir.")
@@ -246,6 +247,10 @@ class RunLog:
         """
         await self.journal.writer.commit(self._statements(effect))
         self._known.add(effect.key)
+
+    async def written(self) -> None:
+        """Return once all that was given before is on disk."""
+        await self.journal.writer.commit([])
 
     def _statements(self, effect: Effect) -> list[Statement]:
         value = dump(effect.value)

@@ -80,6 +80,14 @@ class Writer:
             self._thread.join()
             if self._reserve is not None:
                 self._reserve.unlink(missing_ok=True)
+        self.check()
+
+    def check(self) -> None:
+        """Raise where nothing can be written any more.
+
+        Raises:
+            JournalError: An earlier statement could not be written.
+        """
         if self._failure is not None:
             raise JournalError(f"{self._path} could not be written: {self._failure}") from self._failure
 

@@ -93,6 +93,7 @@ class Effects:
         # What the journal cannot give back as it was; the rest of what has ended is read there.
         self._kept: dict[str, Any] = {}
         self._flying: dict[str, asyncio.Task[Any]] = {}
+        self._unkept = 0  # effects that are paid for and not on disk yet
         self.sealed = ""
         """Why the search may buy nothing that it has not bought before; empty where it may."""
 
@@ -312,18 +313,14 @@ class Effects:
             BudgetReached: The budget leaves no room for it.
             Exception: What ``work`` raised, or returned in the place of a result.
         """
-        self.log.check_room()
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        begin = None
-        if charged:
-            granted = await self.purse.grant(kind, told() if self.purse.by_tokens else {})
-            begin = partial(self._begin, effect.key, granted) if self.purse.grants else None
+        granted = await self.purse.grant(kind, told() if self.purse.by_tokens else {}) if charged else None
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception
         try:
-            result, usage = await work(begin)
+            result, usage = await work(partial(self._begin, effect.key, granted))
         except InfrastructureError as error:
             result, usage = error, error.usage
         finally:
@@ -341,15 +338,23 @@ class Effects:
         await self.log.keep(self.texts.written(failed))
         raise result
 
-    async def _begin(self, key: str, granted: Mapping[str, float]) -> None:
-        """Begin an effect that is granted and has its slot: what it may cost is on disk before it is sent."""
-        self.purse.in_time()
+    async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:
+        """Begin an effect that has its slot: what it was granted, if that is limited, is on disk before it is sent."""
+        if self._unkept >= self.slots.capacity:
+            await self.log.written()  # a disk that is slower than the service: what a kill may cost stays bounded
+        self.log.check_room()
+        if granted is not None:
+            self.purse.in_time()
         if granted:
             await self.log.promise(key, granted)
 
     async def _keep(self, effect: Effect, result: Any) -> None:
         written = self.texts.written(effect)
-        await self.log.keep(written)
+        self._unkept += 1
+        try:
+            await self.log.keep(written)
+        finally:
+            self._unkept -= 1
         if written.value.get("partial"):
             self._kept[effect.key] = result
 
