@@ -31,6 +31,7 @@ from combee_bench.options import (
     RedactionOptions,
     ScaleOptions,
     SizesOptions,
+    SoakOptions,
     SpeedOptions,
     SweepOptions,
     TuneScanOptions,
@@ -234,6 +235,8 @@ end as the one that was left alone."""
 _DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
 another content, or written over."""
 
+_SOAK = """No language model is involved. The exit code is 1 where a compile left handles or threads behind."""
+
 _VERDICTS = """No language model is involved: scores are drawn, so the truth is known. Every study is judged by the
 functions that runs and tables are judged by. A rate is how often the verdict was the one named, where by the truth
 stated it should not be, or where power is stated, should be."""
@@ -248,6 +251,7 @@ for _name, _options, _epilog in (
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
     ("damage", DamageOptions, _DAMAGE),
+    ("soak", SoakOptions, _SOAK),
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
     ("redaction", RedactionOptions, ""),

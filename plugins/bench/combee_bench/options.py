@@ -20,6 +20,7 @@ __all__ = [
     "RedactionOptions",
     "ScaleOptions",
     "SizesOptions",
+    "SoakOptions",
     "SpeedOptions",
     "SweepOptions",
     "TuneScanOptions",
@@ -269,6 +270,25 @@ class DamageOptions:
 
     times: Count = 430
     effects: Count = 60
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class SoakOptions:
+    """What a process holds after many rollouts with faults, and after many compiles. Needs Linux.
+
+    Args:
+        rollouts: Rollouts of the one long run.
+        compiles: Compiles after it in the same process.
+        faults: Share of attempts that fail, four ways alike.
+        workers: Calls in flight.
+        seed: Seed of everything random.
+    """
+
+    rollouts: Count = 5_000
+    compiles: Count = 30
+    faults: Rate = 0.1
+    workers: Count = 32
     seed: Annotated[int, Field(ge=0)] = 0
 
 
