@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
 
@@ -56,6 +57,7 @@ _TABLES = {
 }
 _ELSEWHERE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 _COUNTED = ("effect", "usage", "event")
+_COUNTS = "SELECT " + ", ".join(f"(SELECT coalesce(max(rowid), 0) FROM {one})" for one in _COUNTED)  # noqa: S608 - constants
 _SPACES = re.compile(r"\s+")
 
 
@@ -90,6 +92,7 @@ class Mark:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: Any = None
 
     def read(self) -> tuple[str, tuple[int, ...]]:
         """Return who held the journal last, or nobody, and how many effects, usages and events it must hold."""
@@ -102,13 +105,17 @@ class Mark:
         """Say who holds the journal from now on."""
         self._at = len(holder.encode()) + 1
         self._path.write_text(f"{holder}\n{_written(counts)}\n")
+        self._file = self._path.open("r+b", buffering=0)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Note how many rows are committed."""
-        counts = [connection.execute(f"SELECT coalesce(max(rowid), 0) FROM {one}").fetchone()[0] for one in _COUNTED]  # noqa: S608 - constants
-        with self._path.open("r+b", buffering=0) as file:
-            file.seek(self._at)
-            file.write(_written(counts).encode())
+        self._file.seek(self._at)
+        self._file.write(_written(connection.execute(_COUNTS).fetchone()).encode())
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if self._file is not None:
+            self._file.close()
 
 
 def _written(counts: Sequence[int]) -> str:

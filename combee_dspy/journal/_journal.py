@@ -88,7 +88,7 @@ class Journal:
                 self._prepare()
                 self.writer = Writer(self.path, None if self._temporary else self._mark)
             except BaseException:
-                self._lock.release()
+                self._release()
                 raise
         except (OSError, sqlite3.OperationalError) as error:
             problem = f"{self.folder} cannot be written to: {error}"
@@ -101,6 +101,10 @@ class Journal:
             # Who has just taken it may not have said so yet.
             holder = next((one for _ in range(_LOOKS) if (one := self._holder())), "another process")
             raise JournalHeldError(str(self.path), holder) from error
+
+    def _release(self) -> None:
+        self._mark.close()
+        self._lock.release()
 
     def _holder(self) -> str:
         """Return who says to hold the journal; after a moment, and nobody, where that process of this machine died."""
@@ -185,7 +189,7 @@ class Journal:
         try:
             self.writer.close()
         finally:
-            self._lock.release()
+            self._release()
             if self._temporary:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
