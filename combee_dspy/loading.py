@@ -76,7 +76,7 @@ def _record(one: Mapping[str, Any]) -> CandidateRecord:
 
 def _recorded(place: str | os.PathLike[str], run: str | None) -> list[dict[str, Any]]:
     """Return the candidates whose making was kept, each with its run's name."""
-    with Reader(journal_file(os.fspath(place))) as reader:
+    with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
         every = [{**one, "name": names[one["run"]]} for one in recorded(reader, None) if one["operator"]]
     return [one for one in every if run in (None, one["name"])]

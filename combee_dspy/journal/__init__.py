@@ -32,7 +32,12 @@ and kept for people and trackers to read.
 | ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
 | ``per_point`` | baseline, points, rollouts, tokens, dollars, gpu_seconds, text: the cost of a point above it |
 | ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
+| ``granted`` | effect, most: what it may cost where that is limited, before it is sent |
 | ``selected``, ``stopped`` | candidate, reason; reason |
+
+Each row has a checksum (``crc``), and beside the file stands how many rows it must hold, so that a journal that was
+changed on disk, or cut off, is refused with what can be had of it, and never written over. Every commit ends with
+fsync. A journal of the format before is migrated when a run goes on with it.
 
 Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Reader`.
 """

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from combee_dspy.exceptions import JournalDamagedError
-from combee_dspy.journal._rows import checksum, dump
+from combee_dspy.journal._integrity import checksum
+from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
 
 __all__ = ["Cache"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,46 +15,25 @@ from urllib.parse import quote
 import orjson
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
+from combee_dspy.journal._integrity import check
 from combee_dspy.records import CallUsage, FailureCount, Role
 
 __all__ = [
     "JOURNAL",
-    "SCHEMA",
-    "VERSION",
     "Effect",
     "Identity",
     "Outcome",
     "Reader",
-    "checksum",
     "dump",
     "failure_counts",
     "journal_file",
+    "open_read_only",
     "outcomes",
     "sound",
 ]
 
-VERSION = 1
-"""Kept as SQLite's ``user_version``; another number is another format."""
-
 Identity = Mapping[str, str]
 """What a run may be resumed with: a hash or a short text by what it is of (``program``, ``trainset``, …)."""
-
-SCHEMA = """
-CREATE TABLE run(
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL, created REAL NOT NULL, finished REAL,
-    seed INTEGER, identity TEXT NOT NULL, description TEXT NOT NULL, result TEXT);
-CREATE TABLE effect(
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, role TEXT, purpose TEXT,
-    step INTEGER, component TEXT, candidate TEXT, example TEXT, split TEXT, replicate INTEGER, score REAL, error TEXT,
-    failed_in TEXT, started REAL, ended REAL, queued REAL, value TEXT, crc INTEGER, UNIQUE(run, key));
-CREATE TABLE usage(
-    effect INTEGER NOT NULL, role TEXT NOT NULL, model TEXT NOT NULL, calls INTEGER, errors INTEGER, cached INTEGER,
-    prompt_tokens INTEGER, completion_tokens INTEGER, dollars REAL, gpu_seconds REAL, seconds REAL);
-CREATE INDEX usage_effect ON usage(effect);
-CREATE TABLE event(
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key TEXT NOT NULL, step INTEGER, component TEXT, kind TEXT NOT NULL,
-    at REAL NOT NULL, data TEXT NOT NULL, UNIQUE(run, key));
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +110,6 @@ def _sound(value: Any) -> Any:
     return [_sound(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def checksum(key: str, value: str) -> int:
-    """Return what tells a value that was changed on disk from the one that was written."""
-    return zlib.crc32(value.encode("utf-8", "surrogatepass"), zlib.crc32(key.encode()))
-
-
 JOURNAL = "journal.sqlite"
 """Name of a journal in a ``log_dir``."""
 
@@ -158,23 +132,41 @@ def journal_file(place: Path | str) -> Path:
     return found
 
 
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Return a connection that changes nothing of a file, not even by closing it."""
+    # SQLite writes beside what it reads, unless told that nobody can write there: what is not in the file is lost then.
+    mode = "mode=ro" if os.access(path.parent, os.W_OK) or _has_log(path) else "immutable=1"
+    address = f"file:{quote(str(path.resolve()))}?{mode}"
+    return sqlite3.connect(address, uri=True, timeout=30, check_same_thread=False)
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.is_file() and log.stat().st_size > 0
+
+
 class Reader:
     """A read-only connection to a journal. Not for several threads at once; each makes its own.
 
     Args:
         path: The file.
+        checked: Whether to look at every row first, as for a folder that somebody else has written.
 
     Raises:
         JournalDamagedError: It is no journal, or is not as it was written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, checked: bool = False) -> None:
         self.path = path
-        self._connection = sqlite3.connect(
-            f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=30, check_same_thread=False
-        )
+        self._connection = open_read_only(path)
         self._connection.row_factory = sqlite3.Row
-        self.rows("SELECT id FROM run LIMIT 1")
+        try:
+            if checked:
+                check(self._connection, path)
+            self.rows("SELECT id FROM run LIMIT 1")
+        except BaseException:
+            self.close()
+            raise
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a SELECT.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import sqlite3
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import JournalError
+from combee_dspy.journal._integrity import Mark, row_sum
 
 __all__ = ["Statement", "Writer"]
 
@@ -19,21 +21,34 @@ Statement = tuple[str, Sequence[Any]]
 
 _Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 _MOST = 512  # statements in one commit: keeps the wait of the first one short
+_RESERVE = 16 << 20  # 256 effects in flight, whose pages take 20 to 60 kB in SQLite's log
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class Writer:
     """Commits statements in the order in which they were given, as many as are waiting at a time.
 
     ``put`` may be called from any thread; ``commit`` on an event loop. A
-    statement that fails (a full disk) fails every later one too: what a run
-    bought after it would be missing from the books.
+    statement that fails fails every later one too: what a run bought after it
+    would be missing from the books. So that what is in flight can be written
+    where a disk is full, 16 MiB are reserved beforehand and given back then.
 
     Args:
         path: The file. Its tables exist.
+        mark: Told of each commit; ``None`` where nobody will go on with the file, whose commits need not last then.
+
+    Attributes:
+        full: Why there is no room for more than what is in flight; ``None`` where there is.
+
+    Raises:
+        OSError: There is no room for the reserve.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mark: Mark | None = None) -> None:
         self._path = path
+        self._mark = mark
+        self.full: Exception | None = None
+        self._reserve = None if mark is None else _reserved(path.with_name(f"{path.name}.reserve"))
         self._queue: queue.SimpleQueue[tuple[Sequence[Statement], _Waiting | None] | None] = queue.SimpleQueue()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="combee-journal", daemon=True)
@@ -63,13 +78,23 @@ class Writer:
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
+            if self._reserve is not None:
+                self._reserve.unlink(missing_ok=True)
+        self.check()
+
+    def check(self) -> None:
+        """Raise where nothing can be written any more.
+
+        Raises:
+            JournalError: An earlier statement could not be written.
+        """
         if self._failure is not None:
             raise JournalError(f"{self._path} could not be written: {self._failure}") from self._failure
 
     def _work(self) -> None:
         connection = None
         try:
-            connection = connect(self._path)
+            connection = connect(self._path, durable=self._mark is not None)
         except sqlite3.Error as error:
             self._failure = error  # told to everybody who waits, now and later
         while self._write_group(connection):
@@ -97,14 +122,29 @@ class Writer:
         if connection is None or self._failure is not None:
             return
         try:
+            try:
+                self._transact(connection, statements)
+            except sqlite3.OperationalError as error:
+                if self._reserve is None or error.sqlite_errorcode & 0xFF not in _NO_ROOM:
+                    raise
+                self._reserve.unlink()
+                self._reserve, self.full = None, error
+                self._transact(connection, statements)
+            if self._mark is not None:
+                self._mark.write(connection)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and of nothing that comes after
+            self._failure = error
+
+    def _transact(self, connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:
+        try:
             connection.execute("BEGIN IMMEDIATE")
             for sql, parameters in statements:
                 connection.execute(sql, parameters)
             connection.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it, and of nothing that comes after
-            self._failure = error
+        except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            raise
 
     def _tell(self, futures: Sequence[asyncio.Future[None]]) -> None:
         for future in futures:
@@ -116,8 +156,26 @@ class Writer:
                 future.set_exception(JournalError(f"{self._path} could not be written: {self._failure}"))
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection that commits by hand. A commit survives the death of the process, the last of a power cut."""
+def _reserved(path: Path) -> Path:
+    """Make a file that takes room on the disk."""
+    with path.open("wb") as file:
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, _RESERVE)
+            else:
+                file.write(bytes(_RESERVE))
+        except OSError:
+            path.unlink()
+            raise
+    return path
+
+
+def connect(path: Path, *, durable: bool = False) -> sqlite3.Connection:
+    """Return a connection that commits by hand, and knows checksums.
+
+    A commit survives the death of the process; that of the machine where it is ``durable``.
+    """
     connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+    connection.create_function("row_sum", -1, row_sum)
     return connection

@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 _SILENCE = 30.0  # seconds without an answer from a service in trouble, after each of which it is said
 
-Check = Callable[[], None]
+Check = Callable[[], Awaitable[None]]
 """Raises where an effect may not begin any more, now that there is a slot for it."""
 
 
@@ -101,7 +101,7 @@ class Slots:
         Args:
             job: The rollout.
             priority: When it goes.
-            check: Called on the loop once the first attempt has its slot. Where it raises, nothing is sent.
+            check: Awaited once the first attempt has its slot. Where it raises, nothing is sent.
 
         Raises:
             InfrastructureError: The service is to blame; carries the usage spent.
@@ -219,7 +219,7 @@ class Slots:
             began = time.monotonic()
         if check is not None:
             try:
-                check()
+                await check()
             except BaseException:
                 self._flying -= 1
                 self._wake()

@@ -47,6 +47,12 @@ class Spent:
             if one.gpu_seconds is not None:
                 self.gpu_seconds = (self.gpu_seconds or 0.0) + one.gpu_seconds
 
+    def lose(self, granted: Mapping[str, float]) -> None:
+        """Add what an effect of which nobody knows the cost was granted."""
+        for name, most in granted.items():
+            if name != "dollars" or self.dollars is not None:
+                setattr(self, name, (getattr(self, name) or 0) + most)
+
 
 @dataclass(slots=True)
 class _Kind:
@@ -118,6 +124,9 @@ class Purse:
     as any of its kind so far. Where no service has answered one of a kind yet, no more than one
     more than have ended are in flight. What would pass a limit beside what is in flight waits.
 
+    What an effect is granted is on disk before it is sent, so one that was in flight when a run was killed is
+    counted for that: a run that is killed again and again keeps to its limits too.
+
     So what passes a limit is what nobody knows beforehand: more calls than any effect of the
     kind has made, attempts that a service turns away, what tools and images add to a prompt, and
     where LMs tell nothing, more than was granted. It is passed by what those in flight, few
@@ -126,6 +135,7 @@ class Purse:
     Args:
         limits: The hard limits.
         earlier: What each effect of earlier parts of the run has cost, with its kind.
+        lost: What each that was in flight when an earlier part was killed was granted: it may have been paid.
         seconds: How long they took.
         charged: Whether limits on cost and time are held; not where an earlier run's decisions are taken again.
 
@@ -141,6 +151,7 @@ class Purse:
         self,
         limits: Limits,
         earlier: Iterable[tuple[str, Sequence[CallUsage]]] = (),
+        lost: Iterable[Mapping[str, float]] = (),
         seconds: float = 0.0,
         *,
         charged: bool = True,
@@ -151,6 +162,8 @@ class Purse:
         for kind, usage in earlier:
             self._kinds[kind].land(usage)
             self.spent.add(usage)
+        for granted in lost:
+            self.spent.lose(granted)
         self._charged = charged
         self.by_tokens = charged and (limits.tokens, limits.dollars) != (None, None)
         self.grants = charged and any(getattr(limits, name) is not None for name in (*_COUNTED, "seconds"))
@@ -203,12 +216,15 @@ class Purse:
         if first is not None:
             self._by_step[first] -= 1
 
-    async def grant(self, kind: str, told: Mapping[str, float] | None = None) -> None:
+    async def grant(self, kind: str, told: Mapping[str, float] | None = None) -> Mapping[str, float]:
         """Grant one effect of a kind before it is sent, as soon as what is in flight leaves room for it.
 
         Args:
             kind: Its kind.
             told: The ``tokens`` and ``dollars`` that one of its LM calls may cost at most, as far as that is known.
+
+        Returns:
+            What it may cost, of what is limited.
 
         Raises:
             BudgetReached: A limit on cost or time leaves no room for it.
@@ -222,6 +238,8 @@ class Purse:
                         self._landing = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._landing)
         self._kinds[kind].flying += 1
+        limited = (name for name in _COUNTED if self._charged and getattr(self.limits, name) is not None)
+        return {name: self._kinds[kind].most(name) for name in limited}
 
     def in_time(self) -> None:
         """Hold the limit on time: for a grant, and again when an effect that may have queued for long gets its slot.

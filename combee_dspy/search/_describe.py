@@ -13,7 +13,7 @@ import dspy
 
 from combee_dspy.evaluation import evaluator_lms
 from combee_dspy.hashing import row_hash
-from combee_dspy.lms.redact import SECRET_NAME
+from combee_dspy.lms.redact import SECRET_NAME, mask
 from combee_dspy.records import Role
 from combee_dspy.registry import Spec
 from combee_dspy.report import CombeeReport
@@ -87,7 +87,7 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         "privacy": {name: getattr(settings.privacy, name) for name in ("texts", "patterns")},
         "memo": settings.cache is not False, "reflection_lm": _settings_of(settings.reflection_lm),
     }  # fmt: skip
-    texts = {name: value if isinstance(value, str) else stable_repr(value) for name, value in named.items()}
+    texts = {name: mask(value if isinstance(value, str) else stable_repr(value)) for name, value in named.items()}
     digests = {f"{split} set": digest[:16] for split, digest in task.splits.digests.items()}
     short = {name: print_[:16] for name, print_ in prints.items()}
     return {**short, **digests, **texts, "models": repr(models_by_role(settings))}
@@ -99,9 +99,10 @@ def stable_repr(value: Any) -> str:
 
 
 def _settings_of(lm: Any) -> dict[str, Any]:
-    """Return what an LM is asked with. Where it is served, and with which key, does not change what it is."""
+    """Return what an LM is asked with. Where it is served, and with which key and headers, changes nothing of it."""
     given = dict(getattr(lm, "kwargs", None) or {})
-    return {name: given[name] for name in sorted(given) if name != "api_base" and not SECRET_NAME.search(name)}
+    hidden = re.compile(f"api_base|base_url|header|{SECRET_NAME.pattern}", re.IGNORECASE)
+    return {name: given[name] for name in sorted(given) if not hidden.search(name)}
 
 
 def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:

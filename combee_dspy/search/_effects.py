@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -33,7 +32,7 @@ from combee_dspy.rollouts import (
 )
 from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
-from combee_dspy.search._privacy import Texts
+from combee_dspy.search._privacy import Texts, shown
 
 __all__ = ["VALIDATION", "Effects"]
 
@@ -41,8 +40,6 @@ T = TypeVar("T")
 
 CALLS, ROLLOUTS, VALIDATION = 0, 1, 2
 """Lanes, the most urgent first: what many rollouts wait for goes before what few wait for."""
-
-_SHOWN = 2_000
 
 
 class Effects:
@@ -93,6 +90,7 @@ class Effects:
         # What the journal cannot give back as it was; the rest of what has ended is read there.
         self._kept: dict[str, Any] = {}
         self._flying: dict[str, asyncio.Task[Any]] = {}
+        self._unkept = 0  # effects that are paid for and not on disk yet
         self.sealed = ""
         """Why the search may buy nothing that it has not bought before; empty where it may."""
 
@@ -154,7 +152,7 @@ class Effects:
 
         texts = candidate.texts.values()
         rollout, effect = await self._bought(
-            effect, run, lambda: at_most(lms_of(program), (*texts, _shown(row.example, None)), self._tariff)
+            effect, run, lambda: at_most(lms_of(program), (*texts, shown(row.example, None)), self._tariff)
         )
         # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
         if self.texts.redacts:
@@ -163,6 +161,8 @@ class Effects:
             told = None if rollout.error is None else self._scrub(rollout.error)
             rollout = replace(rollout, feedback=self._scrub(rollout.feedback), error=told)
         effect = self._of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
+        if (masked := self.texts.scrubbed(effect.value)) != effect.value:  # a model has said a key
+            effect, rollout = replace(effect, value=masked), _rollout_of(masked) or rollout
         await self._keep(effect, rollout)
         # What a service did says nothing of the rollout when another run asks for it.
         if cache is not None and rollout.failed_in != "service":
@@ -205,7 +205,7 @@ class Effects:
             effect, ask, lambda: at_most((job.lm or dspy.settings.lm,), (text,), self._tariff)
         )
         # Scrubbed once, here: whatever is made of an answer ends in files.
-        value = _changed(encode_answer(answer), self._scrub)
+        value = self.texts.scrubbed(encode_answer(answer))
         failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
         found = decode_answer(value) or answer
         await self._keep(replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found)
@@ -230,7 +230,7 @@ class Effects:
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
                 try:
-                    made = _changed(make(), self._scrub)
+                    made = self.texts.scrubbed(make())
                 except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
                     made = error
             return made, meter.usage()
@@ -312,13 +312,12 @@ class Effects:
         """
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        if charged:
-            await self.purse.grant(kind, told() if self.purse.by_tokens else {})
+        granted = await self.purse.grant(kind, told() if self.purse.by_tokens else {}) if charged else None
         started = time.time()
         usage: tuple[CallUsage, ...] = ()
         result: T | Exception
         try:
-            result, usage = await work(self.purse.in_time if charged else None)
+            result, usage = await work(partial(self._begin, effect.key, granted))
         except InfrastructureError as error:
             result, usage = error, error.usage
         finally:
@@ -330,22 +329,36 @@ class Effects:
         # What came to nothing has cost something all the same; a resumed run tries again.
         reason = result.reason if isinstance(result, InfrastructureError) else f"{type(result).__name__}: {result}"
         failed = Effect(
-            f"failed/{effect.key}/{time.time_ns()}", "failed", {}, purpose=effect.purpose, step=effect.step,
+            f"failed/{effect.key}/{time.time_ns()}", "failed", {"of": kind}, purpose=effect.purpose, step=effect.step,
             error=self._scrub(reason), failed_in="service", started=ended, ended=ended, usage=usage,
         )  # fmt: skip
         await self.log.keep(self.texts.written(failed))
         raise result
 
+    async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:
+        """Begin an effect that has its slot: what it was granted, if that is limited, is on disk before it is sent."""
+        if self._unkept >= self.slots.capacity:
+            await self.log.written()  # a disk that is slower than the service: what a kill may cost stays bounded
+        self.log.check_room()
+        if granted is not None:
+            self.purse.in_time()
+        if granted:
+            await self.log.promise(key, granted)
+
     async def _keep(self, effect: Effect, result: Any) -> None:
         written = self.texts.written(effect)
-        await self.log.keep(written)
+        self._unkept += 1
+        try:
+            await self.log.keep(written)
+        finally:
+            self._unkept -= 1
         if written.value.get("partial"):
             self._kept[effect.key] = result
 
     def _of_rollout(self, effect: Effect, rollout: Rollout, row: Row) -> Effect:
         value = encode_rollout(rollout)
         if row.split != "heldout":
-            value["inputs"] = _shown(self.texts.example(row.example))
+            value["inputs"] = shown(self.texts.example(row.example))
         return replace(effect, value=value, score=rollout.score, error=rollout.error, failed_in=rollout.failed_in)
 
     def _before_rollouts(self, step: int) -> tuple[int, int, int, int]:
@@ -377,21 +390,3 @@ def _queued(effect: Effect, seconds: float) -> Effect:
 def _rollout_of(value: Mapping[str, Any] | None) -> Rollout | None:
     """Return the rollout in an effect's value, which holds what people are shown beside it."""
     return None if value is None else decode_rollout({name: part for name, part in value.items() if name != "inputs"})
-
-
-def _shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
-    fields = example.inputs().toDict() if len(example) else {}
-    try:
-        text = json.dumps(fields, default=str, ensure_ascii=False)
-    except TypeError:  # keys that JSON lacks
-        text = repr(fields)
-    return text if most is None or len(text) <= most else text[:most] + "…"
-
-
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Return JSON values with every text in them changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, list):
-        return [_changed(one, change) for one in value]
-    return {key: _changed(one, change) for key, one in value.items()} if isinstance(value, dict) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import json
 import os
 import platform
 import re
@@ -22,11 +23,12 @@ from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import hashed, with_texts
 
-__all__ = ["NOT_KEPT", "Texts", "audit"]
+__all__ = ["NOT_KEPT", "Texts", "audit", "shown"]
 
 NOT_KEPT = "it kept hashes alone (privacy.texts), so the answers that going on needs are not there"
 """Why a run cannot go on that was told to keep no texts."""
 
+_SHOWN = 2_000
 _CLASS = re.compile(r"\w+(?=: )")
 
 
@@ -50,6 +52,14 @@ class Texts:
         """Return a text without keys, and without personal data where these are redacted."""
         return self._personal(self._mask(text)) if self.redacts else self._mask(text)
 
+    def scrubbed(self, value: Any) -> Any:
+        """Return JSON values with every text in them scrubbed."""
+        if isinstance(value, str):
+            return self.scrub(value)
+        if isinstance(value, list):
+            return [self.scrubbed(one) for one in value]
+        return {key: self.scrubbed(one) for key, one in value.items()} if isinstance(value, dict) else value
+
     def values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an LM's inputs without personal data where these are redacted."""
         return {name: with_texts(one, self.scrub) for name, one in values.items()} if self.redacts else values
@@ -72,6 +82,16 @@ class Texts:
 
     def _hash(self, text: str) -> str:
         return "hash:" + hashlib.blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=8).hexdigest()
+
+
+def shown(example: dspy.Example, most: int | None = _SHOWN) -> str:
+    """Return an example's inputs as people read them, of so many characters at most."""
+    fields = example.inputs().toDict() if len(example) else {}
+    try:
+        text = json.dumps(fields, default=str, ensure_ascii=False)
+    except TypeError:  # keys that JSON lacks
+        text = repr(fields)
+    return text if most is None or len(text) <= most else text[:most] + "…"
 
 
 def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:

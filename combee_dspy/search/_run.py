@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -58,7 +59,8 @@ class Run:
         with Reader(shared.journal.path) as reader:
             receipts = earlier_receipts(reader)
             seconds, earlier = _earlier_seconds(reader, log.number), _earlier_costs(reader, log.number)
-        self.purse = Purse(task.limits, earlier, seconds, charged=settings.search.replay is None)
+            lost = _lost(reader, log.number)
+        self.purse = Purse(task.limits, earlier, lost, seconds, charged=settings.search.replay is None)
         lms = {role: patient(lm) for role, lm in lms_by_role(settings).items()}
         own = [getattr(predictor, "lm", None) for predictor in task.student.predictors()]
         asked = [*lms.values(), dspy.settings.lm, *own, *evaluator_lms(settings.metric_fn)]
@@ -257,7 +259,8 @@ def _earlier_seconds(reader: Reader, run: int) -> float:
 def _earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]]:
     """Return what each effect of earlier parts of a run has cost, with its kind as a purse knows it."""
     rows = reader.rows(
-        "SELECT e.id, CASE e.kind WHEN 'rollout' THEN e.kind ELSE e.kind || '/' || e.purpose END, u.role, u.model,"
+        "SELECT e.id, CASE e.kind WHEN 'rollout' THEN e.kind WHEN 'failed' THEN e.value ->> '$.of'"
+        " ELSE e.kind || '/' || e.purpose END, u.role, u.model,"
         " u.calls, u.errors, u.cached, u.prompt_tokens, u.completion_tokens, u.dollars, u.gpu_seconds, u.seconds"
         " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.purpose != 'heldout' ORDER BY e.id",
         (run,),
@@ -266,6 +269,20 @@ def _earlier_costs(reader: Reader, run: int) -> list[tuple[str, list[CallUsage]]
     for row in rows:
         found.setdefault((row[0], row[1]), []).append(CallUsage(*row[2:]))
     return [(kind, usage) for (_, kind), usage in found.items()]
+
+
+def _lost(reader: Reader, run: int) -> list[Mapping[str, float]]:
+    """Return what effects were granted of which an earlier part of a run was killed before it knew their cost."""
+    ended: Counter[str] = Counter()
+    for kind, key in reader.rows("SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'", (run,)):
+        ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
+    found = []
+    for row in reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'granted' ORDER BY id DESC", (run,)):
+        granted = orjson.loads(row["data"])
+        ended[granted["effect"]] -= 1
+        if ended[granted["effect"]] < 0:
+            found.append(granted["most"])
+    return found
 
 
 def _replayed(place: str | None, name: str) -> Callable[[str], Any | None]:

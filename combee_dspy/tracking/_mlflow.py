@@ -11,12 +11,12 @@ import shlex
 import sys
 import tempfile
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError
+from combee_dspy.exceptions import ArgumentValueError, CombeeError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
@@ -37,6 +37,7 @@ _ENVIRONMENT = {
 }
 _RUN, _CURSOR, _PENDING = "combee.run", "combee.cursor", "combee.pending"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
+_SQLITE = "sqlite:///"
 _EXPERIMENT = "combee_dspy"
 _AGAIN = 15.0  # seconds until a store that did not answer is asked again
 _BATCH = 1_000  # metrics in one call, MLflow's limit
@@ -114,8 +115,6 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
     path = journal_file(place)
     tracker = MLflowTracker(tracking_uri=tracking_uri, experiment=experiment)
     tracker.check()
-    from mlflow.exceptions import MlflowException
-
     found = []
     # To hold the journal is to know that no run goes on, and that nobody else replays it. Nobody writes to a copy.
     held = closing(Journal(path.parent)) if path.name == "journal.sqlite" else nullcontext()
@@ -124,12 +123,32 @@ def replay(place: Path | str, *, tracking_uri: str | None = None, experiment: st
             shipper = _Shipper(tracker, reader, row["id"])
             try:
                 shipper.ship(over=True)
-            except (MlflowException, OSError) as error:
+            except CombeeError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a server that answers nonsense makes MLflow fail in any way
                 said = one_line(cleaner()(str(error)), 300)
                 remedy = "Start the server, or correct the address."
                 raise ArgumentValueError("tracking_uri", shipper.uri, f"cannot be written to: {said}", remedy) from None
             found.append(shipper.where)
     return tuple(found)
+
+
+def make_store(uri: str) -> None:
+    """Make a store that is a SQLite file elsewhere, and put it into its place when it is whole.
+
+    MLflow makes it table by table for seconds, and refuses for ever one whose making was cut short.
+    """
+    path = Path(uri.removeprefix(_SQLITE))
+    if not uri.startswith(_SQLITE) or "?" in uri or path.name == ":memory:" or path.exists():
+        return
+    import mlflow
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        whole = Path(folder, path.name)
+        mlflow.MlflowClient(tracking_uri=f"{_SQLITE}{whole}").search_experiments(max_results=1)
+        with suppress(FileExistsError):  # another run has made it meanwhile
+            os.link(whole, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +184,10 @@ class _Shipper(Follower):
         over = self._one("SELECT state FROM run WHERE id = ?") != "running"
         if self._complete or (time.monotonic() < self._again and not over):
             return
-        from mlflow.exceptions import MlflowException
-
         try:
             self.ship(over=over)
             self._failing, self._complete = False, over
-        except (MlflowException, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a server that answers nonsense makes MLflow fail in any way
             self._again = time.monotonic() + _AGAIN
             if not self._failing:
                 _logger.warning("MLflow takes nothing, and is asked again: %s", one_line(self._clean(str(error)), 300))
@@ -235,6 +252,7 @@ class _Shipper(Follower):
         row, asked = self._reader.rows("SELECT * FROM run WHERE id = ?", (self._run,))[0], self._tracker
         known = json.dumps([row[name] for name in ("name", "created", "seed", "identity")])
         identity = hashlib.sha256(known.encode()).hexdigest()[:32]
+        make_store(asked.tracking_uri or mlflow.get_tracking_uri())
         client = mlflow.MlflowClient(tracking_uri=asked.tracking_uri)
         # mlflow.set_experiment leaves its choice there, which holds for the store that MLflow itself is set to.
         experiment = None if asked.experiment or asked.tracking_uri else os.environ.get("MLFLOW_EXPERIMENT_ID")

@@ -34,7 +34,7 @@ def runs(place: Path | str) -> list[dict[str, Any]]:
         ArgumentValueError: There is no journal.
         JournalDamagedError: It cannot be read.
     """
-    with Reader(journal_file(place)) as reader:
+    with Reader(journal_file(place), checked=True) as reader:
         return _plain(reader.rows(RUNS, (None,)))
 
 
@@ -90,7 +90,7 @@ def audit_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
 
 @contextmanager
 def _opened(place: Path | str, run: int | str | None) -> Iterator[tuple[Reader, int | None]]:
-    with Reader(journal_file(place)) as reader:
+    with Reader(journal_file(place), checked=True) as reader:
         yield reader, None if run is None else run_number(reader, run)
 
 

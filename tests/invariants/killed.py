@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any
 
 import dspy
 
-from combee_dspy import Budget, Combee, Search
+from combee_dspy import Budget, Combee, Search, Task, compile_many
 from combee_dspy.journal import _writer
 from tests.worlds import gate_metric, gate_rows
 
@@ -17,6 +18,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stale": {"search": Search(staleness=2), "operators": ["insert", "rewrite"]},
     "trunk": {"search": Search(keep="trunk", staleness=1)},
     "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
+    "calls": {"budget": Budget(calls=80)},
 }
 WORKERS = 4
 
@@ -35,20 +37,38 @@ def compiled(case: str, folder: str, api_base: str, **more: Any) -> Any:
         )  # fmt: skip
 
 
+def compiled_many(folder: str, api_base: str) -> Any:
+    """Compile three tasks into one journal."""
+    lm = dspy.LM("openai/simulated", api_base=api_base, api_key="simulated", cache=False, temperature=0.0)
+    combee = Combee(
+        gate_metric, reflection_lm=lm, reflection_minibatch_size=6, num_threads=WORKERS, tracker=(), log_dir=folder,
+        seed=1, budget=Budget(epochs=1),
+    )  # fmt: skip
+    tasks = [
+        Task(name, dspy.Predict("question -> answer"), gate_rows(start, start + 12), gate_rows(80, 84))
+        for name, start in (("one", 0), ("two", 20), ("three", 40))
+    ]
+    with dspy.context(lm=lm):
+        return compile_many(tasks, combee=combee)
+
+
 def die_at(limit: int, *, before: bool) -> None:
-    """End this process, as if it was killed, when so many effects are on disk, or just before they are."""
-    written, kept = _writer.Writer._commit, 0
+    """Kill this process when so many effects are on disk, or in the middle of their commit."""
+    written, kept = _writer.Writer._transact, 0
+
+    def armed(statements: Any) -> Any:
+        yield from statements
+        if kept >= limit and before:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def counted(self: Any, connection: Any, statements: Any) -> None:
         nonlocal kept
         kept += sum("INTO effect" in sql for sql, _ in statements)
-        if kept >= limit and before:
-            os._exit(9)
-        written(self, connection, statements)
+        written(self, connection, armed(statements))
         if kept >= limit:
-            os._exit(9)
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    _writer.Writer._commit = counted  # type: ignore[method-assign]  # the point of it
+    _writer.Writer._transact = counted  # type: ignore[method-assign,assignment]  # the point of it
 
 
 def main(case: str, folder: str, api_base: str, *limits: str) -> None:
@@ -57,10 +77,13 @@ def main(case: str, folder: str, api_base: str, *limits: str) -> None:
         child = os.fork()
         if not child:
             die_at(int(limit), before=int(limit) % 2 == 0)
-            compiled(case, f"{folder}/{limit}", api_base)
+            if case == "many":
+                compiled_many(f"{folder}/{limit}", api_base)
+            else:
+                compiled(case, f"{folder}/{limit}", api_base)
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        if os.waitstatus_to_exitcode(status) != 9:
+        if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
             sys.exit(f"the compile that was to die at {limit} ended with status {status}")
 
 

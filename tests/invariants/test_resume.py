@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from combee_dspy import Budget, Search
-from tests.invariants.killed import CASES, WORKERS, compiled
+from combee_dspy.exceptions import JournalError
+from combee_dspy.journal import _writer
+from tests.invariants.killed import CASES, WORKERS, compiled, compiled_many
 from tests.worlds import events, rows
 
 LIMITS = (1, 32, 57, 80)
@@ -37,7 +40,7 @@ def _plain(event: dict[str, Any]) -> str:
     return str(sorted(event.items(), key=lambda item: item[0]))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case != "calls"])
 def test_a_killed_run_goes_on_and_buys_nothing_twice(service: Any, tmp_path: Path, case: str) -> None:
     whole = said(compiled(case, str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
     assert whole["scores"][1] > whole["scores"][0]
@@ -56,6 +59,67 @@ def test_a_killed_run_goes_on_and_buys_nothing_twice(service: Any, tmp_path: Pat
             assert again[what] == reference, (limit, what)
         # Bought now: what was not on disk, and nothing else.
         assert service.stats().calls == paid.calls - (kept["calls"] or 0), limit
+
+
+def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_path: Path) -> None:
+    def told(place: Path) -> Any:
+        service.reset_stats()
+        results = compiled_many(str(place), service.api_base)
+        keys = sorted((row["run"], row["key"]) for row in rows(place, "SELECT run, key FROM effect"))
+        return [(one.report.texts, one.report.best_score, one.report.rollouts) for one in results], keys
+
+    whole = told(tmp_path / "whole")
+    paid = service.stats().calls
+    command = [sys.executable, "-m", "tests.invariants.killed", "many", str(tmp_path), service.api_base, "29", "44"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
+    assert done.returncode == 0, done.stderr
+    for place in (tmp_path / "29", tmp_path / "44"):
+        (kept,) = rows(place, "SELECT sum(calls) AS calls FROM usage")
+        assert told(place) == whole
+        assert service.stats().calls == paid - kept["calls"]
+
+
+def test_a_budget_in_calls_holds_over_kills(service: Any, tmp_path: Path) -> None:
+    service.reset_stats()
+    command = [sys.executable, "-m", "tests.invariants.killed", "calls", str(tmp_path), service.api_base, "21"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
+    assert done.returncode == 0, done.stderr
+    report = compiled("calls", str(tmp_path / "21"), service.api_base).combee_report
+    (booked,) = rows(tmp_path / "21", "SELECT sum(calls) AS calls FROM usage u JOIN effect e ON e.id = u.effect"
+                                      " WHERE purpose != 'heldout'")  # fmt: skip
+    (held,) = rows(tmp_path / "21", "SELECT count(*) AS rollouts FROM effect WHERE purpose = 'heldout'")
+    assert "calls" in report.reason
+    # What was lost in flight is in no books, and counts.
+    assert booked["calls"] < service.stats().calls - held["rollouts"] <= 80
+
+
+def test_on_a_full_disk_what_was_paid_for_is_kept_and_the_run_goes_on_when_there_is_room(
+    service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = said(compiled("pareto", str(tmp_path / "whole"), service.api_base), tmp_path / "whole")
+    paid = service.stats().calls
+    place, written, effects = tmp_path / "full", _writer.Writer._transact, 0
+    reserve = place / "journal.sqlite.reserve"
+
+    def full(self: Any, connection: Any, statements: Any) -> None:
+        nonlocal effects
+        effects += sum("INTO effect" in sql for sql, _ in statements)
+        if effects > 50 and reserve.exists():
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        written(self, connection, statements)
+
+    service.reset_stats()
+    with monkeypatch.context() as patched:
+        patched.setattr(_writer.Writer, "_transact", full)
+        with pytest.raises(JournalError, match=r"disk is full.*make room") as caught:
+            compiled("pareto", str(place), service.api_base)
+    assert caught.value.program is not None
+    (booked,) = rows(place, "SELECT sum(calls) AS calls FROM usage")
+    assert booked["calls"] == service.stats().calls
+    assert said(compiled("pareto", str(place), service.api_base), place) == whole
+    assert service.stats().calls == paid
 
 
 def test_a_finished_run_is_read_and_nothing_is_bought(service: Any, tmp_path: Path) -> None:

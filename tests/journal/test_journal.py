@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from combee_bench import damage
+from combee_bench.options import DamageOptions
 from combee_dspy.exceptions import (
     ArgumentValueError,
     JournalDamagedError,
@@ -23,7 +27,8 @@ from combee_dspy.exceptions import (
     JournalHeldError,
     JournalMismatchError,
 )
-from combee_dspy.journal import Cache, Effect, Journal, Reader, RunLog, journal_file
+from combee_dspy.journal import Cache, Effect, Journal, Reader, RunLog, _writer, journal_file
+from combee_dspy.journal._integrity import checksum
 from combee_dspy.records import CallUsage
 
 IDENTITY = {"program": "aa", "trainset": "bb"}
@@ -81,8 +86,6 @@ def test_what_was_kept_is_found_at_once_and_by_whoever_goes_on(tmp_path: Path) -
 
 
 def test_many_effects_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from combee_dspy.journal import _writer
-
     commits: list[int] = []
     written = _writer.Writer._commit
 
@@ -206,32 +209,67 @@ def test_a_flipped_bit_is_found_before_anything_is_written(tmp_path: Path, colum
         connection.commit()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = path.read_bytes()
-    with pytest.raises(JournalDamagedError, match="was changed"):
+    with pytest.raises(JournalDamagedError, match=r"1 of 20 rows of 'effect' were changed.*19 of 20 effects"):
         within(tmp_path, lambda log: None)
     assert path.read_bytes() == before
 
 
-def test_every_flipped_byte_is_either_harmless_or_found(tmp_path: Path) -> None:
-    texts = {f"rollout/{number}": {"score": 1.0, "text": "x" * 50} for number in range(40)}
-    within(tmp_path, keep(*(effect(key, value) for key, value in texts.items())))
-    path = tmp_path / "journal.sqlite"
-    whole = path.read_bytes()
-    found = 0
-    for place in range(0, len(whole), 97):
-        damaged = bytearray(whole)
-        damaged[place] ^= 0x10
-        path.write_bytes(damaged)
-        try:
-            values = within(tmp_path, lambda log: {key: log.find(key) for key in texts})
-        except JournalError:
-            found += 1
-            # Neither repaired nor begun anew.
-            assert path.read_bytes() == bytes(damaged)
-        else:
-            assert {key: value for key, value in values.items() if value is not None} == {
-                key: texts[key] for key, value in values.items() if value is not None
-            }
-    assert found > 20
+def test_no_damage_is_taken_for_what_was_written() -> None:
+    options = DamageOptions(times=30, effects=30)
+    found = list(damage.run(options))
+    assert damage.passed(options, found), found
+    assert sum(one.found for one in found) > 100
+    assert sum(one.harmless for one in found) > 0
+
+
+def _as_format_1(folder: Path) -> Path:
+    """Turn a journal into one as format 1 wrote it: checksums of effects' values alone."""
+    path = folder / "journal.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        for table in ("run", "usage", "event"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN crc")
+        connection.create_function("checksum", 2, checksum)
+        connection.execute("UPDATE effect SET crc = checksum(key, value)")
+        connection.execute("PRAGMA user_version=1")
+        connection.commit()
+    (folder / "journal.sqlite.holder").write_text("process 1 on elsewhere")
+    return path
+
+
+def test_a_journal_of_the_format_before_is_read_as_it_is_and_migrated_when_a_run_goes_on(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a", {"n": 1}), effect("b", {"n": 2})))
+    path = _as_format_1(tmp_path)
+    with Reader(path, checked=True) as reader:
+        assert len(reader.rows("SELECT * FROM effect")) == 2
+        assert reader.rows("PRAGMA user_version")[0][0] == 1
+    assert within(tmp_path, lambda log: (log.resumed, log.find("a"), log.usage()[0].calls)) == (True, {"n": 1}, 2)
+    with Reader(path, checked=True) as reader:
+        assert reader.rows("PRAGMA user_version")[0][0] == 2
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE usage SET calls = 7 WHERE rowid = 1")
+        connection.commit()
+    with pytest.raises(JournalDamagedError, match="1 of 2 rows of 'usage' were changed"):
+        Reader(path, checked=True)
+
+
+def test_a_damaged_journal_of_the_format_before_is_not_migrated(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a", {"n": 1}), effect("b", {"n": 2})))
+    path = _as_format_1(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE effect SET value = '{\"n\":3}' WHERE key = 'b'")
+        connection.commit()
+    before = path.read_bytes()
+    with pytest.raises(JournalDamagedError, match="1 of 2 effects that can be read"):
+        Journal(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_format_of_the_future_is_refused_with_what_can_be_read(tmp_path: Path) -> None:
+    within(tmp_path, keep(effect("a", {"n": 1})))
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
+        connection.execute("PRAGMA user_version=9")
+    with pytest.raises(JournalDamagedError, match="its format is 9, not 2; 1 of 1 effects"):
+        Journal(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"not a database at all " * 300, b"SQLite format 3\0" + b"\xff" * 5000])
@@ -269,6 +307,85 @@ def test_a_journal_is_held_by_one_process(tmp_path: Path) -> None:
         with Reader(tmp_path / "journal.sqlite") as reader:
             assert reader.rows("SELECT * FROM run") == []
     Journal(tmp_path).close()
+
+
+_RACE = """
+import sys, time
+from combee_dspy.exceptions import JournalHeldError
+from combee_dspy.journal import Journal
+time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
+try:
+    Journal(sys.argv[1])
+except JournalHeldError as error:
+    print(error)
+else:
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_of_processes_that_race_to_make_a_journal_one_has_it_and_the_others_know_which(tmp_path: Path) -> None:
+    # Somebody who died has left a name.
+    (tmp_path / "journal.sqlite.holder").write_text(f"process 999999999 on {socket.gethostname()}\n")
+    start = str(time.time() + 1.5)
+    command = [sys.executable, "-c", _RACE, str(tmp_path), start]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ours
+        for _ in range(3)
+    ]
+    said = [one.stdout.readline() for one in started]  # type: ignore[union-attr]  # piped
+    for one in started:
+        one.communicate()
+    (winner,) = [one.pid for one, text in zip(started, said, strict=True) if text == "held\n"]
+    refused = [text for text in said if text != "held\n"]
+    assert len(refused) == 2
+    assert all(f"is held by process {winner} on" in text for text in refused), refused
+
+
+def test_where_a_disk_is_full_what_is_in_flight_is_kept_and_nothing_more_is_bought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = tmp_path / "journal.sqlite.reserve"
+
+    def commits(self: Any, connection: Any, statements: Any) -> None:
+        if reserve.exists() and any("big" in str(row) for _, row in statements):
+            full = sqlite3.OperationalError("database or disk is full")
+            full.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise full
+        transact(self, connection, statements)
+
+    transact = _writer.Writer._transact
+    monkeypatch.setattr(_writer.Writer, "_transact", commits)
+
+    async def work(log: RunLog) -> None:
+        assert reserve.stat().st_size == 16 << 20
+        await log.keep(effect("a"))
+        log.check_room()
+        await asyncio.gather(log.keep(effect("big")), log.keep(effect("c")))
+        with pytest.raises(JournalError, match=r"disk is full.*make room, and go on with the same log_dir"):
+            log.check_room()
+        await log.finish("failed", {})
+
+    within(tmp_path, work)
+    assert not reserve.exists()
+    assert all(within(tmp_path, lambda log: [log.find(key) for key in ("a", "big", "c")]))
+
+
+def test_a_run_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    within(tmp_path, keep(effect("a")))
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with Reader(tmp_path / "journal.sqlite", checked=True) as reader:
+        assert len(reader.rows("SELECT * FROM effect")) == 1
+        # Nothing is made beside it, as SQLite does where it can.
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "run", Path("/proc/combee")):
+        with pytest.raises(JournalError, match=r"cannot be written to.*Make room, or give another log_dir"):
+            Journal(folder)
 
 
 def _die_holding(folder: str) -> None:

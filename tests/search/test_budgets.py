@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
+import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +18,10 @@ from dspy.utils.exceptions import LMServerError
 
 from combee_dspy import Budget, Combee, Costs, Price, Search, Validation
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
+from combee_dspy.journal import Reader
 from combee_dspy.records import CallUsage
 from combee_dspy.rollouts import _patient
+from combee_dspy.search import _run
 from combee_dspy.search._budget import Purse
 from combee_dspy.stopping import Limits, Patience, StoppingRule, Target
 from combee_dspy.testing import ScriptedLM
@@ -424,3 +428,44 @@ def test_without_any_budget_nothing_begins(world: World) -> None:
         Combee(metric, reflection_lm=world.proposer_lm, auto="light", max_metric_calls=5)
     with pytest.raises(ArgumentValueError, match="no price is known for 'scripted/task'"):
         world.compile(budget=Budget(dollars=1.0))
+
+
+def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An effect that came to nothing was the dearest of its kind: the next may be as dear, in this part or the next."""
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.001)
+
+    def down(request: Any) -> str:
+        raise LMServerError("HTTP 500", status=500)
+
+    world = World.made(task=down)
+    with pytest.raises(InfrastructureError):
+        world.compile(
+            budget=Budget(calls=100), search=Search(patience=0.05), log_dir=tmp_path, num_threads=1,
+            validation_options=Validation(probe=False),
+        )  # fmt: skip
+    failed = rows(tmp_path, "SELECT calls FROM usage u JOIN effect e ON e.id = u.effect WHERE kind = 'failed'")
+    dearest = max(row["calls"] for row in failed)
+    assert dearest > 1
+    with Reader(tmp_path / "journal.sqlite") as reader:
+        earlier = _run._earlier_costs(reader, 1)
+    assert {kind for kind, _ in earlier} == {"rollout"}
+    purse = Purse(Limits(calls=1000), earlier)
+    assert asyncio.run(purse.grant("rollout")) == {"calls": dearest}
+
+
+def test_what_was_in_flight_when_a_run_was_killed_counts(tmp_path: Path, world: World) -> None:
+    given = {"budget": Budget(calls=60), "log_dir": tmp_path, "reflection_minibatch_size": 4}
+    world.compile(**given)
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection:
+        connection.execute("DELETE FROM usage WHERE effect = (SELECT max(id) FROM effect WHERE kind = 'rollout')")
+        last = "DELETE FROM effect WHERE id = (SELECT max(id) FROM effect WHERE kind = 'rollout') RETURNING key"
+        (key,) = connection.execute(last).fetchone()
+        connection.commit()
+    with Reader(tmp_path / "journal.sqlite") as reader:
+        lost = _run._lost(reader, 1)
+        (granted,) = rows(tmp_path, "SELECT data FROM event WHERE kind = 'granted' AND data LIKE ?", f'%"{key}"%')
+    assert lost == [{"calls": 1.0}] == [json.loads(granted["data"])["most"]]
+    purse = Purse(Limits(calls=60), lost=lost)
+    assert purse.spent.calls == 1

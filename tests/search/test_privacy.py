@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from combee_dspy.cli._config import FILE
 from combee_dspy.exceptions import ArgumentError, JournalMismatchError
 from combee_dspy.search._privacy import Texts
 from combee_dspy.tracking import write_report
-from tests.worlds import World, events, metric, rows
+from tests.worlds import World, animal_of, events, in_kind, metric, rows, task_answer
 
 MAIL, PHONE, CARD, TICKET = "ana.lopez@example.com", "+49 151 2345 6789", "4111 1111 1111 1111", "T-99812"
 SECRETS = (MAIL, PHONE, CARD, TICKET)
@@ -197,3 +198,42 @@ def test_examples_and_the_inputs_of_calls_are_marked_too():
     assert found.toDict() == {"question": "Who is [email]?", "extra": {"to": ("[phone]", 7)}, "answer": "[ticket]"}
     assert found.inputs().toDict() == {"question": "Who is [email]?"}
     assert texts.values({"records": [{"Inputs": row}]})["records"][0]["Inputs"].question == "Who is [email]?"
+
+
+KEY, HEADER, PASSWORD = "sk-proj-abcDEF1234567890xyz", "tenant-Zq81kkQ0aaa", "S3cretPassw0rd"
+
+
+def test_a_key_that_is_said_by_a_model_or_an_error_reaches_no_file_prompt_log_or_report(tmp_path, caplog):
+    address = f"https://user:{PASSWORD}@host/v1"
+
+    def telling_keys(request):
+        animal = animal_of(request.last)
+        if animal == "fox":
+            raise ValueError(f"{address} failed, headers {{'Authorization': 'Bearer {KEY}', 'X-Tenant': '{HEADER}'}}")
+        if animal == "hen":
+            return in_kind(request, {"answer": f"my key is {KEY}, my tenant {HEADER}"})
+        return task_answer(request)
+
+    def learning_keys(request):
+        if "new_instruction" in request.text:
+            return in_kind(request, {"new_instruction": f"Use {KEY}, {HEADER} and {address}."})
+        return in_kind(request, {"lessons": [f"Rule: send {KEY} and {HEADER} to {address}"]})
+
+    def broken(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        if animal_of(gold.question) == "bee":
+            raise RuntimeError(f"no answer from {address} with api_key={KEY} {HEADER}")
+        return metric(gold, pred)
+
+    world = World.made(telling_keys, learning_keys)
+    for lm in (world.task_lm, world.proposer_lm):
+        lm.kwargs |= {"api_key": KEY, "extra_headers": {"X-Tenant": HEADER}}
+    with caplog.at_level(logging.DEBUG):
+        program = world.compile(
+            log_dir=tmp_path, metric=broken, tracker="progress", reflection_minibatch_size=12, max_metric_calls=100,
+            operators=["insert", "rewrite"], heldout=12,
+        )  # fmt: skip
+    write_report(tmp_path, tmp_path / "report.html")
+    written_anywhere = written(tmp_path).decode("utf-8", "replace")
+    assert "my key is [redacted], my tenant [redacted]" in written_anywhere
+    for place in (written_anywhere, shown(world), caplog.text, repr(program.combee_report), str(program.dump_state())):
+        assert [one for one in (KEY, HEADER, PASSWORD) if one in place] == []

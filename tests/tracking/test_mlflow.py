@@ -7,14 +7,17 @@ import io
 import logging
 import shutil
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
 from combee_dspy.journal import Journal, Reader, journal_file
-from combee_dspy.tracking import MLflowTracker, costs, replay, rollouts
+from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 
@@ -112,6 +115,7 @@ class Store:
 def store(monkeypatch):
     made = Store()
     monkeypatch.setattr(mlflow, "MlflowClient", made.client)
+    monkeypatch.setattr(_mlflow, "make_store", lambda uri: None)
     return made
 
 
@@ -247,6 +251,62 @@ def test_a_store_that_is_down_is_reported_once_and_completed_later(tmp_path, sto
     assert len(store.rows()) == 26
 
 
+class Nonsense(BaseHTTPRequestHandler):
+    """A tracking server that answers everything with HTTP 200 and what no client expects."""
+
+    BODIES: ClassVar = (
+        b"<html>log in</html>", b'{"experiment":', b"[]", b'{"surprise": 1}', bytes(range(256)),
+        b'{"experiment": {"experiment_id": {"a": 1}}, "run": 7}',
+    )  # fmt: skip
+    answers = 0
+
+    def do_GET(self):
+        body = self.BODIES[Nonsense.answers % len(self.BODIES)]
+        Nonsense.answers += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *given):
+        pass
+
+
+def test_a_server_that_answers_nonsense_breaks_no_run_and_is_named(tmp_path, caplog):
+    place = Story(tmp_path).whole()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nonsense) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        for _ in Nonsense.BODIES:
+            caplog.clear()
+            with caplog.at_level(logging.WARNING, "combee_dspy"):
+                followed(journal_file(place), MLflowTracker(tracking_uri=uri))
+            said = "\n".join(one.getMessage() for one in caplog.records)
+            assert "MLflow takes nothing, and is asked again" in said
+            assert f"combee track replay {place} --tracking-uri {uri}" in said
+            with pytest.raises(ArgumentValueError, match=r"tracking_uri cannot be written to"):
+                replay(place, tracking_uri=uri)
+        server.shutdown()
+    assert Nonsense.answers >= 2 * len(Nonsense.BODIES)
+
+
+def test_nothing_in_a_folder_says_where_its_runs_are_told(tmp_path, store, monkeypatch):
+    """A folder of somebody else's may name an address; the token of the environment goes to none but one's own."""
+    asked = []
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda tracking_uri=None: asked.append(tracking_uri) or store)
+    evil = "http://evil.test"
+    Story(tmp_path, specs={"tracker": {"tracking_uri": evil}}, tracking_uri=evil, MLFLOW_TRACKING_URI=evil).whole()
+    (tmp_path / ".env").write_text(f"MLFLOW_TRACKING_URI={evil}")
+    (where,) = replay(tmp_path)
+    replay(tmp_path, tracking_uri="http://mine.test")
+    assert asked == [None, "http://mine.test"]
+    assert evil not in where
+
+
 def test_a_journal_that_is_being_written_is_left_alone(tmp_path, store):
     Story(tmp_path).write("begin")
     holder = Journal(tmp_path)
@@ -321,6 +381,29 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"prompts", "report.html", "rollouts"}
 
 
+def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch):
+    path, contents = tmp_path / "stores" / "mlflow.db", [b"half", b"whole"]
+
+    class Client:
+        def __init__(self, tracking_uri):
+            self.path = Path(tracking_uri.removeprefix("sqlite:///"))
+
+        def search_experiments(self, max_results):
+            self.path.write_bytes(contents.pop(0))
+            if contents:
+                raise Killed
+
+    monkeypatch.setattr(mlflow, "MlflowClient", Client)
+    with pytest.raises(Killed):
+        _mlflow.make_store(f"sqlite:///{path}")
+    assert not path.exists()
+    _mlflow.make_store(f"sqlite:///{path}")
+    assert path.read_bytes() == b"whole"
+    for uri in (f"sqlite:///{path}", "sqlite:///:memory:", "http://mlflow.test", "sqlite:///x.db?mode=ro"):
+        _mlflow.make_store(uri)
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch):
     place = Story(tmp_path).whole()
     for name, value, tracker, expected in (
@@ -332,6 +415,7 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
         store = Store()
         with monkeypatch.context() as patch:
             patch.setattr(mlflow, "MlflowClient", store.client)
+            patch.setattr(_mlflow, "make_store", lambda uri: None)
             patch.setenv(name, value)
             followed(journal_file(place), tracker)
         assert store.only().info.experiment == expected

@@ -29,7 +29,7 @@ def write_report(place: Path | str, out: Path | str, run: int | str | None = Non
         ArgumentValueError: There is no journal, or no such run.
         OSError: The file cannot be written.
     """
-    with Reader(journal_file(place)) as reader:
+    with Reader(journal_file(place), checked=True) as reader:
         page = render_report(reader, run_number(reader, run))
     # As bytes: the hashes of the scripts hold for these, whatever a system's line ends are.
     Path(out).write_bytes(page.encode("utf-8", "replace"))

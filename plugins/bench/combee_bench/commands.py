@@ -25,11 +25,13 @@ from combee_bench.options import (
     CapacityOptions,
     ClientOptions,
     CompareOptions,
+    DamageOptions,
     KillsOptions,
     PlacementOptions,
     RedactionOptions,
     ScaleOptions,
     SizesOptions,
+    SoakOptions,
     SpeedOptions,
     SweepOptions,
     TuneScanOptions,
@@ -228,8 +230,13 @@ _SCALE = """No language model is involved. Each scan runs in a process of its ow
 code is 1 where a scan failed or took more than 1 GiB."""
 
 _KILLS = """No language model is involved. Each run is a process of its own that gets SIGKILL once its journal holds a
-number of effects drawn by the seed, and is started again. The exit code is 1 where a run did not end as the one that
-was left alone."""
+number of effects drawn by the seed, or where --runs says, and is started again. The exit code is 1 where a run did not
+end as the one that was left alone."""
+
+_DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
+another content, or written over."""
+
+_SOAK = """No language model is involved. The exit code is 1 where a compile left handles or threads behind."""
 
 _VERDICTS = """No language model is involved: scores are drawn, so the truth is known. Every study is judged by the
 functions that runs and tables are judged by. A rate is how often the verdict was the one named, where by the truth
@@ -244,6 +251,8 @@ for _name, _options, _epilog in (
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
     ("kills", KillsOptions, _KILLS),
+    ("damage", DamageOptions, _DAMAGE),
+    ("soak", SoakOptions, _SOAK),
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
     ("redaction", RedactionOptions, ""),

@@ -14,11 +14,13 @@ __all__ = [
     "CapacityOptions",
     "ClientOptions",
     "CompareOptions",
+    "DamageOptions",
     "KillsOptions",
     "PlacementOptions",
     "RedactionOptions",
     "ScaleOptions",
     "SizesOptions",
+    "SoakOptions",
     "SpeedOptions",
     "SweepOptions",
     "TuneScanOptions",
@@ -29,6 +31,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "unlimited"]
+KilledRun = Literal["pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Sizes = Annotated[tuple[Count, ...], Field(min_length=1)]
@@ -249,6 +252,8 @@ class KillsOptions:
     """Runs that are killed at random moments and resumed, beside the same runs left alone.
 
     Args:
+        runs: Runs, by comma: ``pareto``, ``trunk``, ``playbook``, ``many`` (three tasks in one journal), which are
+            killed anywhere; ``scan``, killed after a call of a scan; ``commit``, in one; ``mlflow``, while it is told.
         kills: Kills of each run.
         path: Rows of the Formula benchmark, instead of formula-mini's.
         examples: Training examples, which make one epoch of four updates.
@@ -258,12 +263,49 @@ class KillsOptions:
         seed: Seed of everything random, the moments of the kills included.
     """
 
-    kills: Count = 15
+    runs: Annotated[tuple[KilledRun, ...], Field(min_length=1)] = (
+        "pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many",
+    )  # fmt: skip
+    kills: Count = 5
     path: Path | None = None
     examples: Count = 120
     validation: Count = 30
     workers: Count = 16
     time_scale: Scale = 0.02
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class DamageOptions:
+    """Journals with bits flipped, ends cut off and sectors lost: whether one is taken for what was written.
+
+    Args:
+        times: Damages of each kind, each to a fresh copy.
+        effects: Effects in the journal.
+        seed: Seed of the places.
+    """
+
+    times: Count = 430
+    effects: Count = 60
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class SoakOptions:
+    """What a process holds after many rollouts with faults, and after many compiles. Needs Linux.
+
+    Args:
+        rollouts: Rollouts of the one long run.
+        compiles: Compiles after it in the same process.
+        faults: Share of attempts that fail, four ways alike.
+        workers: Calls in flight.
+        seed: Seed of everything random.
+    """
+
+    rollouts: Count = 5_000
+    compiles: Count = 30
+    faults: Rate = 0.1
+    workers: Count = 32
     seed: Annotated[int, Field(ge=0)] = 0
 
 
