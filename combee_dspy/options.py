@@ -67,8 +67,7 @@ class Validation:
     Args:
         finalists: How many of the best candidates of a ``"pareto"`` search may be validated once more before one is
             chosen: those within reach of the best (a one-sided sign test), where the task LM samples and the
-            budget has room for it. 1 chooses at once. The result is the best, or its newest descendant that is as
-            good, or, where the LM samples, not shown to be worse.
+            budget has room for it. 1 chooses at once. The result is the best, of equals the newest.
         draws: Answers of the task LM that one validation averages, for each example.
         calibration: Compares a judge with a trusted reference on a share of the rollouts and ends the run
             where they disagree. Needed where the metric's LM is the one that proposes.

@@ -66,7 +66,7 @@ def verdict(before: Sequence[float], after: Sequence[float], *, whole: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """Chooses the best on validation, after a further draw of those within its reach where that helps.
+    """Chooses the best on validation, of equals the newest, after a further draw of those within its reach.
 
     Where the task LM samples, a validation score is one draw, and the best of many is
     partly luck. So the best few are drawn again, as far as the budget allows, but for
@@ -93,20 +93,9 @@ class Finals:
         final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
         drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
         if drawn is None:
-            return self._newest(order, f"{len(pool.members)} on validation")
-        return self._newest(drawn, f"{len(drawn)} finalists over two draws")
-
-    def _newest(self, members: Sequence[Member], among: str) -> Member:
-        """Choose the best, or its newest descendant that may well be as good: that has learned what it has, and more.
-
-        Where the task LM repeats itself, scores are no luck, and only what is as good is taken for the best.
-        """
-        best = min(members, key=_rank)
-        chosen = newest_not_worse(_lineage(best, members), _WORSE) if self.samples else best
-        reason = f"best of {among}, {best.mean:.4g}"
-        if chosen is not best:
-            reason = f"newest descendant, not shown to be worse with {chosen.mean:.4g}, of the {reason}"
-        return self._chosen(chosen, reason)
+            return self._chosen(leader, f"best of {len(pool.members)} on validation, {leader.mean:.4g}")
+        best = min(drawn, key=_rank)
+        return self._chosen(best, f"best of {len(drawn)} finalists over two draws, {best.mean:.4g}")
 
     async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
         """Return finalists with a further draw in their scores; ``None`` where a limit leaves no room for all."""
@@ -141,15 +130,6 @@ def newest_not_worse(members: Sequence[Member], level: float = 0.05) -> Member:
         return members[-1]
     scores = [[one.scores[row] for row in order] if sorted(one.scores) == order else None for one in members]
     return members[select_newest_not_clearly_worse(scores, level)]
-
-
-def _lineage(member: Member, members: Sequence[Member]) -> list[Member]:
-    """Return a candidate and its descendants, oldest first."""
-    found = {member.index: member}
-    for one in sorted(members, key=lambda one: one.index):
-        if found.keys() & set(one.parents):
-            found[one.index] = one
-    return list(found.values())
 
 
 def _mean(drawn: Sequence[Rollout]) -> float:
