@@ -9,6 +9,10 @@ from pydantic import Field
 
 from combee_dspy.strategies import parameters
 
+_FORMS = {
+    "rollouts": "{:,.1f} rollouts", "tokens": "{:,.0f} tokens", "dollars": "${:,.4f}",
+    "gpu_seconds": "{:,.1f} GPU-seconds",
+}  # fmt: skip
 _Known = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -65,23 +69,21 @@ class CostPerPoint:
             point: How much of a score one point is.
         """
         points = (score - baseline.score) / point
-        costs = {name: cost for name, cost in spent.params().items() if name != "score"}
         if points <= 0:
             return cls(baseline, points)
+        costs = {name: getattr(spent, name) for name in _FORMS}
         return cls(baseline, points, **{name: None if cost is None else cost / points for name, cost in costs.items()})
 
     def __str__(self) -> str:
         """Return it as one sentence, the baseline's own cost with it."""
-        own = _told({name: cost for name, cost in self.baseline.params().items() if name != "score"})
+        own = _told(self.baseline)
         above = f"the serial baseline's {self.baseline.score:.3f}{f' ({own})' if own else ''}"
         if self.points <= 0:
             return f"{self.points:+.1f} points against {above}: it bought none above it"
-        costs = {name: getattr(self, name) for name in ("rollouts", "tokens", "dollars", "gpu_seconds")}
         dollars = "" if self.dollars is not None else ", dollars unknown"
-        return f"{self.points:+.1f} points over {above}, at {_told(costs)}{dollars} a point"
+        return f"{self.points:+.1f} points over {above}, at {_told(self)}{dollars} a point"
 
 
-def _told(costs: dict[str, float | None]) -> str:
-    forms = {"rollouts": "{:,.1f} rollouts", "tokens": "{:,.0f} tokens", "dollars": "${:,.4f}",
-             "gpu_seconds": "{:,.1f} GPU-seconds"}  # fmt: skip
-    return ", ".join(form.format(costs[name]) for name, form in forms.items() if costs.get(name) is not None)
+def _told(costs: SerialBaseline | CostPerPoint) -> str:
+    known = {name: getattr(costs, name) for name in _FORMS}
+    return ", ".join(_FORMS[name].format(cost) for name, cost in known.items() if cost is not None)

@@ -140,7 +140,7 @@ class HeldoutReading:
         log = self._effects.log
         with Reader(log.journal.path) as reader:
             found = CostPerPoint.of(self._baseline, after, _of_run(reader, log.number, after), point=point)
-        log.emit("per_point", {**dataclasses.asdict(found), "baseline": self._baseline.params(), "text": str(found)})
+        log.emit("per_point", {**dataclasses.asdict(found), "text": str(found)})
         return found
 
     async def _scores(self, candidate: Candidate) -> list[float]:
