@@ -23,12 +23,13 @@ __all__ = ["Trunk"]
 
 @dataclass(slots=True)
 class _Commit:
-    """One update of the trunk."""
+    """One update of the trunk. What it ran is let go of as soon as it can be taken back no more: it may be much."""
 
-    learned: Learned
+    learned: Learned | None
     text: Candidate  # what it proposed, which was validated
     kept: Candidate  # the text up to its lessons without those that were taken back since
-    validation: asyncio.Task[dict[int, tuple[Rollout, ...]]]
+    validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
+    scores: dict[int, float] | None = None  # once it is committed, in the place of its validation
     reverted: bool = False
 
 
@@ -60,7 +61,8 @@ class Trunk(Keeper):
     def ended(self, error: Exception | None) -> None:
         """Let go of validations that nobody waits for any more."""
         for commit in self._commits:
-            commit.validation.cancel()
+            if commit.validation is not None:
+                commit.validation.cancel()
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch and of the new text's validation."""
@@ -90,7 +92,9 @@ class Trunk(Keeper):
         if (reverted := await self._reverted(step)) is not None:
             text = self._commits[reverted - 1].kept if reverted else self.seed
             for one in self._commits[reverted:]:
-                text = one.kept = text if one.reverted else await self._edited(one.learned, text)
+                text = one.kept = text if one.reverted else await self._edited(one.learned, text)  # type: ignore[arg-type]  # not yet let go of
+        if step >= self.lag:
+            self._commits[step - self.lag].learned = None
         text = await self._edited(learned, text)
         if text.id != before.id:
             data = {"candidate": text.id, "texts": dict(text.texts), "parents": [before.id], "operator": self._operator,
@@ -142,7 +146,7 @@ class Trunk(Keeper):
         self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
     ) -> Mapping[int, Sequence[Rollout]]:
         """Wait for the validation of the new text, which has begun already."""
-        return await asyncio.shield(self._commits[learned.plan.step].validation)
+        return await asyncio.shield(self._commits[learned.plan.step].validation)  # type: ignore[arg-type]  # it is there
 
     async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
         """Join the new text to the pool."""
@@ -150,6 +154,7 @@ class Trunk(Keeper):
         commit, newest = self._commits[learned.plan.step], self.pool.members[-1]
         if commit.text.id != newest.candidate.id:
             self.pool.join(commit.text, (newest.index,), learned.plan.step, rollouts)
+        commit.scores, commit.validation = await _scores(commit), None
 
     async def result(self) -> Member:
         """Return the newest text that is not clearly worse than the best validated one."""
@@ -161,5 +166,7 @@ class Trunk(Keeper):
 
 
 async def _scores(commit: _Commit) -> dict[int, float]:
+    if commit.validation is None:
+        return commit.scores or {}
     rollouts = await asyncio.shield(commit.validation)
     return {index: fmean(one.score for one in drawn) for index, drawn in rollouts.items()}

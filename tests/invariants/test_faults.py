@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sqlite3
@@ -14,6 +15,8 @@ import pytest
 from combee_dspy import Budget, Search
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal import _writer
+from combee_dspy.records import Rollout
+from combee_dspy.search._run import Run
 from tests.invariants.test_resume import said
 from tests.worlds import World
 
@@ -89,3 +92,22 @@ def test_a_process_that_is_forked_after_a_compile_goes_on_with_its_run_and_begin
     if ended == (0, 0):
         os.kill(child, 9)
     assert ended == (child, 0)
+
+
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+def test_what_a_run_holds_does_not_grow_with_its_rollouts(monkeypatch: pytest.MonkeyPatch, keep: str) -> None:
+    held: list[int] = []
+    report = Run._report
+
+    def counted(self: Run, *given: Any) -> Any:
+        gc.collect()
+        held.append(sum(type(one) is Rollout for one in gc.get_objects()))
+        return report(self, *given)
+
+    monkeypatch.setattr(Run, "_report", counted)
+    for rollouts in (120, 360):
+        World.made().compile(
+            budget=Budget(rollouts=rollouts), cache=False, search=Search(keep=keep, staleness=1),
+            reflection_minibatch_size=12, skip_perfect_score=False,
+        )  # fmt: skip
+    assert held[1] <= held[0] + 12 < 100

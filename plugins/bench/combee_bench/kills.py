@@ -96,10 +96,10 @@ def run(options: KillsOptions) -> Iterator[KillsRow]:
             arguments["folder"] = f"{folder}/{name}"
             kills = _killed(arguments, whole["counts"], options.kills, derive(options.seed, "kills", name))
             again = _ended(Path(arguments["folder"]))
-            same = [again[what] == whole[what] for what in ("results", "effects", "books")]
+            program, effects, books = (again[what] == whole[what] for what in ("results", "effects", "books"))
             told = again["told"] == whole["told"] and again["told"]["rows"] == again["rollouts"]
             yield KillsRow(
-                name, _WHERE.get(name, "anywhere"), kills, *same, told if name == "mlflow" else None,
+                name, _WHERE.get(name, "anywhere"), kills, program, effects, books, told if name == "mlflow" else None,
                 again["books"][0], service.stats().calls, 2 * kills * options.workers,
             )  # fmt: skip
 
@@ -171,7 +171,7 @@ def _die(where: str, times: int) -> None:
 
     def written(self: Any, connection: Any, statements: Any) -> None:
         rows = [row for sql, row in statements if "INTO effect" in sql]
-        transact(self, connection, _armed(statements, [dies] * len(rows) if where == "commit" else []))
+        transact(self, connection, list(statements) if where != "commit" else _Armed(statements, [dies] * len(rows)))
         for row in rows:
             if where == "scan" and row[2] == "call":
                 dies()
@@ -186,17 +186,23 @@ def _die(where: str, times: int) -> None:
         import mlflow
 
         log_batch = mlflow.MlflowClient.log_batch
-        mlflow.MlflowClient.log_batch = told  # type: ignore[method-assign]  # the point of it
+        mlflow.MlflowClient.log_batch = told  # the point of it
     else:
         transact = _writer.Writer._transact
-        _writer.Writer._transact = written  # type: ignore[method-assign,assignment]  # the point of it
+        _writer.Writer._transact = written  # type: ignore[method-assign]  # the point of it
 
 
-def _armed(statements: Any, traps: Sequence[Callable[[], None]]) -> Iterator[Any]:
-    """Yield statements, and spring traps when all are done and nothing is committed."""
-    yield from statements
-    for trap in traps:
-        trap()
+class _Armed(list[Any]):
+    """Statements that spring traps when all are done and nothing is committed."""
+
+    def __init__(self, statements: Any, traps: Sequence[Callable[[], None]]) -> None:
+        super().__init__(statements)
+        self._traps = traps
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        for trap in self._traps:
+            trap()
 
 
 def _kept(folder: Path) -> int:
