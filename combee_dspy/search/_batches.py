@@ -26,6 +26,7 @@ __all__ = ["Batches", "Ends", "decision_from"]
 # Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
 # nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3
+_FEWEST = 3  # rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
 
 
 class Batches:
@@ -73,6 +74,11 @@ class Batches:
         order = list(range(len(self._train)))
         derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
         return order
+
+    def worth(self, step: int, decision: BatchDecision, size: int) -> int:
+        """Return a size that the budget has room for, or 0 where what so few rows teach is not worth a validation."""
+        planned = next((clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size)
+        return 0 if step and size < min(_FEWEST, planned, self.left) else size
 
     def decide(self, view: BatchView) -> dict[str, Any]:
         """Return the controller's decision, from a view completed by what is known here, as JSON values."""

@@ -12,6 +12,7 @@ from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
 from combee_dspy.records import Cause, FailureCount, Role, Rollout
 from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Candidate, Place, Row
 from combee_dspy.search._effects import Effects
 
 __all__ = ["Failures"]
@@ -68,8 +69,15 @@ class Failures:
             if sum(one.failed for one in found) >= least * found[0].of and (worst := max(found, key=_failed))
         ]
 
-    async def try_first(self, rollouts: Sequence[Awaitable[Rollout]]) -> None:
-        """Wait for one rollout of each split, before anything else is bought, and say what raised in it."""
+    async def try_first(self, seed: Candidate, validation: Row, train: Row) -> None:
+        """Run one row of each split before anything else is bought, and say what raised in it."""
+        if not self._options.probe:
+            return
+        rows = [(validation, Place("validation", -1))]
+        if self._effects.purse.room != 0 and not self._effects.purse.grants:
+            # Of a limited cost the student's validation has its share first.
+            rows.append((train, Place("train", 0)))
+        rollouts = [self._effects.rollout(seed, row, place, counted=False) for row, place in rows]
         for found in await asyncio.gather(*rollouts, return_exceptions=True):
             if isinstance(found, BudgetReached):
                 continue  # whoever needs it is told again

@@ -47,14 +47,6 @@ from combee_dspy.search._update import Learned, Learner, Plan
 __all__ = ["Loop"]
 
 
-_FEWEST = 3  # rows of an update that a budget cuts short; GEPA's own minibatches have as many
-
-
-def _planned(decision: BatchDecision) -> int:
-    """Return the size that was planned before the budget bounded it."""
-    return next((clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size)
-
-
 def _future() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
@@ -70,8 +62,7 @@ class _Update:
         proposed: Done when it has proposed.
         gate: Done when it may commit: when every update that must not know of it has begun.
         committed: Done when it is committed.
-        began: When it began, monotonic seconds.
-        started: The same, Unix time.
+        began, started: When it began: monotonic seconds, and Unix time.
         task: What carries it out.
         selected: Done when it is known what it edits.
     """
@@ -142,17 +133,7 @@ class Loop:
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
-        if self.task.settings.validation.probe:
-            first = [(rows[0], "validation", -1)]
-            if self.effects.purse.room != 0 and not self.effects.purse.grants:
-                # Of a limited cost the student's validation has its share first.
-                first.append((self._batches.first, "train", 0))
-            await self.failures.try_first(
-                [
-                    self.effects.rollout(self.task.seed, row, Place(purpose, step), counted=False)
-                    for row, purpose, step in first
-                ]
-            )
+        await self.failures.try_first(self.task.seed, rows[0], self._batches.first)
         self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -300,10 +281,7 @@ class Loop:
             self.effects.purse.look(step, step - 1)
             made = await self._decided(step, "/again")
         decision = decision_from(made)
-        wanted = min(_planned(decision), self._batches.left)
-        size = self._fitting(min(decision.size, wanted))
-        if step and size < min(_FEWEST, wanted):
-            return 0  # what so few teach is not worth a child's validation
+        size = self._batches.worth(step, decision, self._fitting(min(decision.size, self._batches.left)))
         if size:
             self.decisions.append(decision)
             self.effects.log.emit("batch", {**made, "size": size}, step=step, single=True)
