@@ -16,7 +16,7 @@ from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.operators import visible
 from combee_dspy.registry import Spec
-from combee_dspy.tracking._queries import candidate_named, recorded
+from combee_dspy.tracking._queries import candidate_named, recorded, run_number
 
 __all__ = ["CandidateRecord", "candidates", "load_candidate"]
 
@@ -74,12 +74,12 @@ def _record(one: Mapping[str, Any]) -> CandidateRecord:
     )
 
 
-def _recorded(place: str | os.PathLike[str], run: str | None) -> list[dict[str, Any]]:
+def _recorded(place: str | os.PathLike[str], run: int | str | None) -> list[dict[str, Any]]:
     """Return the candidates whose making was kept, each with its run's name."""
     with Reader(journal_file(os.fspath(place)), checked=True) as reader:
         names = {row["id"]: row["name"] for row in reader.rows("SELECT id, name FROM run")}
-        every = [{**one, "name": names[one["run"]]} for one in recorded(reader, None) if one["operator"]]
-    return [one for one in every if run in (None, one["name"])]
+        number = None if run is None else run_number(reader, run)
+        return [{**one, "name": names[one["run"]]} for one in recorded(reader, number) if one["operator"]]
 
 
 def load_candidate(
@@ -87,7 +87,7 @@ def load_candidate(
     place: str | os.PathLike[str],
     id: int | str,  # noqa: A002 - what users call it
     *,
-    run: str | None = None,
+    run: int | str | None = None,
 ) -> dspy.Module:
     """Return a program with the texts and demonstrations of one candidate of a run.
 
@@ -99,7 +99,7 @@ def load_candidate(
         place: The run's ``log_dir``, or its journal.
         id: ``"best"``, position among the validated candidates, or four characters or more of the content hash that
             ``combee candidates`` shows: as in every command.
-        run: The run's name, where a journal holds several.
+        run: The run's name or number, where a journal holds several.
 
     Raises:
         ArgumentTypeError: ``student`` is no program, or ``id`` neither a number nor a text.

@@ -92,6 +92,7 @@ def show(
     else:
         for one in found:
             costs, parts = one.pop("costs"), one.pop("audit")
+            one["dollars"] = _dollars(one["dollars"])
             show_facts({name: value for name, value in one.items() if value is not None})
             show_table([{name: row[name] for name in _COSTS} | {"dollars": _dollars(row["dollars"])} for row in costs])
             show_table([{name: plain(row[name]) for name in _AUDIT} for row in parts])

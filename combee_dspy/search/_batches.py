@@ -26,6 +26,7 @@ __all__ = ["Batches", "Ends", "decision_from"]
 # Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
 # nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3
+_FEWEST = 3  # rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
 
 
 class Batches:
@@ -64,6 +65,21 @@ class Batches:
         left = len(self._train) - self.seen % len(self._train)
         return left if self._last is None else max(0, min(left, self._last - self.seen))
 
+    @property
+    def first(self) -> Row:
+        """The row that the first minibatch begins with; with a sampler of the user's, which nobody may ask, any."""
+        return self._train[0 if self._sampler is not None else self._order(0)[0]]
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self._train)))
+        derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
+        return order
+
+    def worth(self, step: int, decision: BatchDecision, size: int) -> int:
+        """Return a size that the budget has room for, or 0 where what so few rows teach is not worth a validation."""
+        planned = next((clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size)
+        return 0 if step and size < min(_FEWEST, planned, self.left) else size
+
     def decide(self, view: BatchView) -> dict[str, Any]:
         """Return the controller's decision, from a view completed by what is known here, as JSON values."""
         decision = self._task.settings.controller.plan(
@@ -89,10 +105,8 @@ class Batches:
         if self._sampler is not None:
             rows = tuple(self._train[index] for index in self._sampler.next_minibatch_ids(self._loader, state()))
         else:
-            order = list(range(len(self._train)))
             epoch, start = divmod(self.seen, len(self._train))
-            derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
-            rows = tuple(self._train[index] for index in order[start : start + size])
+            rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
         self.seen += len(rows)
         self._planned.append(len(rows))
         hashes = {row.hash for row in rows}
@@ -155,7 +169,7 @@ class Ends:
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
         if self._nothing_new(step - self._behind):
-            return "a whole epoch bought no new rollout: there is nothing more to learn here"
+            return "a whole epoch bought no new rollout: it made no mistake, or had no new text to try"
         if self._seed_is_known(step):
             for place, stopper in enumerate(self._parts.stoppers):
                 stops = partial(_stops, stopper, self._pool.state)

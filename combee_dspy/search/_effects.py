@@ -95,8 +95,9 @@ class Effects:
         """Why the search may buy nothing that it has not bought before; empty where it may."""
 
     def rollout(
-        self, candidate: Candidate, row: Row, place: Place, *, lane: int = ROLLOUTS, replicate: int = 0
-    ) -> Awaitable[Rollout]:
+        self, candidate: Candidate, row: Row, place: Place, *, lane: int = ROLLOUTS, replicate: int = 0,
+        counted: bool = True,
+    ) -> Awaitable[Rollout]:  # fmt: skip
         """Return a rollout that is under way, bought by now, or already there. Await it as often as needed.
 
         Args:
@@ -105,6 +106,7 @@ class Effects:
             place: What it is for.
             lane: How urgent it is among this search's effects.
             replicate: Which draw, where the same rollout is wanted several times.
+            counted: Whether the budget counts it now; else when an update asks for it, which has room for it.
 
         Raises:
             BudgetReached: The budget leaves no room for it.
@@ -115,7 +117,8 @@ class Effects:
         key = key if self._memoize else f"{key}/{place.purpose}/{place.step}"
         if place.purpose != "heldout":
             self._may_buy(key)
-            self.purse.count(key, place.step)
+            if counted:
+                self.purse.count(key, place.step)
         return self._once(key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate))
 
     async def _rolled(

@@ -11,6 +11,8 @@ from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
 from combee_dspy.records import Cause, FailureCount, Role, Rollout
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Candidate, Place, Row
 from combee_dspy.search._effects import Effects
 
 __all__ = ["Failures"]
@@ -66,6 +68,25 @@ class Failures:
             for kind, found in kinds.items()
             if sum(one.failed for one in found) >= least * found[0].of and (worst := max(found, key=_failed))
         ]
+
+    async def try_first(self, seed: Candidate, validation: Row, train: Row) -> None:
+        """Run one row of each split before anything else is bought, and say what raised in it."""
+        if not self._options.probe:
+            return
+        rows = [(validation, Place("validation", -1))]
+        if self._effects.purse.room != 0 and not self._effects.purse.grants:
+            # Of a limited cost the student's validation has its share first.
+            rows.append((train, Place("train", 0)))
+        rollouts = [self._effects.rollout(seed, row, place, counted=False) for row, place in rows]
+        for found in await asyncio.gather(*rollouts, return_exceptions=True):
+            if isinstance(found, BudgetReached):
+                continue  # whoever needs it is told again
+            if isinstance(found, BaseException):
+                raise found
+            if found.failed_in in _RAISED:
+                text = f"The {found.failed_in} raised on the first row that was tried: {found.error}"
+                logger.warning("%s", text)
+                self._effects.log.emit("warning", {"text": text})
 
     async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
         """End the run as soon as the first rollouts of a split are there, where program or metric raised on all.

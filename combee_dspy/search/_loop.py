@@ -62,8 +62,7 @@ class _Update:
         proposed: Done when it has proposed.
         gate: Done when it may commit: when every update that must not know of it has begun.
         committed: Done when it is committed.
-        began: When it began, monotonic seconds.
-        started: The same, Unix time.
+        began, started: When it began: monotonic seconds, and Unix time.
         task: What carries it out.
         selected: Done when it is known what it edits.
     """
@@ -134,6 +133,7 @@ class Loop:
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
+        await self.failures.try_first(self.task.seed, rows[0], self._batches.first)
         self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -281,7 +281,7 @@ class Loop:
             self.effects.purse.look(step, step - 1)
             made = await self._decided(step, "/again")
         decision = decision_from(made)
-        size = self._fitting(min(decision.size, self._batches.left))
+        size = self._batches.worth(step, decision, self._fitting(min(decision.size, self._batches.left)))
         if size:
             self.decisions.append(decision)
             self.effects.log.emit("batch", {**made, "size": size}, step=step, single=True)

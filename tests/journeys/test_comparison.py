@@ -18,6 +18,7 @@ data: {{train: train.jsonl, validation: validation.jsonl, heldout: heldout.jsonl
 lms:
   task: {{model: openai/student, api_base: "{base}", api_key_env: NO_KEY, temperature: 0.0}}
   proposer: {{model: openai/teacher, api_base: "{base}", api_key_env: NO_KEY, temperature: 0.0}}
+costs: {{prices: {{openai/student: {{prompt: 1, completion: 1}}, openai/teacher: {{prompt: 1, completion: 1}}}}}}
 """
 
 
@@ -56,23 +57,29 @@ def test_methods_are_compared_on_a_users_own_file(folder: Path, capsys: pytest.C
     assert "own.yaml: 21 held-out examples, 120 rollouts each, seed 0" in out
     assert "simulated" not in out
     told = json.loads(figures.read_text())
+    assert told["simulated"] is False
     sides = {one["method"]: one for one in told["summary"]}
     assert sides["combee"]["heldout"]["mean"] > 0.9
     # What a method is billed for is what it asked; the readings of held-out, three times 21 rows, are nobody's.
     assert 0 < sum(one["tokens"] for one in sides.values()) < bought
+    # By the file's prices, a dollar a million tokens.
+    assert all(one["dollars"] == pytest.approx(one["tokens"] / 1e6) for one in sides.values())
 
 
 @pytest.mark.parametrize(
-    ("change", "given", "said"),
+    ("change", "by", "given", "said"),
     [
-        ("", ("--benchmark", "formula"), "benchmark stands in the file already"),
-        (", heldout: heldout.jsonl", (), "data.heldout is missing"),
-        ("", ("--budget", "20"), "does not pay for two validations"),
+        ("heldout.jsonl", "train.jsonl", (), "data.train"),
+        ("", "", ("--benchmark", "formula"), "benchmark stands in the file already"),
+        (", heldout: heldout.jsonl", "", (), "data.heldout is missing"),
+        ("", "", ("--budget", "20"), "does not pay for two validations"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_bought(
-    folder: Path, capsys: pytest.CaptureFixture[str], change: str, given: tuple[str, ...], said: str
+    folder: Path, capsys: pytest.CaptureFixture[str], change: str, by: str, given: tuple[str, ...], said: str
 ) -> None:
-    (folder / "own.yaml").write_text(OWN.format(base="http://127.0.0.1:9/v1").replace(change, "", 1))
+    (folder / "own.yaml").write_text(
+        OWN.format(base="http://127.0.0.1:9/v1").replace(change, "train.jsonl" if change == "heldout.jsonl" else "", 1)
+    )
     assert compare("--config", str(folder / "own.yaml"), "--methods", "combee", *given) == 2
     assert said in " ".join(capsys.readouterr().err.split())

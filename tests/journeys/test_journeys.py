@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import pytest
 from combee_dspy import Combee, Search
 from combee_dspy.cli import main
 from combee_dspy.exceptions import InfrastructureError, TooManyFailuresError
+from combee_dspy.journal import Reader, journal_file
 from combee_dspy.rollouts import _patient
+from combee_dspy.tracking import runs
+from combee_dspy.tracking._metrics import end_metrics
 from tests.journeys.minds import JOURNEYS, Journey
 from tests.journeys.server import Asked, Failure, Server
 from tests.worlds import rows
@@ -37,8 +41,25 @@ def by_gepa(journey: Journey) -> float:
         return dspy.Evaluate(devset=heldout, metric=journey.metric, num_threads=4)(program).score
 
 
+def _counts_agree(report: Any, said: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One count of rollouts wherever they are counted, and what has no price is unknown wherever it is shown."""
+    with Reader(journal_file(folder)) as reader:
+        metrics = end_metrics(reader, 1)
+    counted = rows(folder, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout' AND split <> 'heldout'")
+    assert {counted[0]["n"], metrics["total/rollouts"], runs(folder)[0]["rollouts"]} == {report.rollouts}
+    assert f"{report.rollouts} of " in said[-1]
+    assert "$ unknown" in said[-1]
+    assert "total/dollars" not in metrics
+    for command in ("runs", "show"):
+        with pytest.raises(SystemExit):
+            main([command, str(folder)])
+        out = capsys.readouterr().out
+        assert str(report.rollouts) in out
+        assert re.search(r"^dollars +unknown", out, re.MULTILINE) if command == "show" else "unknown" in out
+
+
 @pytest.mark.parametrize("name", JOURNEYS)
-def test_a_new_users_first_run(
+def test_a_new_users_first_run_learns_no_less_than_gepa(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journey = JOURNEYS[name]
@@ -71,17 +92,11 @@ def test_a_new_users_first_run(
             assert not ended.value.code
             assert shown in capsys.readouterr().out
         assert (tmp_path / "report.html").stat().st_size > 1000
+    _counts_agree(report, said, tmp_path, capsys)
+    assert round(100 * report.heldout.after, 2) >= by_gepa(journey)
     lines = [[line for line in text.splitlines() if line.startswith("- ")] for text in report.texts.values()]
     assert any(lines)
     assert all(len(one) == len(set(one)) for one in lines), "no lesson stands there twice"
-
-
-@pytest.mark.parametrize("name", JOURNEYS)
-def test_what_is_learned_is_no_less_than_gepa_learns(name: str, tmp_path: Path) -> None:
-    journey = JOURNEYS[name]
-    with Server(journey.mind) as server:
-        report = compiled(journey, server, tmp_path).combee_report
-    assert round(100 * report.heldout.after, 2) >= by_gepa(journey)
 
 
 def test_reflections_that_cannot_be_read_end_the_run_and_say_so(tmp_path: Path) -> None:

@@ -362,6 +362,22 @@ def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Pa
     assert report.reason == "the budget leaves 0 rollouts, fewer than another update may take"
 
 
+@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize(("keep", "limit"), [("pareto", 55), ("trunk", 46), ("trunk", 73)])
+def test_no_minibatch_is_cut_to_one_or_two_rows(
+    world: World, tmp_path: Path, keep: Any, staleness: int, limit: int
+) -> None:
+    report = world.compile(
+        max_metric_calls=limit, reflection_minibatch_size=8, log_dir=tmp_path, skip_perfect_score=False,
+        search=Search(keep=keep, staleness=staleness),
+    ).combee_report  # fmt: skip
+    sizes = [one["size"] for one in events(tmp_path, "batch")]
+    assert sizes
+    assert min(sizes) > 2
+    assert report.rollouts <= limit
+    assert "fewer than another update may take" in report.reason
+
+
 def test_a_resumed_run_has_one_budget(world: World, tmp_path: Path) -> None:
     first = world.compile(budget=Budget(calls=40), log_dir=tmp_path, reflection_minibatch_size=4).combee_report
     asked = world.asked

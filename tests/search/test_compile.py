@@ -187,7 +187,7 @@ def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(world: World, t
     assert all(one["skipped"] for one in events(tmp_path, "update"))
     assert not told
     assert not world.proposer_lm.requests
-    assert report.reason == "a whole epoch bought no new rollout: there is nothing more to learn here"
+    assert report.reason == "a whole epoch bought no new rollout: it made no mistake, or had no new text to try"
     assert report.rollouts == len(known) + 6
 
 

@@ -59,7 +59,7 @@ HOPELESS: dict[str, tuple[Any, str]] = {
     "small minibatches": (
         lambda: (World.made(), {"student": Raising(0, 100), "reflection_minibatch_size": 3}), "train rollouts raised",
     ),
-    "answers": (lambda: (World.made(unread), {}), "train rollouts unparsed"),
+    "answers": (lambda: (World.made(unread), {}), "rollouts unparsed"),
     "metric": (lambda: (World.made(), {"metric": scored_but(*range(100))}), "8 of 8 train rollouts unscored"),
     "playbook": (lambda: (World.made(proposer=unread), {"artifact": "playbook"}), "reflector calls unparsed"),
 }  # fmt: skip
@@ -82,6 +82,26 @@ def test_a_run_that_can_learn_nothing_ends_with_what_to_look_at(tmp_path: Path, 
     assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")[0]["n"] < 200
     (run,) = runs(tmp_path)
     assert (run["state"], run["supports_claims"]) == ("failed", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"student": Raising(0, 100)}, "The program raised on the first row that was tried: ValueError"),
+        ({"student": Raising(100, 200)}, "The program raised on the first row that was tried: ValueError"),
+        ({"metric": scored_but(*range(100))}, "The metric raised on the first row that was tried: KeyError"),
+    ],
+    ids=["train", "validation", "metric"],
+)
+def test_a_row_of_each_split_is_tried_before_anything_else_is_bought(
+    tmp_path: Path, given: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TooManyFailuresError):
+        World.made().compile(log_dir=tmp_path, reflection_minibatch_size=24, max_metric_calls=400, **given)
+    assert any(said in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
+    ended = rows(tmp_path, "SELECT purpose, started, ended FROM effect WHERE kind = 'rollout' ORDER BY id")
+    assert {one["purpose"] for one in ended[:2]} == {"train", "validation"}
+    assert max(one["ended"] for one in ended[:2]) <= min(one["started"] for one in ended[2:])
 
 
 def test_a_run_that_was_stopped_goes_on_where_more_may_fail_and_buys_nothing_twice(tmp_path: Path) -> None:

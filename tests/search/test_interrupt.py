@@ -19,8 +19,11 @@ BOUND = 30
 """Seconds after which a process is said to hang; it takes no more than two."""
 
 
-def interrupted(*arguments: str | Path) -> tuple[int, str, str]:
-    """Run a program until its service hangs, interrupt it, and return how it ended and what it said."""
+def interrupted(*arguments: str | Path, again: str = "") -> tuple[int, str, str]:
+    """Run a program until its service hangs, interrupt it, and return how it ended and what it said.
+
+    Interrupt it once more when it has said ``again`` on stderr, if that is given.
+    """
     process = subprocess.Popen(  # noqa: S603 - ours
         [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # A shell that starts pytest in the background has interrupts ignored.
@@ -33,10 +36,17 @@ def interrupted(*arguments: str | Path) -> tuple[int, str, str]:
             assert line, process.stderr.read()  # type: ignore[union-attr]  # as above
             said += line
         os.kill(process.pid, signal.SIGINT)
+        heard = ""
+        while again not in heard:
+            line = process.stderr.readline()  # type: ignore[union-attr]  # it is a pipe
+            assert line, heard
+            heard += line
+        if again:
+            os.kill(process.pid, signal.SIGINT)
         more, told = process.communicate(timeout=BOUND)
     finally:
         process.kill()
-    return process.returncode, said + more, told
+    return process.returncode, said + more, heard + told
 
 
 @pytest.mark.parametrize("way", ["one", "many", "asyncio"])
@@ -49,6 +59,19 @@ def test_an_interrupt_waits_for_no_service_that_hangs_and_leaves_the_best_so_far
         assert rows(tmp_path, "SELECT state FROM run")[0]["state"] == "failed"
         assert rows(tmp_path, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'") == [{"n": UP}]
         assert load_candidate(dspy.Predict("question -> answer"), tmp_path, "best")
+
+
+# Without an end of its own the first interrupt would wait for ever for a loop that a program holds up.
+ENDLESS = (
+    "from combee_dspy.search import _compile; _compile._GONE = 1e9; from tests.search import hanging; hanging.main"
+)
+
+
+def test_the_second_interrupt_of_a_compile_ends_it_whatever_the_first_waits_for(tmp_path: Path) -> None:
+    code, said, told = interrupted("-c", f"{ENDLESS}('asyncio', {str(tmp_path)!r})", again="Interrupt again")
+    assert code == 0
+    assert "interrupted with" in said
+    assert "Interrupt again to end at once" in told
 
 
 PROGRAM = """

@@ -87,8 +87,11 @@ def test_a_journal_of_several_runs_asks_which_one_is_meant(world: World, tmp_pat
         load_candidate(student, tmp_path, 0)
     with pytest.raises(ArgumentValueError, match="names several candidates"):
         show(tmp_path, "best")
-    for result in results:
+    for number, result in enumerate(results, start=1):
         assert show(tmp_path, "best", result.name)["texts"] == result.report.texts
+        for name in (result.name, number, str(number)):
+            chosen = load_candidate(student, tmp_path / "journal.sqlite", "best", run=name)
+            assert chosen.signature.instructions == show(tmp_path, "best", name)["texts"]["self"]
         best = max((one for one in candidates(tmp_path) if one.run == result.name), key=lambda one: one.score or 0.0)
         loaded = load_candidate(student, tmp_path, best.id, run=result.name)
         assert best.score == result.report.best_score

@@ -153,7 +153,7 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
             record = {
                 "command": _command_line(name, options),
                 **environment(),
-                "simulated": getattr(options, "lm", None) is None,
+                "simulated": getattr(options, "lm", None) is None and getattr(options, "config", None) is None,
                 "options": dataclasses.asdict(options),
                 "summary": module.summary(options, rows) if hasattr(module, "summary") else None,
                 "rows": [dataclasses.asdict(one) for one in rows],

@@ -50,6 +50,7 @@ class Endpoint:
         service: The simulated service; ``None`` for a model's.
         reading: The service behind ``reading_lm``; ``None`` where that is ``task_lm``.
         price: Of every model; ``None`` for list prices.
+        costs: Prices by model, where there is no ``price``.
     """
 
     task_lm: dspy.LM
@@ -60,6 +61,7 @@ class Endpoint:
     service: SimulatedService | None = None
     reading: SimulatedService | None = None
     price: Price | None = None
+    costs: Costs | None = None
 
     def settings(self, lm: dspy.LM | None = None) -> dict[str, Any]:
         """Return what DSPy is told while a program runs."""
@@ -72,7 +74,7 @@ class Endpoint:
         if self.service is None:
             models = {str(lm.model) for lm in (self.task_lm, self.reflection_lm)}
             prices = {} if self.price is None else dict.fromkeys(models, self.price)
-            with metered(Tariff(Costs(prices=prices))) as meter:
+            with metered(Tariff(self.costs or Costs(prices=prices))) as meter:
                 yield counted
             found = totals(meter.usage())
             counted.dollars = found.total.dollars

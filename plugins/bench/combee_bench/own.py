@@ -14,7 +14,7 @@ from combee_dspy.benchmarks import LoadedBenchmark, Split
 from combee_dspy.cli.run import planned
 from combee_dspy.costs import Price
 from combee_dspy.evaluation import Heldout
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
 from combee_dspy.hashing import row_hash
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Own:
         with self._plan.lms() as lm_of:
             lm, writing = lm_of(task.lm).copy(cache=False), lm_of(self._plan.proposer).copy(cache=False)
             adapter = task.settings().get("adapter")
-            yield Endpoint(lm, as_proposer(writing), lm, adapter=adapter, price=price)
+            costs = self._plan.config.arguments().get("costs") if price is None else None
+            yield Endpoint(lm, as_proposer(writing), lm, adapter=adapter, price=price, costs=costs)
 
 
 def read_own(path: Path) -> Own:
@@ -49,6 +50,7 @@ def read_own(path: Path) -> Own:
 
     Raises:
         ArgumentError: The file cannot be used, holds several tasks, or lacks validation or held-out rows.
+        SplitOverlapError: Held-out rows are in another split too.
         DataSourceError: Its data cannot be read.
     """
     plan = planned(path)
@@ -64,6 +66,9 @@ def read_own(path: Path) -> Own:
         if not given:
             raise ArgumentValueError(f"data.{name}", str(path), "is missing", "A comparison needs all three splits.")
         splits.append(Split(name, tuple(given), tuple(map(row_hash, given))))
+    for split in splits[:2]:
+        if shared := len({*split.row_hashes} & {*splits[2].row_hashes}):
+            raise SplitOverlapError("heldout", f"data.{split.name}", shared)
     rows = LoadedBenchmark(
         name=path.stem,
         task=path.stem,
