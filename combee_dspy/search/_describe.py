@@ -108,7 +108,8 @@ def _settings_of(lm: Any) -> dict[str, Any]:
 def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any]:
     settings, splits, models = task.settings, task.splits, models_by_role(task.settings)
     return {
-        "specs": specs(settings), "models": models, "evaluator": evaluator, "digests": dict(splits.digests),
+        "program": type(task.student).__name__, "specs": specs(settings), "models": models, "evaluator": evaluator,
+        "digests": dict(splits.digests),
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
         "keep": settings.keeps, "search": settings.search.params(), "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits), "seed": settings.seed,

@@ -74,6 +74,8 @@ class MLflowTracker(Tracker):
         tracking_uri: The store; the one that is set for MLflow by default.
         run_name: The MLflow run's name; the run's own by default.
         parent: Id of an MLflow run in the same store that each run is nested in.
+        register: Whether the chosen texts become versions in MLflow's prompt registry, under the name of the program's
+            class and the component, such as ``QA.answer``. A text that is the latest version already makes no other.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -82,6 +84,7 @@ class MLflowTracker(Tracker):
     tracking_uri: str | None = None
     run_name: str | None = None
     parent: str | None = None
+    register: bool = False
 
     def check(self) -> None:
         """Refuse to begin without MLflow.
@@ -325,6 +328,15 @@ class _Shipper(Follower):
         for component, text in chosen.get("texts", {}).items():
             file = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in component)
             self._client.log_text(self._id, text, f"prompts/{file}.txt")
+            if self._tracker.register:
+                self._register(component, text)
         self._client.set_tag(self._id, "mlflow.note.content", self._clean(description(self._reader, self._run)))
         status = _STATUS.get(self._one("SELECT state FROM run WHERE id = ?"), "KILLED")
         self._client.set_terminated(self._id, status, end_time=round(pinned.ended * 1000))
+
+    def _register(self, component: str, text: str) -> None:
+        program = json.loads(self._one("SELECT description FROM run WHERE id = ?"))["program"]
+        name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in f"{program}.{component}")
+        latest = f"prompts:/{name}@latest"
+        if self._client.get_prompt(name) is None or self._client.load_prompt(latest).template != text:
+            self._client.register_prompt(name, text, commit_message=f"combee run {self._id}", tags={_RUN: self._id})

@@ -23,6 +23,7 @@ TEXTS = {
 }
 SCORES = {SEED: 0.25, CHILD: 0.5, SWAPPED: 1.0}
 DESCRIPTION: dict[str, Any] = {
+    "program": "Sort",
     "specs": {"aggregator": {"kind": "aggregator", "name": "union", "params": {}}, "operators": []},
     "models": {"task": "openai/simulated", "proposer": "openai/simulated"}, "evaluator": "tests.metric #0123456789ab",
     "digests": {"train": "a" * 64}, "sizes": {"train": 8, "validation": 4, "heldout": 4},

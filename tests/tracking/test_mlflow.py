@@ -19,6 +19,7 @@ from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, Missing
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
+from combee_dspy.tracking._queries import candidates_of, chosen_of
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
 
 mlflow = pytest.importorskip("mlflow")
@@ -379,6 +380,17 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         (1, 1),
     ]
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"prompts", "report.html", "rollouts"}
+    # The registry is written to where that was asked for, under the program's name, and once.
+    assert not client.search_prompts()
+    for _ in range(2):
+        client.set_tag(run.info.run_id, "combee.run", "another")
+        followed(path, MLflowTracker(tracking_uri=uri, register=True))
+    registered = {one.name: client.load_prompt(f"prompts:/{one.name}@latest") for one in client.search_prompts()}
+    texts = chosen_of(candidates_of(Reader(path), 1))["texts"]
+    assert {name: one.template for name, one in registered.items()} == {
+        f"Sort.{name}": text for name, text in texts.items()
+    }
+    assert {one.version for one in registered.values()} == {1}
 
 
 def test_a_store_whose_making_was_cut_short_is_made_again(tmp_path, monkeypatch):
