@@ -75,10 +75,15 @@ class Batches:
         derive(self._task.settings.seed, "epoch", epoch).shuffle(order)
         return order
 
-    def worth(self, step: int, decision: BatchDecision, size: int) -> int:
-        """Return a size that the budget has room for, or 0 where what so few rows teach is not worth a validation."""
+    def worth(self, step: int, decision: BatchDecision, fitting: Callable[[int], int]) -> int:
+        """Return the size that the budget has room for, or 0 where so few rows teach less than a validation costs.
+
+        ``fitting`` returns how many of so many rows it has room for: it knows more of that than who planned.
+        """
         planned = next((clamp.before for clamp in decision.clamps if clamp.name == "budget"), decision.size)
-        return 0 if step and size < min(_FEWEST, planned, self.left) else size
+        fewest = min(_FEWEST, planned, self.left)
+        size = fitting(max(fewest, min(decision.size, self.left)))
+        return 0 if step and size < fewest else size
 
     def decide(self, view: BatchView) -> dict[str, Any]:
         """Return the controller's decision, from a view completed by what is known here, as JSON values."""

@@ -281,7 +281,7 @@ class Loop:
             self.effects.purse.look(step, step - 1)
             made = await self._decided(step, "/again")
         decision = decision_from(made)
-        size = self._batches.worth(step, decision, self._fitting(min(decision.size, self._batches.left)))
+        size = self._batches.worth(step, decision, self._fitting)
         if size:
             self.decisions.append(decision)
             self.effects.log.emit("batch", {**made, "size": size}, step=step, single=True)

@@ -44,7 +44,7 @@ def test_a_proposer_that_fails_has_proposed_nothing(world: World, tmp_path: Path
             raise answer
         return answer
 
-    report = world.compile(instruction_proposer=propose, log_dir=tmp_path, max_metric_calls=30).combee_report
+    report = world.compile(instruction_proposer=propose, log_dir=tmp_path, max_metric_calls=50).combee_report
     assert report.updates > 1
     assert [str(one) for one in report.failures] == [f"{report.updates} of {report.updates} proposer calls raised"]
     assert report.best_score == report.seed_score

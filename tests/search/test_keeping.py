@@ -125,7 +125,12 @@ def test_children_are_made_while_the_student_is_validated() -> None:
 
     before: list[bool] = []
     world = World.made(held)
-    report = world.compile(num_threads=24, reflection_minibatch_size=6, budget=Budget(updates=1)).combee_report
+    report = world.compile(
+        num_threads=24,
+        reflection_minibatch_size=6,
+        budget=Budget(updates=1),
+        validation_options=Validation(probe=False),
+    ).combee_report
     assert report.seed_score == pytest.approx(2 / 12)
     assert all(before), "nothing was tried before the student's scores were there"
 

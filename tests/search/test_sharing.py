@@ -13,6 +13,7 @@ from combee_dspy.exceptions import (
     ArgumentError,
     ArgumentTypeError,
     ArgumentValueError,
+    EmptyTrainsetError,
     JournalError,
     TaskCancelledError,
 )
@@ -116,7 +117,7 @@ def test_a_task_that_fails_leaves_the_others_alone(world: World, tmp_path: Path)
     assert [type(result.error) for result in results] == [
         type(None),
         ArgumentValueError,
-        ArgumentValueError,
+        EmptyTrainsetError,
         type(None),
     ]
     assert results[0].report.best_score > results[0].report.seed_score
