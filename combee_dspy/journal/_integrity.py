@@ -163,7 +163,7 @@ def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int])
         if mark and table in _COUNTED:
             last = max(last, mark[_COUNTED.index(table)])
         if count < last:
-            problems.append(f"{last - count} of {last} rows of {table!r} are missing")
+            problems.append(f"{last - count} of {last} rows of {table!r} are missing, by what stands beside it")
         if changed := _changed(connection, table, version):
             problems.append(f"{len(changed)} of {count} rows of {table!r} were changed, such as {changed[0]!r}")
     return problems

@@ -110,7 +110,7 @@ class Journal:
         """Return who says to hold the journal; after a moment, and nobody, where that process of this machine died."""
         holder, _ = self._mark.read()
         number, _, host = holder.removeprefix("process ").partition(" on ")
-        if number and (host != socket.gethostname() or _lives(int(number))):
+        if number.isdecimal() and (host != socket.gethostname() or _lives(int(number))):
             return holder
         time.sleep(_LOOK)
         return ""

@@ -455,7 +455,7 @@ def test_what_a_kind_has_cost_where_it_failed_is_known_to_who_goes_on(
     def down(request: Any) -> str:
         raise LMServerError("HTTP 500", status=500)
 
-    world = World.made(task=down)
+    world = World.made(task=down, num_retries=0)
     with pytest.raises(InfrastructureError):
         world.compile(
             budget=Budget(calls=100), search=Search(patience=0.05), log_dir=tmp_path, num_threads=1,
