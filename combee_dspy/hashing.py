@@ -86,7 +86,7 @@ def _plain(value: object, path: tuple[int, ...]) -> object:
 def _container(value: object, path: tuple[int, ...]) -> object:
     fields = _fields(value)
     if fields is not None:
-        if all(isinstance(key, str) for key in fields):
+        if {*map(type, fields)} <= {str} or all(isinstance(key, str) for key in fields):
             return {key: _plain(item, path) for key, item in fields.items()}
         return {"$pairs": _sorted([_plain(key, path), _plain(item, path)] for key, item in fields.items())}
     if isinstance(value, (list, tuple)):

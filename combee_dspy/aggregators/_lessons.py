@@ -58,7 +58,7 @@ def _lessons_in(text: str) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
+    return text if text.isprintable() else "".join(character if character.isprintable() else " " for character in text)
 
 
 def joined(lists: Iterable[Iterable[Lesson]], similarity: float | None = None) -> tuple[Lesson, ...]:

@@ -43,22 +43,31 @@ class Texts:
     def __init__(self, options: Privacy, mask: Callable[[str], str]) -> None:
         self.redacts = options.texts != "all"
         self._hashes = options.texts == "hashes"
-        self._mask = mask
-        self._personal = personal({name: re.compile(one) for name, one in options.patterns.items()})
+        marks = personal({name: re.compile(one) for name, one in options.patterns.items()})
+        self.scrub = (lambda text: marks(mask(text))) if self.redacts else mask
+        """Returns a text without keys, and without personal data where these are redacted."""
         self._key = secrets.token_bytes(32)  # kept nowhere: without it nobody can try texts out on a hash
         self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
-    def scrub(self, text: str) -> str:
-        """Return a text without keys, and without personal data where these are redacted."""
-        return self._personal(self._mask(text)) if self.redacts else self._mask(text)
-
     def scrubbed(self, value: Any) -> Any:
         """Return JSON values with every text in them scrubbed."""
+        # Every effect passes here, and hardly any holds what must not stay: all its texts are looked at in one go.
+        texts, left = [], [value]
+        while left:
+            one = left.pop()
+            if isinstance(one, str):
+                texts.append(one)
+            elif isinstance(one, (list, dict)):
+                left.extend(one.values() if isinstance(one, dict) else one)
+        whole = "\n".join(texts)
+        return value if self.scrub(whole) == whole else self._each(value)
+
+    def _each(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.scrub(value)
         if isinstance(value, list):
-            return [self.scrubbed(one) for one in value]
-        return {key: self.scrubbed(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return [self._each(one) for one in value]
+        return {key: self._each(one) for key, one in value.items()} if isinstance(value, dict) else value
 
     def values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an LM's inputs without personal data where these are redacted."""
