@@ -80,17 +80,18 @@ def test_several_tasks_that_were_killed_go_on_as_one_journal(service: Any, tmp_p
 
 
 def test_a_budget_in_calls_holds_over_kills(service: Any, tmp_path: Path) -> None:
+    # In the middle of a commit, so what is in it was paid for and is lost, unless it is a decision.
     service.reset_stats()
-    command = [sys.executable, "-m", "tests.invariants.killed", "calls", str(tmp_path), service.api_base, "21"]
+    command = [sys.executable, "-m", "tests.invariants.killed", "calls", str(tmp_path), service.api_base, "22"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603 - ours
     assert done.returncode == 0, done.stderr
-    report = compiled("calls", str(tmp_path / "21"), service.api_base).combee_report
-    (booked,) = rows(tmp_path / "21", "SELECT sum(calls) AS calls FROM usage u JOIN effect e ON e.id = u.effect"
+    report = compiled("calls", str(tmp_path / "22"), service.api_base).combee_report
+    (booked,) = rows(tmp_path / "22", "SELECT sum(calls) AS calls FROM usage u JOIN effect e ON e.id = u.effect"
                                       " WHERE purpose != 'heldout'")  # fmt: skip
-    (held,) = rows(tmp_path / "21", "SELECT count(*) AS rollouts FROM effect WHERE purpose = 'heldout'")
+    (held,) = rows(tmp_path / "22", "SELECT count(*) AS rollouts FROM effect WHERE purpose = 'heldout'")
     assert "calls" in report.reason
     # What was lost in flight is in no books, and counts.
-    assert booked["calls"] < service.stats().calls - held["rollouts"] <= 80
+    assert booked["calls"] <= service.stats().calls - held["rollouts"] <= 80
 
 
 def test_on_a_full_disk_what_was_paid_for_is_kept_and_the_run_goes_on_when_there_is_room(
