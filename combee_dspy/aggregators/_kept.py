@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
     """
     records, feedback = _by_index(reflections)
     result = _lines(lessons)
-    lines = list(dict.fromkeys([*(line for node in lessons.nodes for line in node.lessons), *result]))
+    lines = list(dict.fromkeys([*chain.from_iterable(node.lessons for node in lessons.nodes), *result]))
     place = {line: number for number, line in enumerate(lines)}
     taught = _taught(lessons.nodes, records, place)
     # Places of texts: first the lines, then the feedbacks.
@@ -72,7 +73,7 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
     def covered(indices: Sequence[int], by: Iterable[str]) -> dict[int, float]:
         texts = [text for index in indices for text in taught[index]]
         found = iter(coverage.best(texts, [place[line] for line in by]).tolist())
-        return {index: max(next(found) for _ in taught[index]) for index in indices}
+        return {index: max(islice(found, len(taught[index]))) for index in indices}
 
     final = covered(list(feedback), result)
     lost = {index for index, value in final.items() if value < _THRESHOLD}
