@@ -23,6 +23,7 @@ import typer
 
 from combee_bench.options import (
     CapacityOptions,
+    CeilingOptions,
     ClientOptions,
     CompareOptions,
     KillsOptions,
@@ -242,6 +243,7 @@ for _name, _options, _epilog in (
     ("sweep", SweepOptions, _SWEEP),
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
+    ("ceiling", CeilingOptions, ""),
     ("kills", KillsOptions, _KILLS),
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
