@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from combee_dspy import demo
-from combee_dspy.cli import app
 from combee_dspy.evaluation import PairedDifference
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms._weights import find_weights
@@ -54,12 +52,6 @@ def test_the_verdict_is_what_the_interval_says(low, high, after, said):
 def test_a_model_file_takes_the_place_of_the_own_one(tmp_path):
     settings = demo._model(demo.DemoOptions(model_file=tmp_path / "qwen.gguf"), demo.EMBEDDED)
     assert settings["lm"].engine.options.files == (str(tmp_path / "qwen.gguf"),)
-
-
-@pytest.mark.parametrize("more", [[], ["--lm", "openai/m"]])
-def test_a_model_file_that_is_missing_or_in_doubt_is_named(more):
-    with pytest.raises(ArgumentValueError, match="--model-file"):
-        CliRunner().invoke(app, ["demo", "--model-file", "none.gguf", *more], catch_exceptions=False)
 
 
 def test_a_key_that_is_not_set_is_named(monkeypatch):

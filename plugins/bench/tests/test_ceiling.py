@@ -21,8 +21,8 @@ def _obeys(request: ScriptedRequest) -> str:
             assert order is not None
             mark = re.match(r"gets the letter (\w)", rest)
             said = re.match(r"(?:gets the code|goes to the desk) (\w+)\.", rest)
-            return as_chat(answer=mark[1] + order[0] if mark else said[1] if said else "?")
-    return as_chat(answer="I do not know")
+            return as_chat({"answer": mark[1] + order[0] if mark else said[1] if said else "?"})
+    return as_chat({"answer": "I do not know"})
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, **given: object) -> list[ceiling.CeilingRow]:
