@@ -40,6 +40,7 @@ class DemoOptions:
 
     Attributes:
         lm: DSPy's name of the model; ``None`` is the embedded model.
+        model_file: A GGUF file for the embedded model, instead of SmolLM2-135M-Instruct.
         api_base: Address of an OpenAI-compatible service.
         api_key_env: Environment variable that holds the key.
         benchmark: The benchmark's name.
@@ -51,6 +52,7 @@ class DemoOptions:
     """
 
     lm: str | None = None
+    model_file: Path | None = None
     api_base: str | None = None
     api_key_env: str | None = None
     benchmark: str = "formula-mini"
@@ -152,7 +154,7 @@ def _model(options: DemoOptions, plan: DemoPlan) -> dict[str, Any]:
     if options.lm is None:
         from combee_dspy.lms import ChoiceAdapter, embedded
 
-        return {"lm": embedded(slots=plan.threads), "adapter": ChoiceAdapter()}
+        return {"lm": embedded(options.model_file, slots=plan.threads), "adapter": ChoiceAdapter()}
     settings: dict[str, Any] = {} if options.api_base is None else {"api_base": options.api_base}
     if options.api_key_env is not None:
         key = os.environ.get(options.api_key_env)
@@ -173,7 +175,7 @@ def _heading(options: DemoOptions, benchmark: LoadedBenchmark, plan: DemoPlan) -
         f"source     {benchmark.source}",
         f"budget     {plan.rollouts if options.rollouts is None else options.rollouts} rollouts, seed {options.seed}",
     ]
-    if options.lm is None:
+    if options.lm is None and options.model_file is None:
         lines += [
             "",
             "This model is real but tiny: 135 million parameters, on your processor. It shows that the machinery",

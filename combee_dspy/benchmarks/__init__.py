@@ -15,6 +15,7 @@ from combee_dspy.benchmarks._source import RowSource
 from combee_dspy.benchmarks.finer import Finer
 from combee_dspy.benchmarks.formula import Formula
 from combee_dspy.benchmarks.formula_mini import FormulaMini
+from combee_dspy.benchmarks.house_rules import HouseRules
 from combee_dspy.benchmarks.hub import Hub
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Finer",
     "Formula",
     "FormulaMini",
+    "HouseRules",
     "Hub",
     "LoadedBenchmark",
     "Metric",

@@ -99,6 +99,8 @@ class LoadedBenchmark:
         comparable: Whether rows, task and scoring are those of the published benchmark, whole and unchanged, as far
             as can be told. ``None`` where nothing is published to compare with.
         standing: Why, or why not.
+        lessons: Hand-written lessons that hold what there is to learn: a prompt with all of them is the ceiling.
+            Empty where nobody wrote them.
     """
 
     name: str
@@ -117,6 +119,7 @@ class LoadedBenchmark:
     notes: tuple[str, ...] = ()
     comparable: bool | None = None
     standing: str = ""
+    lessons: tuple[str, ...] = ()
 
     @property
     def splits(self) -> tuple[Split, Split, Split]:

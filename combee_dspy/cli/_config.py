@@ -41,6 +41,9 @@ class LMConfig(_Section):
         cache: Whether DSPy's cache may answer.
         options: Further arguments of ``dspy.LM``, such as ``reasoning_effort``.
         slots: Calls at once, for ``embedded`` and ``simulated``.
+        file: A GGUF file, or the list of its parts in order, for ``embedded``; SmolLM2-135M-Instruct without one.
+        sha256: SHA-256 in hex of all parts together, checked before the model is loaded, for ``embedded``.
+        context: Longest prompt plus answer in tokens, for ``embedded``.
         time_scale: Wall seconds for one simulated second, for ``simulated``.
     """
 
@@ -53,14 +56,25 @@ class LMConfig(_Section):
     cache: bool | None = None
     options: dict[str, Any] = {}
     slots: Annotated[int | None, Field(gt=0)] = None
+    file: str | tuple[str, ...] | None = None
+    sha256: Annotated[str | None, Field(pattern="^[0-9a-fA-F]{64}$")] = None
+    context: Annotated[int | None, Field(ge=128)] = None
     time_scale: Annotated[float | None, Field(ge=0)] = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The model file's parts, in order; none for a model that is no file."""
+        return (self.file,) if isinstance(self.file, str) else self.file or ()
 
     @model_validator(mode="after")
     def _fits(self) -> LMConfig:
-        local = {"embedded": ("api_base", "api_key_env", "time_scale"), "simulated": ("api_base", "api_key_env")}
-        for name in local.get(self.model, ("slots", "time_scale")):
+        remote, weights = ("api_base", "api_key_env"), ("file", "sha256", "context")
+        local = {"embedded": (*remote, "time_scale"), "simulated": (*remote, *weights)}
+        for name in local.get(self.model, ("slots", "time_scale", *weights)):
             if getattr(self, name) is not None:
                 raise ValueError(f"{self.model!r} takes no {name}")
+        if self.sha256 and not self.file:
+            raise ValueError("sha256 checks a file: give file too")
         if any(map(SECRET_NAME.search, self.options)):
             raise ValueError("options holds a key: put it into an environment variable and name that in api_key_env")
         return self

@@ -72,7 +72,7 @@ class Plan:
             def lm_of(config: LMConfig) -> dspy.LM:
                 settings = config.model_dump_json()
                 if settings not in made:
-                    made[settings] = _lm(config, known, self.config.seed or 0, stack)
+                    made[settings] = _lm(_located(config, self.folder), known, self.config.seed or 0, stack)
                 return made[settings]
 
             yield lm_of
@@ -112,7 +112,7 @@ def plan_run(data: Mapping[str, Any], folder: Path) -> Plan:
         raise ArgumentValueError("output", str(outputs[0]), "is written by two tasks", "Put {name} into it.")
     plan = Plan(config, folder, tasks, (config.lms and config.lms.proposer) or tasks[0].lm)
     for place, lm in (*(("lms.task", task.lm) for task in tasks), ("lms.proposer", plan.proposer)):
-        _check_lm(place, lm, known=any(task.known for task in tasks))
+        _check_lm(place, _located(lm, folder), known=any(task.known for task in tasks))
     return plan
 
 
@@ -122,9 +122,16 @@ def _check_lm(place: str, config: LMConfig, *, known: bool) -> None:
         _simulator()
         if not known:
             raise ArgumentValueError(place, "simulated", "simulates only benchmarks", "Give data.benchmark.")
+    for file in config.parts:
+        if not Path(file).is_file():
+            raise ArgumentValueError(f"{place}.file", file, "is no file", "Give the path of a GGUF file.")
     if config.api_key_env is not None and not os.environ.get(config.api_key_env):
         remedy = f"Set it, for example: export {config.api_key_env}=…"
         raise ArgumentValueError(f"{place}.api_key_env", config.api_key_env, "is not set in the environment", remedy)
+
+
+def _located(config: LMConfig, folder: Path) -> LMConfig:
+    return config.model_copy(update={"file": tuple(str(folder / part) for part in config.parts)})
 
 
 def _simulator() -> Any:
@@ -138,13 +145,14 @@ def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
     given = config.model_dump(exclude={"model", "api_key_env", "options", "time_scale"}, exclude_none=True)
     given |= config.options
     if config.model == "simulated":
-        given.pop("slots", None)
+        given = {name: value for name, value in given.items() if name not in ("slots", "file")}
         lm = stack.enter_context(_service(config, known, seed)).lm(**given)
         # Its port is another each time, and says nothing of what it answers: a run that goes on is the same.
         lm.cache_identity = f"simulated with seed {seed}"
         return lm
     if config.model == "embedded":
         return embedded(**given)
+    given.pop("file")
     key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
     return dspy.LM(config.model, **given, **key)
 

@@ -18,6 +18,7 @@ def _said(text: str) -> Any:
 
 def demo(  # noqa: PLR0913 - one parameter an option
     lm: Annotated[str | None, _said("Model, by DSPy's name; the embedded one by default.")] = None,
+    model_file: Annotated[Path | None, _said("A GGUF file that the embedded model is read from.")] = None,
     api_base: Annotated[str | None, _said("Address of an OpenAI-compatible service.")] = None,
     api_key_env: Annotated[str | None, _said("Environment variable that holds the key.")] = None,
     benchmark: Annotated[str, typer.Option(help="A benchmark's name; see combee benchmarks.")] = "formula-mini",
@@ -39,6 +40,7 @@ def demo(  # noqa: PLR0913 - one parameter an option
     \b
         combee demo
         combee demo --seed 3 --seconds 120 --log-dir runs/demo
+        combee demo --model-file qwen.gguf
         combee demo --lm openai/gpt-5-nano
         combee demo --lm openai/my-model --api-base http://gpu:8000/v1 --api-key-env MY_KEY
         combee demo --lm openai/gpt-5-nano --benchmark formula --path data/formula
@@ -51,6 +53,11 @@ def demo(  # noqa: PLR0913 - one parameter an option
         option = "--api-base" if api_base else "--api-key-env"
         problem = "says where a model is, but no model is named"
         raise ArgumentValueError(option, api_base or api_key_env, problem, "Add --lm, such as --lm openai/my-model.")
+    if model_file is not None and (lm is not None or not model_file.is_file()):
+        problem = "is no file" if lm is None else "is given beside --lm, which names another model"
+        raise ArgumentValueError(
+            "--model-file", str(model_file), problem, "Give the path of a GGUF file, without --lm."
+        )
     # dspy takes seconds to import, and --help needs none of it.
     from combee_dspy.demo import DemoOptions, run_demo
 

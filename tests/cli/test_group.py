@@ -190,3 +190,10 @@ def test_benchmarks_are_listed_and_read(shell):
     ):
         code, _, err = shell("benchmarks", *arguments)
         assert (code, words in err) == (2, True), err
+
+
+@pytest.mark.parametrize("more", [[], ["--lm", "openai/m"]])
+def test_a_model_file_that_is_missing_or_in_doubt_is_named(shell, more):
+    code, _, err = shell("demo", "--model-file", "none.gguf", *more)
+    assert code == 2
+    assert "--model-file" in err

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from combee_dspy.cli._plan import plan_run
-from combee_dspy.lms import ChoiceAdapter
+from combee_dspy.lms import ChoiceAdapter, EmbeddedOptions
 
 SIMULATED = """
 data: {benchmark: {name: formula-mini, params: {train: 12, validation: 6, heldout: 6}}}
@@ -169,6 +169,18 @@ def test_a_dry_run_shows_every_task(shell):
     assert "train 9, validation 6, heldout 6" in out
     assert "Nothing was bought" in out
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("file", ["a.gguf", ["a.gguf", "b.gguf"]])
+def test_the_embedded_model_is_any_file_beside_the_runs_own(tmp_path, file):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    model = {"model": "embedded", "file": file, "sha256": "0" * 64, "slots": 3, "context": 1024}
+    plan = plan_run({**yaml.safe_load(SIMULATED), "lms": {"task": model}}, tmp_path)
+    with plan.lms() as lm_of:
+        lm = lm_of(plan.tasks[0].lm)
+    parts = tuple(str(tmp_path / name) for name in ([file] if isinstance(file, str) else file))
+    assert lm.engine.options == EmbeddedOptions(parts, "0" * 64, 3, 1024)
 
 
 @pytest.mark.parametrize(

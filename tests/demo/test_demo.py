@@ -49,6 +49,11 @@ def test_the_verdict_is_what_the_interval_says(low, high, after, said):
     assert said in console.file.getvalue()
 
 
+def test_a_model_file_takes_the_place_of_the_own_one(tmp_path):
+    settings = demo._model(demo.DemoOptions(model_file=tmp_path / "qwen.gguf"), demo.EMBEDDED)
+    assert settings["lm"].engine.options.files == (str(tmp_path / "qwen.gguf"),)
+
+
 def test_a_key_that_is_not_set_is_named(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(ArgumentValueError, match="NO_SUCH_KEY"):

@@ -23,6 +23,7 @@ import typer
 
 from combee_bench.options import (
     CapacityOptions,
+    CeilingOptions,
     ClientOptions,
     CompareOptions,
     DamageOptions,
@@ -250,6 +251,7 @@ for _name, _options, _epilog in (
     ("sweep", SweepOptions, _SWEEP),
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
+    ("ceiling", CeilingOptions, ""),
     ("kills", KillsOptions, _KILLS),
     ("damage", DamageOptions, _DAMAGE),
     ("soak", SoakOptions, _SOAK),

@@ -12,6 +12,7 @@ from combee_dspy.strategies import parameters
 
 __all__ = [
     "CapacityOptions",
+    "CeilingOptions",
     "ClientOptions",
     "CompareOptions",
     "DamageOptions",
@@ -193,6 +194,41 @@ class CompareOptions:
         if self.budget < 2 * validation:
             remedy = f"Give at least {2 * validation}, better ten times that."
             raise ArgumentValueError("budget", self.budget, "does not pay for two validations", remedy)
+
+
+@parameters
+class CeilingOptions:
+    """What a model answers without lessons, and with all of them, written by hand: what there is to learn.
+
+    Args:
+        seeds: Seeds, such as 0-2: each of the benchmark's rules and rows.
+        benchmark: A benchmark's name; it must bring lessons written by hand.
+        heldout: Held-out rows of each seed, asked twice.
+        lm: embedded, or a model by DSPy's name.
+        file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
+        sha256: SHA-256 of the file, checked before it is loaded.
+        slots: Calls at once.
+        context: Longest prompt plus answer in tokens, for embedded.
+        api_base: Address of an OpenAI-compatible service.
+        api_key_env: Environment variable that holds the key.
+    """
+
+    seeds: Numbers = (0, 1, 2)
+    benchmark: str = "house-rules"
+    heldout: Count = 120
+    lm: str = "embedded"
+    file: str | None = None
+    sha256: str | None = None
+    slots: Count = 4
+    context: Annotated[int, Field(ge=128)] = 2048
+    api_base: str | None = None
+    api_key_env: str | None = None
+
+    def __post_init__(self) -> None:
+        _each_once("seeds", self.seeds)
+        _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
+        if self.lm != "embedded" and self.file is not None:
+            raise ArgumentValueError("file", self.file, "is for the embedded model only", "Leave out lm, or file.")
 
 
 @parameters

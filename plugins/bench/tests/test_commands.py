@@ -27,6 +27,7 @@ APP.command("tune-scan")(commands.tune_scan)
         "bench sweep",
         "bench placement",
         "bench capacity",
+        "bench ceiling",
         "compare",
         "tune-scan",
     ],

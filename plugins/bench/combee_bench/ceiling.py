@@ -1,0 +1,128 @@
+"""Floor and ceiling of a model on a benchmark: without lessons, and with all of them, written by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError
+from rich.table import Table
+from scipy.stats import binomtest
+
+from combee_bench.endpoints import Endpoint, model_lm
+from combee_bench.options import CeilingOptions
+from combee_bench.tables import by_rows
+from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
+from combee_dspy.exceptions import ArgumentValueError
+
+__all__ = ["CeilingRow", "line", "run", "table"]
+
+_EMBEDDED = ("slots", "context", "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingRow:
+    """One prompt on the held-out rows of one seed.
+
+    Attributes:
+        model: DSPy's name of the model.
+        prompt: ``floor`` or ``ceiling``.
+        seed: Of the benchmark.
+        scores: Of each held-out row, in order. An answer that does not parse scores 0.
+        answers: What was answered, in the same order; ``None`` where it did not parse.
+        prompt_tokens: Tokens read, those that the service had in its cache included.
+        completion_tokens: Tokens written.
+        seconds: Wall seconds.
+    """
+
+    model: str
+    prompt: str
+    seed: int
+    scores: tuple[float, ...]
+    answers: tuple[str | None, ...]
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+
+
+def run(options: CeilingOptions) -> Iterator[CeilingRow]:
+    """Ask the held-out rows of every seed twice.
+
+    Raises:
+        ArgumentValueError: The benchmark has no lessons written by hand, or the key is not set.
+    """
+    own: dict[str, Any] = {name: getattr(options, name) for name in _EMBEDDED}
+    own["file"] = options.file.split(",") if options.file else None
+    where = {"api_base": options.api_base, "api_key_env": options.api_key_env}
+    lm, adapter = model_lm(options.lm, **(own if options.lm == "embedded" else where))
+    for seed in options.seeds:
+        benchmark = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed)
+        if not benchmark.lessons:
+            problem = "has no lessons written by hand"
+            raise ArgumentValueError("benchmark", options.benchmark, problem, "Give house-rules.")
+        instructions = benchmark.signature.instructions
+        taught = "\n".join([instructions, *(f"- {lesson}" for lesson in benchmark.lessons)])
+        for prompt, text in (("floor", instructions), ("ceiling", taught)):
+            endpoint = Endpoint(lm, lm, lm, adapter=adapter)
+            yield _row(endpoint, benchmark, options.slots, prompt, seed, text)
+
+
+def _row(endpoint: Endpoint, benchmark: LoadedBenchmark, slots: int, prompt: str, seed: int, text: str) -> CeilingRow:
+    program = benchmark.program()
+    for predictor in program.predictors():
+        predictor.signature = predictor.signature.with_instructions(text)
+
+    def answer(example: dspy.Example) -> tuple[float, str | None]:
+        with dspy.context(**endpoint.settings()):
+            try:
+                found = program(**example.inputs())
+            except AdapterParseError:
+                return 0.0, None
+        return benchmark.metric(example, found).score, str(found.answer)
+
+    started = time.perf_counter()
+    with endpoint.counting() as counted, ThreadPoolExecutor(slots) as pool:
+        asked = [pool.submit(copy_context().run, answer, example) for example in benchmark.heldout.examples]
+        answers = [one.result() for one in asked]
+    seconds = time.perf_counter() - started
+    scores, said = zip(*answers, strict=True)
+    read = sum(tally.prompt_tokens for tally in counted.tallies.values())
+    wrote = sum(tally.completion_tokens for tally in counted.tallies.values())
+    return CeilingRow(str(endpoint.task_lm.model), prompt, seed, scores, said, read, wrote, seconds)
+
+
+def line(options: CeilingOptions, row: CeilingRow) -> str:
+    """Return what is said when one row is there."""
+    right = f"{sum(row.scores):g} of {len(row.scores)}"
+    return f"{row.model}, seed {row.seed}, {row.prompt}: {right} in {row.seconds:.0f} s"
+
+
+def table(options: CeilingOptions, rows: Sequence[CeilingRow]) -> Table:
+    """Return floor and ceiling over all seeds, with Wilson's 95 % intervals."""
+    lines = []
+    for prompt in ("floor", "ceiling"):
+        mine = [row for row in rows if row.prompt == prompt]
+        scores = [score for row in mine for score in row.scores]
+        if not scores:
+            continue
+        right, seconds = round(sum(scores)), sum(row.seconds for row in mine)
+        interval = binomtest(right, len(scores)).proportion_ci(method="wilson")
+        read, wrote = (sum(getattr(row, f"{side}_tokens") for row in mine) for side in ("prompt", "completion"))
+        share = f"{right / len(scores):.0%} ({interval.low:.0%} to {interval.high:.0%})"
+        by_seed = ", ".join(f"{sum(row.scores):g}" for row in mine)
+        lines.append((prompt, f"{right}/{len(scores)}", share, by_seed, f"{read:,}", f"{wrote:,}", f"{seconds:.0f}"))
+    heads = ("<prompt", "right", "share, 95 %", "by seed", "tokens read", "tokens written", "seconds")
+    models = " ".join(dict.fromkeys(row.model for row in rows))
+    return by_rows(
+        f"{models} on {options.benchmark}",
+        heads,
+        lines,
+        [
+            "Floor: no lessons. Ceiling: all lessons, written by hand. Wilson intervals over all rows.",
+        ],
+    )

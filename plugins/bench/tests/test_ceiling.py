@@ -1,0 +1,67 @@
+"""Floor and ceiling, on models whose answers are known."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from combee_bench import ceiling
+from combee_bench.options import CeilingOptions
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError
+from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat
+
+
+def _obeys(request: ScriptedRequest) -> str:
+    """Answer by the rule for the message's topic, if the prompt holds one."""
+    question = request.last.split("[[ ## message ## ]]", 1)[1]
+    for topic, rest in re.findall(r"- A message about an? (\w+) (.*)", request.system):
+        if topic in question:
+            order = re.search(r"\d{4,}", question)
+            assert order is not None
+            mark = re.match(r"gets the letter (\w)", rest)
+            said = re.match(r"(?:gets the code|goes to the desk) (\w+)\.", rest)
+            return as_chat({"answer": mark[1] + order[0] if mark else said[1] if said else "?"})
+    return as_chat({"answer": "I do not know"})
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, **given: object) -> list[ceiling.CeilingRow]:
+    lm = ScriptedLM(_obeys)
+    monkeypatch.setattr(ceiling, "model_lm", lambda name, **where: (lm, None))
+    return list(ceiling.run(CeilingOptions(lm="openai/m", **given)))
+
+
+def test_who_obeys_reaches_the_ceiling_and_nobody_guesses_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = _run(monkeypatch, seeds=(0, 1), heldout=24)
+    assert [(row.prompt, row.seed, sum(row.scores), len(row.answers)) for row in rows] == [
+        ("floor", 0, 0.0, 24),
+        ("ceiling", 0, 24.0, 24),
+        ("floor", 1, 0.0, 24),
+        ("ceiling", 1, 24.0, 24),
+    ]
+    assert rows[1].answers != rows[3].answers, "each seed has rules of its own"
+    table = ceiling.table(CeilingOptions(lm="openai/m"), rows)
+    assert list(table.columns[1].cells) == ["0/48", "48/48"]
+    assert list(table.columns[2].cells) == ["0% (0% to 7%)", "100% (93% to 100%)"]
+
+
+def test_a_benchmark_without_lessons_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentValueError, match="no lessons"):
+        _run(monkeypatch, benchmark="formula-mini", heldout=12)
+
+
+def test_a_file_reaches_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def made(name: str, **where: object) -> tuple[ScriptedLM, None]:
+        asked.update(where, name=name)
+        return ScriptedLM(_obeys), None
+
+    monkeypatch.setattr(ceiling, "model_lm", made)
+    next(ceiling.run(CeilingOptions(file="a.gguf,b.gguf", sha256="0" * 64, slots=2, heldout=2)))
+    assert asked == {"name": "embedded", "file": ["a.gguf", "b.gguf"], "sha256": "0" * 64, "slots": 2, "context": 2048}
+
+
+def test_a_file_belongs_to_the_embedded_model() -> None:
+    with pytest.raises(ArgumentError, match="embedded"):
+        CeilingOptions(lm="openai/m", file="a.gguf")
