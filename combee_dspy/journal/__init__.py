@@ -31,6 +31,8 @@ and kept for people and trackers to read.
 | ``warning``, ``error`` | text; where, error |
 | ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
 | ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
+| ``pair`` | of a server: request (a hash), versions and scores of both, who scored |
+| ``shadows`` | of a server: how many shadows there were so far, by what became of them |
 | ``selected``, ``stopped`` | candidate, reason; reason |
 
 Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Reader`.

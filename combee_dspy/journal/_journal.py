@@ -203,6 +203,10 @@ class RunLog:
         await self.journal.writer.commit(self._statements(effect))
         self._known.add(effect.key)
 
+    def put(self, effect: Effect) -> None:
+        """Write an effect that nothing waits for some time soon. From any thread."""
+        self.journal.writer.put(self._statements(effect))
+
     def _statements(self, effect: Effect) -> list[Statement]:
         value = dump(effect.value)
         row = (
