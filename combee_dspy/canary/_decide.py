@@ -108,8 +108,8 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
     production, challenger = registry.at(PRODUCTION), registry.at(CHALLENGER)
     audit = tuple(registry.audit())
     if challenger in (None, production) or production is None:
-        missing = ("no challenger is on trial",)
-        return CanaryStatus(registry.name, production, None, missing=missing, audit=audit)
+        nobody = ("no challenger is on trial",)
+        return CanaryStatus(registry.name, production, None, missing=nobody, audit=audit)
     version = registry.version(challenger)
     plan = version.plan
     folder = Path("combee_serving") / registry.name if log_dir is None else Path(log_dir)

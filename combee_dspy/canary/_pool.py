@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Overdue", "Pool"]
+__all__ = ["Dropped", "Overdue", "Pool"]
 
 Settle = Callable[[Any, BaseException | None], None]
+
+
+class Dropped(Exception):  # noqa: N818 - said of a job as its outcome
+    """A job had not begun when its pool was closed."""
 
 
 class Overdue(TimeoutError):  # noqa: N818 - said of a job as its outcome
@@ -125,8 +130,11 @@ class Pool:
         return not self._open
 
     def close(self) -> None:
-        """Take no more jobs, and let threads end that are idle."""
+        """Take no more jobs, settle those that wait with :class:`Dropped`, and let threads end that are idle."""
         self._closed.set()
+        with contextlib.suppress(queue.Empty):
+            while (job := self._queue.get_nowait()) is not None:
+                self._settle(job, None, Dropped())
         with self._lock:
             threads = self._threads
         for _ in range(threads):

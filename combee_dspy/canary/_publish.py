@@ -75,7 +75,7 @@ def publish(
 def _document(
     one: CandidateRecord, artifact: dict[str, Any], plan: CanaryPlan, receipt: Receipt | None = None
 ) -> dict[str, Any]:
-    terms = {field: getattr(plan, field) for field in CanaryPlan.__dataclass_fields__}
+    terms = plan.to_dict()
     said = None
     if receipt is not None and receipt.difference is not None:
         whole = receipt.to_dict()

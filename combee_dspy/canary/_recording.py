@@ -162,7 +162,7 @@ class Recorder:
             if gone is None and len(self._waiting) > self._most:
                 gone = self._waiting.popitem(last=False)[1]
         if gone is not None:
-            self._unscored(gone, "pushed out")
+            self.unscored(gone, "pushed out")
 
     def complete(self, pair: Pair, answer: Answer | None = None) -> None:
         """Say that no answer is missing any more, the last one having come or not."""
@@ -200,7 +200,7 @@ class Recorder:
                 else:
                     found.append((pair, scorer))
         for pair in late:
-            self._unscored(pair, "without labels")
+            self.unscored(pair, "without labels")
         return found
 
     def score(self, pair: Pair, scorer: Metric) -> tuple[tuple[float, ...], tuple[CallUsage, ...]]:
@@ -216,7 +216,9 @@ class Recorder:
                 if answer.error is not None:
                     scores.append(0.0)
                     continue
-                score, _, _ = read_score(scorer(example, dspy.Prediction(**answer.prediction), None, None, None))
+                score, _, _ = read_score(
+                    scorer(example, dspy.Prediction(**(answer.prediction or {})), None, None, None)
+                )
                 if not 0 <= score <= 1:
                     raise ValueError(f"the metric returned {score}, and a canary compares scores from 0 to 1")
                 scores.append(score)
@@ -228,7 +230,7 @@ class Recorder:
             logger.warning(
                 "canary %s: a request was not scored: %s", self._name, scrub(f"{type(error).__name__}: {error}")
             )
-            self._unscored(pair, "not scored")
+            self.unscored(pair, "not scored")
             return
         scores, usage = found
         for answer, score in zip(pair.answers, scores, strict=True):
@@ -252,8 +254,9 @@ class Recorder:
             )
             self.count("scored")
 
-    def _unscored(self, pair: Pair, why: str) -> None:
-        if len(pair.answers) == 2 or not pair.complete:
+    def unscored(self, pair: Pair, why: str) -> None:
+        """Write a request that is not scored, and count why if both versions have answered it."""
+        if len(pair.answers) == 2:
             self.count(why)
         for answer in pair.answers:
             self.write(pair.request, answer, pair.inputs)
@@ -269,7 +272,7 @@ class Recorder:
     def close(self) -> None:
         """Write what is left, and end the run in the journal."""
         while self._waiting:
-            self._unscored(self._waiting.popitem(last=False)[1], "left")
+            self.unscored(self._waiting.popitem(last=False)[1], "left")
         self.tell()
         with ThreadPoolExecutor(1) as pool:  # the caller's thread may have a loop that runs
             pool.submit(asyncio.run, self._log.finish("finished", dict(self.counts))).result()

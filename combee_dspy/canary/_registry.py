@@ -62,6 +62,10 @@ class CanaryPlan:
     score: _Share | None = None
     window: Annotated[int, Field(ge=4)] = 200
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the terms as JSON values."""
+        return {name: getattr(self, name) for name in CanaryPlan.__dataclass_fields__}
+
 
 @dataclass(frozen=True, slots=True)
 class Version:

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from combee_dspy.artifacts import Instruction
 from combee_dspy.canary._decide import rollback, withdraw
-from combee_dspy.canary._pool import Overdue, Pool
+from combee_dspy.canary._pool import Dropped, Overdue, Pool
 from combee_dspy.canary._recording import Answer, Pair, Recorder, Window
 from combee_dspy.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Registry, Version
 from combee_dspy.costs import Meter
@@ -296,6 +296,9 @@ class CanaryProgram(dspy.Module):
         meter, started = Meter(recorder.tariff, "serving"), time.time()
 
         def settle(prediction: Any, error: BaseException | None) -> None:
+            if isinstance(error, Dropped):
+                dropped()
+                return
             answer = _answer(arm, "shadow", started, time.time() - started, meter, prediction, error)
             recorder.ended(answer)
             recorder.count(outcome(error))
@@ -305,10 +308,13 @@ class CanaryProgram(dspy.Module):
         def outcome(error: BaseException | None) -> str:
             return "answered" if error is None else "timed out" if isinstance(error, Overdue) else "raised"
 
-        if not self._pool.submit(partial(turn.context.run, self._run, arm, pair.inputs, meter), settle):
+        def dropped() -> None:
             recorder.count("dropped")
             recorder.complete(pair)
             self._score(turn.request)
+
+        if not self._pool.submit(partial(turn.context.run, self._run, arm, pair.inputs, meter), settle):
+            dropped()
 
     def _run(self, arm: _Arm, inputs: Mapping[str, Any], meter: Meter) -> Any:
         # A plain list: meters around the caller hear what the caller pays for.
@@ -321,7 +327,8 @@ class CanaryProgram(dspy.Module):
     def _score(self, request: str | None = None) -> None:
         for pair, scorer in self._recorder.ready(request):
             work = partial(self._recorder.score, pair, scorer)
-            self._pool.submit(work, partial(self._recorder.scored, pair, scorer), bounded=False)
+            if not self._pool.submit(work, partial(self._recorder.scored, pair, scorer), bounded=False):
+                self._recorder.unscored(pair, "left")
 
 
 class _Turn:

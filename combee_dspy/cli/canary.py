@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -43,8 +43,7 @@ def publish(  # noqa: PLR0913 - each has a default
     """
     from combee_dspy import canary
 
-    terms = {"epsilon": epsilon, "target": target, "level": level, "pairs": pairs, "hours": hours, "errors": errors}
-    plan = canary.CanaryPlan(**terms, score=score)
+    plan = canary.CanaryPlan(epsilon, target, level, pairs, hours, errors, score)
     number = canary.publish(run, name, plan, task=task, uri=uri, who=who, why=why)
     typer.echo(f"{plain(name)} version {number} is the challenger. Next: combee canary status {plain(name)}")
 
@@ -63,9 +62,9 @@ def _status(
     from combee_dspy import canary
 
     found = canary.status(canary.Registry(name, uri), log_dir)
-    plan = found.plan.params if found.plan else {}
+    plan = found.plan.to_dict() if found.plan else {}
     if as_json:
-        said = {**asdict(found), "plan": plan}
+        said = {**{one.name: getattr(found, one.name) for one in fields(found)}, "plan": plan}
         typer.echo(json.dumps({key: None if value != value else value for key, value in said.items()}))
         return
     facts = {key: getattr(found, key) for key in ("name", "production", "challenger", "heldout")}
@@ -74,7 +73,7 @@ def _status(
         facts["bounds"] = f"{found.low:+.4f} to {found.high:+.4f}, each wrong at most {plan['level']:.0%} of the time"
         facts["shadows"] = ", ".join(f"{count} {what}" for what, count in found.shadows.items()) or "none"
         facts["plan"] = ", ".join(f"{key} {value}" for key, value in plan.items() if value is not None)
-    facts |= {"may be promoted": ("; ".join(found.missing) and f"no: {'; '.join(found.missing)}") or "yes"}
+    facts["may be promoted"] = f"no: {'; '.join(found.missing)}" if found.missing else "yes"
     show_facts(facts)
     show_table(found.versions)
     shown = ("at", "action", "from", "to", "who", "why", "carried_out")

@@ -86,6 +86,19 @@ def test_a_challenger_that_raises_hangs_and_floods_is_seen_by_no_caller(publishe
     assert found["scored"] == found["raised"] + found["timed out"] + found["answered"]
 
 
+def test_what_waits_when_the_server_closes_is_counted_too(published, server):
+    stop = threading.Event()
+    registry = published()
+    with serving(lm_for(lambda: str(stop.wait(20)))):
+        program = server(registry, serving={"workers": 1, "queue": 10})
+        ask(program, 8)
+        program.close(0.05)
+        stop.set()
+    found = program.counts()
+    # One was running: it has no outcome yet.
+    assert (found["sampled"], found["dropped"]) == (8, 7)
+
+
 def test_the_incumbents_error_is_the_callers(published, server):
     with serving(lm_for(lambda: "right", raises)):
         program = server(published())
