@@ -123,7 +123,7 @@ def _rule(options: CanaryOptions) -> Iterator[Row]:
             yield Row("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
 
 
-def _verdict(pairs: Any, looks: Sequence[int], margin: float) -> str:
+def _verdict(pairs: Any, looks: Any, margin: float) -> str:
     """Return what is said at the first look that says anything: who looks often stops at it."""
     for count in looks:
         low, high = interval(pairs[:count], _LEVEL)
