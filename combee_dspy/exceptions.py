@@ -22,6 +22,9 @@
     │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends
     │   ├── TooManyFailuresError        nearly everything of one kind fails, so nothing can be learned: the run ends
     │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
+    ├── CanaryError                 a version cannot be served, promoted or rolled back
+    │   ├── PromotionRefusedError       lists everything that is missing
+    │   └── RegistryError               it does not answer, or does not hold what was published
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
     └── LocalModelError             the embedded model cannot be started
@@ -291,6 +294,30 @@ class JudgeVerdictError(EvaluationError):
     attempts: int
     reason: str
     _says = "the judge gave no readable verdict in {attempts} attempts: {reason}"
+
+
+class CanaryError(CombeeError):
+    """A version cannot be served, promoted or rolled back."""
+
+
+@dataclass(eq=False, repr=False)
+class PromotionRefusedError(CanaryError):
+    """A challenger may not be promoted now: ``missing`` lists why."""
+
+    name: str
+    missing: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        Exception.__init__(self, f"{self.name} is not promoted: {'; '.join(self.missing)}.")
+
+
+@dataclass(eq=False, repr=False)
+class RegistryError(CanaryError):
+    """The registry of ``name`` does not answer, or does not hold what was published."""
+
+    name: str
+    reason: str
+    _says = "the registry of {name!r} cannot be used: {reason}"
 
 
 @dataclass(eq=False, repr=False)

@@ -16,6 +16,7 @@ import typer
 from combee_dspy.cli import queries
 from combee_dspy.cli._group import INTERRUPTED, CombeeGroup, say
 from combee_dspy.cli.benchmarks import benchmarks
+from combee_dspy.cli.canary import canary_app, publish
 from combee_dspy.cli.demo import demo
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
@@ -33,6 +34,7 @@ app = typer.Typer(
     combee runs FOLDER         the runs whose journals lie there
     combee report RUN          one page about a run, to open in a browser
     combee rollouts RUN        a run's rollouts, chosen by --where
+    combee publish RUN         try what a run learned in production; see combee canary
 
 RUN is a run's log_dir. Exit codes: 0 done, 1 a fault in a program, a plugin or
 combee, 2 something cannot be used or went wrong, with one line that says what.""",
@@ -42,10 +44,11 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (demo, run, queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates):
+for _command in (demo, run, queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates, publish):
     app.command(_command.__name__)(_command)
 app.command("benchmarks")(benchmarks)
 app.add_typer(plugins_app, name="plugins")
+app.add_typer(canary_app, name="canary")
 _track = typer.Typer(help="Complete a run's record in MLflow.", no_args_is_help=True, rich_markup_mode=None)
 _track.command("replay")(queries.replay)
 _track.callback()(lambda: None)  # with one command and no callback, typer would make no group

@@ -33,6 +33,8 @@ and kept for people and trackers to read.
 | ``per_point`` | baseline, points, rollouts, tokens, dollars, gpu_seconds, text: the cost of a point above it |
 | ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
 | ``granted`` | effect, most: what it may cost where that is limited, before it is sent |
+| ``pair`` | of a server: request (a hash), versions and scores of both, who scored |
+| ``shadows`` | of a server: how many shadows there were so far, by what became of them |
 | ``selected``, ``stopped`` | candidate, reason; reason |
 
 Each row has a checksum (``crc``), and beside the file stands how many rows it must hold, so that a journal that was

@@ -256,6 +256,10 @@ class RunLog:
         """Return once all that was given before is on disk."""
         await self.journal.writer.commit([])
 
+    def put(self, effect: Effect) -> None:
+        """Write an effect that nothing waits for some time soon. From any thread."""
+        self.journal.writer.put(self._statements(effect))
+
     def _statements(self, effect: Effect) -> list[Statement]:
         value = dump(effect.value)
         row = (

@@ -47,8 +47,8 @@ class Effect:
         value: What it returned, JSON values.
         role: Whom it was for, where one role is meant.
         purpose: What a rollout was for (``"train"``, ``"screen"``, ``"validation"``, ``"final"``, ``"heldout"``,
-            ``"calibration"``); the signature's name of a call; of other work ``"feedback"``, ``"proposal"`` or
-            ``"probe"``.
+            ``"calibration"``, ``"serving"``, ``"shadow"``); the signature's name of a call; of other work
+            ``"feedback"``, ``"proposal"`` or ``"probe"``.
         step: The update; −1 before the first.
         component: The component it was about, else empty.
         candidate: The candidate's id, else empty.

@@ -28,6 +28,8 @@ GIVEN = {
     "CalibrationFailedError": ("kappa 0.1",),
     "TooManyFailuresError": ("8 of 8 calls raised", "ValueError: no", "Look at it"),
     "JudgeVerdictError": (3, "no number"),
+    "PromotionRefusedError": ("qa", ["12 pairs of 200", "1 hour of 24"]),
+    "RegistryError": ("qa", "connection refused"),
     "TaskCancelledError": ("task-1",),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
 }

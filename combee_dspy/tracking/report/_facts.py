@@ -62,6 +62,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
         "costs": costs_of(reader, run, ("role", "model")),
+        "canary": _canary(reader, run, events) if "serving" in about else {},
         **_batches(events, about),
         **_rollouts(reader, run),
     }
@@ -73,6 +74,23 @@ def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
     readings = [one["difference"] for one in events if one["kind"] == "receipt" and one.get("difference")]
     figures = {name: row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")}
     return {**figures, "confidence": readings[0].get("confidence") if readings else None}
+
+
+def _canary(reader: Reader, run: int, events: Sequence[_Row]) -> dict[str, Any]:
+    """Return what one server has seen of each version, and what became of its shadows."""
+    sql = (
+        "SELECT candidate || ' ' || purpose AS version, count(*) AS requests, count(error) AS errors,"
+        " avg(ended - started) AS seconds, avg(score) AS score FROM effect WHERE run = ? AND kind = 'rollout'"
+        " GROUP BY 1 ORDER BY 1"
+    )
+    pairs = [one["after"] - one["before"] for one in events if one["kind"] == "pair"]
+    shadows = next((one for one in reversed(events) if one["kind"] == "shadows"), {})
+    return {
+        "versions": [dict(row) for row in reader.rows(sql, (run,))],
+        "pairs": len(pairs),
+        "difference": sum(pairs) / len(pairs) if pairs else None,
+        "shadows": {name: one for name, one in shadows.items() if name not in ("kind", "step", "component")},
+    }
 
 
 def _flips(reader: Reader, run: int, before: str, after: str) -> dict[str, Any]:

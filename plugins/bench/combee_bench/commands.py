@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from combee_bench.options import (
+    CanaryOptions,
     CapacityOptions,
     CeilingOptions,
     ClientOptions,
@@ -243,6 +244,9 @@ _VERDICTS = """No language model is involved: scores are drawn, so the truth is 
 functions that runs and tables are judged by. A rate is how often the verdict was the one named, where by the truth
 stated it should not be, or where power is stated, should be."""
 
+_CANARY = """No language model is involved: the program sleeps, and scores are drawn, so the truth is known. Latencies
+are real ones, of this machine, over loopback. Needs MLflow for all parts but the rule."""
+
 bench = typer.Typer(help="Measure Combee against its peers.", no_args_is_help=True)
 for _name, _options, _epilog in (
     ("speed", SpeedOptions, _SPEED),
@@ -258,6 +262,7 @@ for _name, _options, _epilog in (
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
     ("redaction", RedactionOptions, ""),
+    ("canary", CanaryOptions, _CANARY),
 ):
     bench.command(_name)(command(f"bench {_name}", _options, f"combee_bench.{_name}", _epilog))
 

@@ -11,6 +11,7 @@ from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 
 __all__ = [
+    "CanaryOptions",
     "CapacityOptions",
     "CeilingOptions",
     "ClientOptions",
@@ -281,6 +282,50 @@ class RedactionOptions:
 
     each: Count = 20
     seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class CanaryOptions:
+    """What callers of a canary notice, how fast servers follow the registry, and how often its rule is wrong.
+
+    Args:
+        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite), server (the same
+            on an MLflow server).
+        canaries: Simulated canaries for each true difference.
+        pairs: Pairs that each of them may have.
+        looks: How often each is looked at.
+        epsilons: Margins, in points.
+        discordance: Percent of pairs whose two scores differ.
+        requests: Requests of each load.
+        concurrency: Requests at once.
+        shadow: Share of requests that are shadowed.
+        answer_seconds: What the simulated program takes.
+        ttl: Seconds between two looks of a server at the registry.
+        seed: Seed of the simulated canaries.
+    """
+
+    parts: Annotated[tuple[Literal["rule", "calls", "load", "switch", "server"], ...], Field(min_length=1)] = (
+        "rule",
+        "calls",
+        "load",
+        "switch",
+    )
+    canaries: Count = 1000
+    pairs: Count = 20_000
+    looks: Count = 10
+    epsilons: Annotated[tuple[float, ...], Field(min_length=1)] = (0.5, 2.0)
+    discordance: Annotated[float, Field(gt=1, le=100)] = 10.0
+    requests: Count = 2000
+    concurrency: Count = 16
+    shadow: Rate = 0.05
+    answer_seconds: Scale = 0.02
+    ttl: AboveZero = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        if max(self.epsilons) > self.discordance:
+            remedy = "No more points can be lost than pairs differ."
+            raise ArgumentValueError("epsilons", self.epsilons, f"hold more than {self.discordance:g} points", remedy)
 
 
 @parameters

@@ -1,0 +1,141 @@
+"""Threads for what no caller waits for: a bounded queue, a time-out, and every job settled exactly once."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Dropped", "Overdue", "Pool"]
+
+Settle = Callable[[Any, BaseException | None], None]
+
+
+class Dropped(Exception):  # noqa: N818 - said of a job as its outcome
+    """A job had not begun when its pool was closed."""
+
+
+class Overdue(TimeoutError):  # noqa: N818 - said of a job as its outcome
+    """A job was not done in its time; no error of the job's own."""
+
+
+class _Job:
+    """One piece of work. ``overdue`` once it was settled by its time-out; ``replaced`` where a thread took over."""
+
+    __slots__ = ("deadline", "overdue", "replaced", "settle", "work")
+
+    def __init__(self, work: Callable[[], Any], settle: Settle) -> None:
+        self.work, self.settle = work, settle
+        self.deadline = 0.0
+        self.overdue = self.replaced = False
+
+
+class Pool:
+    """Daemon threads that carry out jobs. Thread-safe.
+
+    Python cannot stop a thread: one whose job is overdue is given up, and another takes its place, until as many are
+    given up as there are workers. Then the queue fills, and jobs are refused, until one comes back.
+
+    Args:
+        workers: Jobs at once.
+        bound: Jobs that may wait; more are refused.
+        timeout: Seconds after which a job that has begun is settled with a :class:`Overdue`.
+    """
+
+    def __init__(self, workers: int, bound: int, timeout: float) -> None:
+        self._workers, self._bound, self._timeout = workers, bound, timeout
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = self._open = self._lost = self._threads = 0
+        self._running: set[_Job] = set()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="combee-canary-watch", daemon=True).start()
+
+    def submit(self, work: Callable[[], Any], settle: Settle, *, bounded: bool = True) -> bool:
+        """Have something done some time soon; ``False`` where the queue is full. Never waits.
+
+        Args:
+            work: What is to be done.
+            settle: Is called once with what came of it, in a thread of the pool.
+            bounded: ``False`` for what the caller bounds itself.
+        """
+        with self._lock:
+            if self._closed.is_set() or (bounded and self._waiting >= self._bound):
+                return False
+            self._waiting += 1
+            self._open += 1
+            begin = self._threads - self._lost < self._workers and self._threads < 2 * self._workers
+            self._threads += begin
+        self._queue.put(_Job(work, settle))
+        if begin:
+            self._start()
+        return True
+
+    def _start(self) -> None:
+        threading.Thread(target=self._work, name="combee-canary", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            with self._lock:
+                self._waiting -= 1
+                job.deadline = time.monotonic() + self._timeout
+                self._running.add(job)
+            found, error = None, None
+            try:
+                found = job.work()
+            except BaseException as raised:  # noqa: BLE001 - whatever a challenger does, the thread goes on
+                error = raised
+            with self._lock:
+                overdue, replaced = job.overdue, job.replaced
+                self._running.discard(job)
+                self._lost -= overdue
+                self._threads -= replaced
+            if not overdue:
+                self._settle(job, found, error)
+            if replaced:
+                return
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(1.0, self._timeout / 8)):
+            self._expire(time.monotonic())
+
+    def _expire(self, now: float) -> None:
+        with self._lock:
+            late = [job for job in self._running if job.deadline < now and not job.overdue]
+            for job in late:
+                job.overdue = True
+                job.replaced = self._threads < 2 * self._workers
+                self._lost += 1
+                self._threads += job.replaced
+        for job in late:
+            if job.replaced:
+                self._start()
+            self._settle(job, None, Overdue(f"took longer than {self._timeout:g} s"))
+
+    def _settle(self, job: _Job, found: Any, error: BaseException | None) -> None:
+        try:
+            job.settle(found, error)
+        finally:
+            with self._lock:
+                self._open -= 1
+
+    def idle(self, seconds: float) -> bool:
+        """Wait until every job is settled; ``False`` where that would take longer."""
+        end = time.monotonic() + seconds
+        while self._open and time.monotonic() < end:
+            time.sleep(0.005)
+        return not self._open
+
+    def close(self) -> None:
+        """Take no more jobs, settle those that wait with :class:`Dropped`, and let threads end that are idle."""
+        self._closed.set()
+        with contextlib.suppress(queue.Empty):
+            while (job := self._queue.get_nowait()) is not None:
+                self._settle(job, None, Dropped())
+        with self._lock:
+            threads = self._threads
+        for _ in range(threads):
+            self._queue.put(None)

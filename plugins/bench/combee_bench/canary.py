@@ -1,0 +1,300 @@
+"""``combee bench canary``: what callers of a canary notice, how fast servers follow, how often its rule is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+import numpy as np
+from aiohttp import ClientSession, web
+
+from combee_bench.options import CanaryOptions
+from combee_bench.tables import by_rows
+from combee_dspy.canary import CanaryPlan, CanaryProgram, Registry, Serving, interval, promote, rollback
+from combee_dspy.exceptions import PromotionRefusedError, RegistryError
+from combee_dspy.streams import derive_seed
+
+__all__ = ["Row", "line", "run", "table"]
+
+_LEVEL = 0.05
+_WAIT = 180.0  # seconds until an MLflow server must answer
+_INCUMBENT, _NEW = "Answer.", "Answer. Be new."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement: of what, in which case, and its figures by name."""
+
+    part: str
+    case: str
+    figures: dict[str, Any]
+
+
+class Moody(dspy.Module):
+    """A program that takes its time and asks no LM. With the challenger's instruction it does as it is told."""
+
+    def __init__(self, mood: str, seconds: float) -> None:
+        super().__init__()
+        self.answer = dspy.Predict(dspy.Signature("question -> answer", _INCUMBENT))
+        self.mood, self.seconds = mood, seconds
+
+    def _part(self) -> tuple[float, str]:
+        if self.answer.signature.instructions == _INCUMBENT:
+            return self.seconds, "old"
+        if self.mood == "raises":
+            raise ValueError("the challenger is broken")
+        return self.seconds + {"hangs": 3600.0, "late": 0.2}.get(self.mood, 0.0), "new"
+
+    def forward(self, question: str) -> dspy.Prediction:
+        seconds, said = self._part()
+        time.sleep(seconds)
+        return dspy.Prediction(answer=said)
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        seconds, said = self._part()
+        await asyncio.sleep(seconds)
+        return dspy.Prediction(answer=said)
+
+
+def _better(gold: Any, pred: Any, *more: Any) -> float:
+    return float(pred.answer == "new")
+
+
+def _worse(gold: Any, pred: Any, *more: Any) -> float:
+    return float(pred.answer == "old")
+
+
+def _published(name: str, uri: str) -> Registry:
+    """Register two versions as a run would have: the second says that it was right on all held-out rows."""
+    registry = Registry(name, uri)
+    plan = CanaryPlan(epsilon=0.05, pairs=50, hours=0, target=0.0, errors=1.0).to_dict()
+    for alias, text in (("production", _INCUMBENT), ("challenger", _NEW)):
+        receipt = {"stage": "read", "difference": {"after": 1.0}} if alias == "challenger" else None
+        document = {"candidate": alias, "run": "simulated", "artifact": {"kind": "artifact", "name": "instruction"}}
+        registry.add({**document, "texts": {"answer": text}, "receipt": receipt, "plan": plan}, alias, "bench", "")
+    return registry
+
+
+def run(options: CanaryOptions) -> Iterator[Row]:
+    """Yield one row a case."""
+    if "rule" in options.parts:
+        yield from _rule(options)
+    with tempfile.TemporaryDirectory(prefix="combee-") as folder:
+        uri = f"sqlite:///{folder}/registry.db"
+        if "calls" in options.parts:
+            yield from _calls(options, uri, Path(folder, "calls"))
+        if "load" in options.parts:
+            for number, (way, mood) in enumerate(
+                (way, mood)
+                for way in ("threads", "async")
+                for mood in ("bare", "no shadow", "answers", "raises", "hangs", "late", "worse")
+            ):
+                yield asyncio.run(_load(options, way, mood, Path(folder, str(number)), uri))
+        if "switch" in options.parts:
+            yield from _switch(options, "SQLite", uri, Path(folder, "a"))
+        if "server" in options.parts:
+            with _mlflow_server(Path(folder)) as address:
+                yield from _switch(options, "an MLflow server", address, Path(folder, "b"))
+
+
+def _rule(options: CanaryOptions) -> Iterator[Row]:
+    looks = np.linspace(options.pairs / options.looks, options.pairs, options.looks).astype(int)
+    for margin in options.epsilons:
+        for truth in dict.fromkeys((-1.0, -margin, 0.0, 1.0)):
+            found = {"promoted": 0, "worse": 0, "undecided": 0}
+            up = (options.discordance + truth) / 200
+            for study in range(options.canaries):
+                stream = np.random.default_rng(derive_seed(options.seed, "canary", repr(truth), study))
+                chances = [options.discordance / 100 - up, 1 - options.discordance / 100, up]
+                found[_verdict(stream.choice([-1.0, 0.0, 1.0], size=options.pairs, p=chances), looks, margin)] += 1
+            rates = {what: count / options.canaries for what, count in found.items()}
+            yield Row("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
+
+
+def _verdict(pairs: Any, looks: Any, margin: float) -> str:
+    """Return what is said at the first look that says anything: who looks often stops at it."""
+    for count in looks:
+        low, high = interval(pairs[:count], _LEVEL)
+        if low > -margin / 100:
+            return "promoted"
+        if high < -margin / 100:
+            return "worse"
+    return "undecided"
+
+
+def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
+    """Call programs that take no time, in turn: what is left is the caller's own wait."""
+    _published("calls", uri)
+    programs: dict[str, Any] = {"bare": Moody("answers", 0.0)}
+    for shadow in (0.0, options.shadow, 1.0):
+        serving = Serving(shadow=shadow, ttl=3600.0)
+        programs[f"shadow {shadow:.0%}"] = CanaryProgram(
+            "calls", Moody("answers", 0.0), judge=_better, serving=serving, log_dir=folder, uri=uri
+        )
+    for case, program in programs.items():
+        seconds = []
+        for _ in range(options.requests):
+            began = time.perf_counter()
+            program(question="?")
+            seconds.append(time.perf_counter() - began)
+        if case != "bare":
+            program.close()
+        figures = {"median ms": 1000 * float(np.median(seconds)), "p95 ms": 1000 * float(np.quantile(seconds, 0.95))}
+        yield Row("calls", case, {name: round(value, 3) for name, value in figures.items()})
+
+
+async def _load(options: CanaryOptions, way: str, mood: str, folder: Path, uri: str) -> Row:
+    """Ask a server on loopback, whose challenger behaves in one way."""
+    program: Any = Moody(mood, options.answer_seconds)
+    if mood != "bare":
+        name = folder.name + "-" + way
+        _published(name, uri)
+        serving = Serving(shadow=0.0 if mood == "no shadow" else options.shadow, ttl=3600.0, timeout=1.0)
+        judge = _worse if mood == "worse" else _better
+        program = CanaryProgram(name, program, judge=judge, serving=serving, log_dir=folder, uri=uri)
+    canary = isinstance(program, CanaryProgram)
+
+    async def handle(request: web.Request) -> web.Response:
+        given = {"question": "?", **({"request_id": request.query["id"]} if canary else {})}
+        if way == "async":
+            found = await program.acall(**given)
+        else:
+            found = await asyncio.to_thread(program, **given)
+        return web.Response(text=found.answer)
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    address = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    seconds, answers, gate = [], [], asyncio.Semaphore(options.concurrency)
+    async with ClientSession() as session:
+
+        async def ask(number: int) -> None:
+            async with gate:
+                began = time.perf_counter()
+                async with session.get(address, params={"id": str(number)}) as response:
+                    answers.append(await response.text() if response.status == 200 else "failed")
+                seconds.append(time.perf_counter() - began)
+
+        await asyncio.gather(*map(ask, range(options.requests)))
+    await runner.cleanup()
+    counts: dict[str, int] = {}
+    if canary:
+        await asyncio.to_thread(program.close, 10.0)
+        counts = dict(program.counts())
+    ended = sum(counts.get(one, 0) for one in ("dropped", "answered", "raised", "timed out"))
+    figures = {
+        "not the incumbent's answer": len(answers) - answers.count("old"),
+        "median ms": round(1000 * float(np.median(seconds)), 2),
+        "p95 ms": round(1000 * float(np.quantile(seconds, 0.95)), 2),
+        "shadows": counts,
+        "not accounted for": counts.get("sampled", 0) - ended,
+    }
+    return Row("load", f"{way}, {mood}", figures)
+
+
+def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
+    """Serve in a process of its own, and write when each kind of answer was given last before another."""
+    program = CanaryProgram(
+        name, Moody("answers", 0.002), judge=_better, log_dir=folder, uri=uri,
+        serving=Serving(shadow=1.0, ttl=ttl, queue=10_000),
+    )  # fmt: skip
+    said: list[tuple[float, str]] = []
+    while not stop.is_set():
+        answer = program(question="?").answer
+        said.append((time.time(), answer))
+    program.close()
+    Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(said))
+
+
+def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
+    """Promote and roll back while two processes serve; yield the time until the last answer of the version before."""
+    registry = _published(f"switch-{folder.name}", uri)
+    folder.mkdir()
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    given = (registry.name, uri, str(folder), options.ttl, stop)
+    servers = [context.Process(target=_serve, args=given, name=f"server{number}") for number in range(2)]
+    for one in servers:
+        one.start()
+    try:
+        moved = [_until(lambda: promote(registry, folder, why="measured"))]
+        time.sleep(3 * options.ttl)
+        rollback(registry, why="measured")
+        moved.append(time.time())
+        time.sleep(3 * options.ttl)
+    finally:
+        stop.set()
+        for one in servers:
+            one.join(60)
+    for one in servers:
+        said = json.loads(Path(folder, f"{one.name}.json").read_text())
+        for (what, old), at in zip((("promotion", "old"), ("rollback", "new")), moved, strict=True):
+            end = moved[1] if what == "promotion" else time.time()
+            later = [when - at for when, answer in said if answer == old and at < when < end]
+            figures = {"seconds until the last old answer": round(max(later, default=0.0), 3), "ttl": options.ttl}
+            yield Row("switch", f"{where}, {one.name}, {what}", figures)
+
+
+def _until(done: Any) -> float:
+    end = time.monotonic() + _WAIT
+    while True:
+        try:
+            done()
+            return time.time()
+        except (PromotionRefusedError, RegistryError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _mlflow_server(folder: Path) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    store = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", str(folder)]
+    with Path(folder, "server.log").open("w") as log:
+        process = subprocess.Popen([*command, *store], stdout=log, stderr=log)  # noqa: S603 - our own words
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _until(lambda: Registry("nothing", address).at("production"))
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def line(options: CanaryOptions, row: Row) -> str:
+    """Return what is said when a row is there."""
+    return f"{row.part}: {row.case}: {', '.join(f'{name} {value}' for name, value in row.figures.items())}"
+
+
+def table(options: CanaryOptions, rows: Sequence[Row]) -> Any:
+    """Return all figures, one row a case."""
+    shown = [[row.part, row.case, "; ".join(f"{name}: {value}" for name, value in row.figures.items())] for row in rows]
+    rule = (
+        f"rule: simulated; {options.discordance:g} % of pairs differ, {options.looks} looks at up to"
+        f" {options.pairs:,} pairs, {options.canaries:,} canaries a case, level {_LEVEL:g}"
+    )
+    load = (
+        f"load: a simulated program of {options.answer_seconds:g} s, {options.requests:,} requests over loopback,"
+        f" {options.concurrency} at once, {options.shadow:.0%} shadowed; real clocks of this machine"
+    )
+    return by_rows("Canaries", ["<part", "<case", "<figures"], shown, [rule, load])
