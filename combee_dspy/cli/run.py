@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from combee_dspy.many import TaskResult
     from combee_dspy.report import CombeeReport
 
-__all__ = ["run"]
+__all__ = ["compiled", "run"]
 
 
 def run(
@@ -80,7 +80,7 @@ def run(
     if dry_run:
         _show_plan(plan)
         return
-    results = _compiled(plan)
+    results = compiled(plan)
     for task, result in zip(plan.tasks, results, strict=True):
         _tell(plan, task, result)
     failed = [(result.name, result.error) for result in results if result.error is not None]
@@ -90,7 +90,8 @@ def run(
         raise typer.Exit(max(say(error, of=f"{name}: ") for name, error in failed))
 
 
-def _compiled(plan: Plan) -> list[TaskResult]:
+def compiled(plan: Plan) -> list[TaskResult]:
+    """Compile every task of a plan."""
     import dspy
 
     from combee_dspy import compile_many

@@ -29,6 +29,8 @@ GIVEN = {
     "TooManyFailuresError": ("8 of 8 calls raised", "ValueError: no", "Look at it"),
     "JudgeVerdictError": (3, "no number"),
     "TaskCancelledError": ("task-1",),
+    "PlanGapsError": (["task.name is missing", "budget is missing"],),
+    "RefusedError": ("a static batch without a reason", "nobody could check it", "Say why."),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
 }
 KINDS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, CombeeError)]
