@@ -5,6 +5,7 @@ says whether serial search has converged, so that going wide can pay.
 """
 
 from combee_dspy.planning.diagnose import Ceiling, Curve, Diagnosis, diagnose, read_diagnosis
+from combee_dspy.planning.refusals import check_converged, check_headline, check_promotion, check_search
 from combee_dspy.planning.spec import Gap, Override, Spec, ask, questions, read_spec
 
 __all__ = [
@@ -15,6 +16,10 @@ __all__ = [
     "Override",
     "Spec",
     "ask",
+    "check_converged",
+    "check_headline",
+    "check_promotion",
+    "check_search",
     "diagnose",
     "questions",
     "read_diagnosis",
