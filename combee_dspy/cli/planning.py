@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.cli._tables import plain
+from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.lms.redact import scrub
 
 if TYPE_CHECKING:
-    from combee_dspy.planning import Curve
+    from combee_dspy.planning import Curve, Spec
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "plan"]
 
 
 def diagnose(
@@ -85,3 +89,100 @@ def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ArgumentValueError(key, found, "is no mapping", "See combee run --help.")
     return found
+
+
+def _specified(spec: Path) -> Spec:
+    from combee_dspy.planning import read_spec
+
+    try:
+        return read_spec(spec)
+    except PlanGapsError as error:
+        _tell_gaps(error)
+        raise typer.Exit(2) from error
+
+
+def _tell_gaps(error: PlanGapsError) -> None:
+    for gap in error.gaps:
+        typer.echo(plain(scrub(gap)), err=True)
+
+
+def plan(
+    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml | init [SPEC.yaml]", show_default=False)],
+    target: Annotated[Path | None, typer.Argument(metavar="", show_default=False)] = None,
+    run: Annotated[Path | None, typer.Option(help="For init: log_dir of the serial search, which is measured.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write, without its ending; plan by default.")] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the plan to MLflow as well.")] = False,
+) -> None:
+    """Write the plan of a wide search from a specification without gaps.
+
+    \b
+        combee plan init spec.yaml --run runs/serial    asks for what no run has measured
+        combee plan spec.yaml                           writes plan.md, plan.html and plan.json
+
+    Whatever is missing or vague is listed, one a line, and there is no plan (exit
+    code 2). So it is where serial search has not converged, or the run file that
+    the specification names makes a choice that would spoil the claim.
+    """  # noqa: D301 - the backspace keeps lines apart on the help page
+    if spec == "init":
+        _init(target or Path("spec.yaml"), run)
+        return
+    file = Path(spec)
+    found = _specified(file)
+    from combee_dspy.planning import make_plan
+
+    if found.run is not None:
+        _check_run(file.parent / found.run, found)
+    try:
+        made = make_plan(found, file.parent)
+    except PlanGapsError as error:
+        _tell_gaps(error)
+        raise typer.Exit(2) from error
+    place = output or file.with_name("plan")
+    made.write(place)
+    if mlflow:
+        _log(found.task.name, place)
+    typer.echo(f"Wrote {place.with_suffix('.md')}, {place.with_suffix('.html')} and {place.with_suffix('.json')}")
+
+
+def _check_run(config: Path, spec: Spec) -> None:
+    from dspy.utils import DummyLM
+
+    from combee_dspy.cli import _plan, _reading
+    from combee_dspy.planning import check_search
+
+    planned = _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
+    reasons = {name: one.reason for name, one in spec.overrides.items()}
+    for one in planned.tasks:
+        rows = {"trainset": one.task.trainset, "valset": one.task.valset}
+        check_search(planned.combee(DummyLM([])), reasons=reasons, **rows)
+
+
+def _log(name: str, place: Path) -> None:
+    import mlflow
+
+    with mlflow.start_run(run_name=f"plan {name}"):
+        for ending in (".md", ".html", ".json"):
+            mlflow.log_artifact(str(place.with_suffix(ending)))
+
+
+def _init(target: Path, run: Path | None) -> None:
+    from combee_dspy import planning
+
+    if target.exists():
+        raise ArgumentValueError("SPEC.yaml", str(target), "is there already", "Name another file, or remove it.")
+    known: dict[str, Any] = {}
+    if run is not None:
+        found = planning.diagnose(planning.Curve.of_run(run))
+        typer.echo(f"Measured: {found.source}: {found.verdict}, {found.score:.3f} after {found.rollouts} rollouts.")
+        known = {"serial.run": os.path.relpath(run, target.parent), "serial.score": round(found.score, 4),
+                 "serial.rollouts": found.to_plateau or found.rollouts}  # fmt: skip
+
+    def answer(name: str, field: Any, problem: str) -> str:
+        if problem:
+            typer.echo(f"  {name} {problem}.")
+        typer.echo(f"{name}: {field.description}. Such as: {field.examples[0]}")
+        return str(typer.prompt(name, default="", show_default=False))
+
+    text = yaml.safe_dump(planning.ask(known, answer), sort_keys=False, allow_unicode=True)
+    target.write_text(text, encoding="utf-8")
+    typer.echo(f"Wrote {target}: now combee plan {target}")

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from combee_dspy.controllers import Static
-from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import PairedDifference, check_roles
 from combee_dspy.exceptions import RefusedError
 from combee_dspy.hashing import row_hash
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from combee_dspy.combee import Combee
     from combee_dspy.report import CombeeReport
 
-__all__ = ["check_converged", "check_headline", "check_promotion", "check_search"]
+__all__ = ["check_converged", "check_headline", "check_promotion", "check_search", "check_wide"]
 
 _WIDE = 64
 _ALIKE = 0.99  # a threshold above refuses nothing but the same text
@@ -43,6 +42,18 @@ def check_converged(found: Diagnosis | None) -> None:
         )
     if not found.go:
         raise RefusedError("parallelism before convergence", f"the diagnosis is {found.verdict!r}", found.advice)
+
+
+def check_wide(workers: int, threshold: float | None) -> None:
+    """Refuse many workers where no near copy is refused: 1 as the similarity above which one is, or nearly.
+
+    Raises:
+        RefusedError: So it is.
+    """
+    if workers >= _WIDE and threshold is not None and threshold > _ALIKE:
+        reason = "so many workers on one text propose the same child many times over"
+        remedy = f"Leave diversity at its defaults, or search with fewer than {_WIDE} workers."
+        raise RefusedError(f"{workers} workers with diversity off", reason, remedy)
 
 
 def check_search(
@@ -68,11 +79,8 @@ def check_search(
         ArgumentValueError: The judge is the proposer, and nothing calibrates it.
     """
     given = {name: why for name, why in (reasons or {}).items() if len(why.split()) >= _WORDS}
-    wide = max(workers or 0, combee.num_threads or 0)
-    if wide >= _WIDE and _off(combee.diversity):
-        reason = "so many workers on one text propose the same child many times over"
-        remedy = f"Leave diversity at its defaults, or search with fewer than {_WIDE} workers."
-        raise RefusedError(f"{wide} workers with diversity off", reason, remedy)
+    threshold = 1.0 if combee.diversity.embedder is None else combee.diversity.threshold
+    check_wide(max(workers or 0, combee.num_threads or 0), threshold)
     if combee.cache is False and "cache" not in given:
         reason = "the same rollout is bought twice, and cost per point counts it twice"
         raise RefusedError("a cache that is off without a reason", reason, _say("cache"))
@@ -98,10 +106,6 @@ def _say(name: str) -> str:
 def _reasoned(controller: Static) -> bool:
     # The package's own words for a size that somebody gave say nothing of why.
     return len(controller.reason.split()) >= _WORDS and "was given" not in controller.reason
-
-
-def _off(diversity: Diversity) -> bool:
-    return diversity.embedder is None or (diversity.threshold or 0.0) > _ALIKE
 
 
 def _rules(rule: StoppingRule | None) -> Iterator[StoppingRule]:

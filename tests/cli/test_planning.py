@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import yaml
+
 from combee_dspy import tracking
 from combee_dspy.planning import Curve
+from tests.planning.test_plan import Converged
+from tests.planning.test_spec import SPEC
 
 SERIAL = """
 data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 6, train: 12, validation: 12, heldout: 6}}}
@@ -64,3 +68,58 @@ def test_a_run_that_is_not_there_is_one_line(shell):
         code, out, err = shell("diagnose", place)
         assert (code, out) == (2, "")
         assert len(err.splitlines()) == 1
+
+
+def test_nine_gaps_are_nine_lines_and_no_plan(shell, tmp_path):
+    spec = {name: dict(one) if isinstance(one, dict) else one for name, one in SPEC.items()}
+    for section, key in (("task", "metric"), ("task", "baseline"), ("serial", "method"), ("budget", "tokens"),
+                         ("budget", "binds"), ("hardware", "slots"), ("hardware", "models")):  # fmt: skip
+        del spec[section][key]
+    spec |= {"failure_cost": "bad", "evaluation": {**spec["evaluation"], "owner": "TBD"}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    code, out, err = shell("plan", "spec.yaml")
+    assert (code, out, len(err.splitlines())) == (2, "", 9)
+    assert all("such as: " in line for line in err.splitlines())
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.yaml"]
+
+
+def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_path, monkeypatch):
+    flat = {
+        f"{part}.{key}": one for part, found in SPEC.items() if isinstance(found, dict) for key, one in found.items()
+    }
+    flat["failure_cost"] = SPEC["failure_cost"]
+    asked = []
+
+    def prompt(name, **_):
+        asked.append(name)
+        return "TBD" if asked.count(name) == 1 and name == "task.name" else str(flat[name])
+
+    monkeypatch.setattr("typer.prompt", prompt)
+    Converged(tmp_path / "serial").write("begin")
+    code, out, err = shell("plan", "init", "spec.yaml", "--run", "serial")
+    assert code == 0, err
+    assert "task.name is vague" in out
+    assert not {"serial.rollouts", "serial.score"} & set(asked)
+    code, out, err = shell("plan", "spec.yaml")
+    assert code == 0, err
+    assert {"plan.md", "plan.html", "plan.json"} <= {path.name for path in tmp_path.iterdir()}
+    assert "measured: serial, run 1" in (tmp_path / "plan.md").read_text(encoding="utf-8")
+    assert shell("plan", "init", "spec.yaml")[0] == 2  # what is there is not overwritten
+
+
+def test_the_run_that_a_specification_names_is_checked(shell, tmp_path):
+    Converged(tmp_path / "serial").write("begin")
+    spec = {**SPEC, "serial": {**SPEC["serial"], "run": "serial"}, "run": "wide.yaml"}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    wide = yaml.safe_load(SERIAL)
+    for choice, said in (({"cache": False}, "cache"), ({"num_threads": 64, "diversity": False}, "diversity off")):
+        (tmp_path / "wide.yaml").write_text(yaml.safe_dump({**wide, **choice}), encoding="utf-8")
+        code, _, err = shell("plan", "spec.yaml")
+        assert code == 2
+        assert said in err
+        assert not (tmp_path / "plan.md").exists()
+    spec["overrides"] = {"cache": {"value": False, "reason": "the metric reads the clock each time"}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    (tmp_path / "wide.yaml").write_text(yaml.safe_dump({**wide, "cache": False}), encoding="utf-8")
+    assert shell("plan", "spec.yaml")[0] == 0
+    assert "because the metric reads the clock" in (tmp_path / "plan.md").read_text(encoding="utf-8")
