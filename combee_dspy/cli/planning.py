@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,16 @@ import typer
 import yaml
 
 from combee_dspy.cli._tables import plain
-from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.exceptions import ArgumentValueError, PlanGapsError, RefusedError
 from combee_dspy.lms.redact import scrub
 
 if TYPE_CHECKING:
+    from combee_dspy.cli._plan import Plan
     from combee_dspy.planning import Curve, Spec
 
-__all__ = ["diagnose", "plan"]
+logger = logging.getLogger("combee_dspy")
+
+__all__ = ["check_diagnosed", "diagnose", "plan"]
 
 
 def diagnose(
@@ -47,6 +51,27 @@ def diagnose(
     typer.echo(f"Wrote {folder / 'diagnosis.html'}")
     if not found.go:
         raise typer.Exit(1)
+
+
+def check_diagnosed(plan: Plan, *, required: bool) -> None:
+    """Say that nobody knows whether serial search has converged where it is so, or refuse the run.
+
+    The diagnosis of a file is where ``combee diagnose`` with that file puts it.
+
+    Raises:
+        RefusedError: One that says go is required, and there is none.
+    """
+    from combee_dspy.planning import check_converged, read_diagnosis
+
+    log_dir, threads = plan.config.arguments().get("log_dir"), plan.config.arguments().get("num_threads")
+    found = None if log_dir is None else read_diagnosis(plan.folder / f"{log_dir}-serial")
+    try:
+        check_converged(found)
+    except RefusedError as error:
+        if required:
+            raise
+        if threads != 1:
+            logger.warning("%s; see combee diagnose --help", error.reason)
 
 
 def _curve(source: str, run: str | None) -> tuple[Curve, Path]:
@@ -107,8 +132,8 @@ def _tell_gaps(error: PlanGapsError) -> None:
 
 
 def plan(
-    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml | init [SPEC.yaml]", show_default=False)],
-    target: Annotated[Path | None, typer.Argument(metavar="", show_default=False)] = None,
+    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml|init", show_default=False)],
+    target: Annotated[Path | None, typer.Argument(metavar="[SPEC.yaml]", show_default=False)] = None,
     run: Annotated[Path | None, typer.Option(help="For init: log_dir of the serial search, which is measured.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write, without its ending; plan by default.")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the plan to MLflow as well.")] = False,
@@ -153,8 +178,8 @@ def _check_run(config: Path, spec: Spec) -> None:
     planned = _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
     reasons = {name: one.reason for name, one in spec.overrides.items()}
     for one in planned.tasks:
-        rows = {"trainset": one.task.trainset, "valset": one.task.valset}
-        check_search(planned.combee(DummyLM([])), reasons=reasons, **rows)
+        combee = planned.combee(DummyLM([]))
+        check_search(combee, trainset=one.task.trainset, valset=one.task.valset, reasons=reasons)
 
 
 def _log(name: str, place: Path) -> None:

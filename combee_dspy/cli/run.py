@@ -12,6 +12,7 @@ import typer
 
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
+from combee_dspy.cli.planning import check_diagnosed
 from combee_dspy.exceptions import ArgumentValueError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ __all__ = ["compiled", "run"]
 def run(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG.yaml", show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Load and check everything, buy nothing.")] = False,
+    require_diagnosis: Annotated[
+        bool, typer.Option("--require-diagnosis", help="Refuse to run before combee diagnose has said go.")
+    ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print what the file may hold, as a JSON schema.")] = False,
 ) -> None:
     """Learn a program's prompts as a YAML file says.
@@ -80,6 +84,7 @@ def run(
     if dry_run:
         _show_plan(plan)
         return
+    check_diagnosed(plan, required=require_diagnosis)
     results = compiled(plan)
     for task, result in zip(plan.tasks, results, strict=True):
         _tell(plan, task, result)

@@ -50,7 +50,7 @@ def write_page(path: Path, template: str, **given: Any) -> str:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters["points"] = lambda value: f"{100 * value:+.1f}"
+    environment.filters["points"] = lambda value: f"{round(100 * value, 1) + 0.0:+.1f}"
     text = environment.get_template(template).render(**given)
     # Raw HTML is shown and not obeyed; links and images are no part of these pages.
     body = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"]).render(text)

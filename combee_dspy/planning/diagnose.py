@@ -24,6 +24,7 @@ FILE = "diagnosis.json"
 """Where a diagnosis lies, beside the journal that it is of."""
 
 POINT = 0.01
+MARGIN = 0.03
 _GRID = 24  # looks at the curve, at equal distances in rollouts
 _HALVINGS = 20  # of the examples, averaged: which half an example falls into is luck
 _FEWEST = 4  # examples, to halve
@@ -280,7 +281,7 @@ def read_diagnosis(place: Path | str) -> Diagnosis | None:
 
 
 def diagnose(
-    curve: Curve, *, margin: float = 0.03, confidence: float = 0.9, slots: int | None = None, seed: int = 0
+    curve: Curve, *, margin: float = MARGIN, confidence: float = 0.9, slots: int | None = None, seed: int = 0
 ) -> Diagnosis:
     """Decide whether a serial search has converged.
 

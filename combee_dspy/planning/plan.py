@@ -16,7 +16,7 @@ from combee_dspy import tracking
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.planning._page import write_page
-from combee_dspy.planning.diagnose import POINT, Curve, Diagnosis, diagnose, read_diagnosis
+from combee_dspy.planning.diagnose import MARGIN, POINT, Curve, Diagnosis, diagnose, read_diagnosis
 from combee_dspy.planning.refusals import check_converged, check_wide
 from combee_dspy.planning.spec import Override, Spec
 from combee_dspy.rollouts import FlushView, full_or_stale
@@ -116,8 +116,9 @@ def make_plan(spec: Spec, folder: Path | str = ".") -> Plan:
         ArgumentValueError: ``serial.run`` is no run, or was not searched far enough.
     """
     measured = None if spec.serial.run is None else _measured(Path(folder) / spec.serial.run, spec.hardware.slots)
+    found = None if measured is None else measured.diagnosis
     if "diagnosis" not in spec.overrides:
-        check_converged(measured and measured.diagnosis)
+        check_converged(found)
     choices = _choices(spec, measured)
     for name in ("canary_share", "canary_hours"):
         if getattr(choices, name) <= 0:
@@ -128,14 +129,14 @@ def make_plan(spec: Spec, folder: Path | str = ".") -> Plan:
     check_wide(choices.workers, choices.similarity)
     batches, rate = batch_sizes(measured.seconds, choices, spec.hardware.slots) if measured else ((), 0.0)
     tables = _Tables(spec, choices, measured, batches, rate).all()
-    return Plan(spec, choices, measured and measured.diagnosis, tables, batches)
+    return Plan(spec, choices, found, tables, batches)
 
 
 def _measured(place: Path, slots: int) -> _Measured:
     found = read_diagnosis(place)
     if found is None or found.ceiling is None or found.ceiling.slots != slots:
-        margin = {} if found is None else {"margin": found.margin}
-        found = diagnose(Curve.of_run(place), slots=slots, **margin)
+        margin = MARGIN if found is None else found.margin
+        found = diagnose(Curve.of_run(place), slots=slots, margin=margin)
     with Reader(journal_file(place)) as reader:
         run = tracking.run_number(reader, None)
         seconds = [row[0] for row in reader.rows(_SECONDS, (run,))]
@@ -307,9 +308,9 @@ class _Tables:
     def cost(self) -> list[Row]:
         found, budget = self.measured, self.spec.budget
         rows = [
-            self.spent("tokens", found and found.tokens, budget.tokens),
-            self.spent("dollars", found and found.dollars, None),
-            self.spent("GPU-seconds", found and found.gpu_seconds, budget.gpu_seconds),
+            self.spent("tokens", found.tokens if found else None, budget.tokens),
+            self.spent("dollars", found.dollars if found else None, None),
+            self.spent("GPU-seconds", found.gpu_seconds if found else None, budget.gpu_seconds),
         ]
         if found is not None and self.rate:
             each = f"{self.rate:.1f} rollouts a second; serial search had {found.diagnosis.rollouts / found.wall:.1f}"

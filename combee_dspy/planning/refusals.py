@@ -129,7 +129,8 @@ def check_headline(report: CombeeReport, baseline: Diagnosis | None) -> None:
     if baseline is None:
         remedy = "Run combee diagnose on a serial search of this task, and give what it found."
         raise RefusedError("a headline without a baseline", "a gain is a gain over something", remedy)
-    if not isinstance(baseline, Diagnosis):
+    given: object = baseline  # whatever it is declared to be
+    if not isinstance(given, Diagnosis):
         remedy = "Measure the serial search on this hardware and split: combee diagnose."
         reason = "numbers of a paper were measured elsewhere, on another model, service and split"
         raise RefusedError("a paper's number as a headline", reason, remedy)

@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 
 from combee_dspy import tracking
-from combee_dspy.planning import Curve
+from combee_dspy.planning import Curve, diagnose
+from tests.planning.test_diagnose import CONVERGED, search
 from tests.planning.test_plan import Converged
 from tests.planning.test_spec import SPEC
 
@@ -123,3 +124,22 @@ def test_the_run_that_a_specification_names_is_checked(shell, tmp_path):
     (tmp_path / "wide.yaml").write_text(yaml.safe_dump({**wide, "cache": False}), encoding="utf-8")
     assert shell("plan", "spec.yaml")[0] == 0
     assert "because the metric reads the clock" in (tmp_path / "plan.md").read_text(encoding="utf-8")
+
+
+def test_a_wide_run_without_a_diagnosis_is_said_and_can_be_refused(shell, tmp_path, caplog):
+    (tmp_path / "run.yaml").write_text(SERIAL.replace("150", "40"), encoding="utf-8")
+    code, out, err = shell("run", "run.yaml", "--require-diagnosis")
+    assert (code, out) == (2, "")
+    assert "nobody knows whether serial search has converged" in err
+    assert not (tmp_path / "log").exists()
+    # One that says no go is no way around it, and neither is another task's.
+    (tmp_path / "log-serial").mkdir()
+    diagnose(search([0.4] * 15)).save(tmp_path / "log-serial")
+    diagnose(search(CONVERGED)).save(tmp_path)
+    assert "before convergence" in shell("run", "run.yaml", "--require-diagnosis")[2]
+    assert shell("run", "run.yaml")[0] == 0
+    assert "the diagnosis is 'flat'; see combee diagnose" in caplog.text
+    caplog.clear()
+    diagnose(search(CONVERGED)).save(tmp_path / "log-serial")
+    assert shell("run", "run.yaml", "--require-diagnosis")[0] == 0
+    assert "combee diagnose" not in caplog.text
