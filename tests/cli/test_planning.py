@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import yaml
@@ -143,3 +144,18 @@ def test_a_wide_run_without_a_diagnosis_is_said_and_can_be_refused(shell, tmp_pa
     diagnose(search(CONVERGED)).save(tmp_path / "log-serial")
     assert shell("run", "run.yaml", "--require-diagnosis")[0] == 0
     assert "combee diagnose" not in caplog.text
+
+
+def test_a_plan_is_logged_where_it_is_asked_for(shell, tmp_path, monkeypatch):
+    import mlflow
+
+    logged = []
+    monkeypatch.setattr(mlflow, "start_run", lambda run_name: nullcontext(logged.append(run_name)))
+    monkeypatch.setattr(mlflow, "log_artifact", lambda path: logged.append(Path(path).name))
+    Converged(tmp_path / "serial").write("begin")
+    spec = {**SPEC, "serial": {**SPEC["serial"], "run": "serial"}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    assert shell("plan", "spec.yaml")[0] == 0
+    assert logged == []
+    assert shell("plan", "spec.yaml", "--mlflow")[0] == 0
+    assert logged == ["plan formula", "plan.md", "plan.html", "plan.json"]
