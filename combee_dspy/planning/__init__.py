@@ -6,7 +6,8 @@ number's origin. What would spoil the claim is refused (:func:`check_search`, :f
 :func:`check_promotion`).
 """
 
-from combee_dspy.planning.diagnose import Ceiling, Curve, Diagnosis, diagnose, read_diagnosis
+from combee_dspy.planning.curve import Ceiling, Curve
+from combee_dspy.planning.diagnose import Diagnosis, diagnose, read_diagnosis
 from combee_dspy.planning.plan import Choices, Plan, batch_sizes, make_plan
 from combee_dspy.planning.refusals import check_converged, check_headline, check_promotion, check_search
 from combee_dspy.planning.spec import Gap, Override, Spec, ask, questions, read_spec

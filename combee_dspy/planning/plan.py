@@ -16,7 +16,8 @@ from combee_dspy import tracking
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.planning._page import write_page
-from combee_dspy.planning.diagnose import MARGIN, POINT, Curve, Diagnosis, diagnose, read_diagnosis
+from combee_dspy.planning.curve import Curve
+from combee_dspy.planning.diagnose import MARGIN, POINT, Diagnosis, diagnose, read_diagnosis
 from combee_dspy.planning.refusals import check_converged, check_wide
 from combee_dspy.planning.spec import Override, Spec
 from combee_dspy.rollouts import FlushView, full_or_stale

@@ -11,9 +11,8 @@ import pytest
 
 from combee_dspy import tracking
 from combee_dspy.exceptions import PlanGapsError, RefusedError
-from combee_dspy.planning import Choices, batch_sizes, make_plan, read_diagnosis, read_spec
+from combee_dspy.planning import Choices, Curve, batch_sizes, make_plan, read_diagnosis, read_spec
 from combee_dspy.planning import diagnose as judge
-from combee_dspy.planning.diagnose import Curve
 from tests.planning.test_spec import SPEC
 from tests.tracking.journals import Story
 
