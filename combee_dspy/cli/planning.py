@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from dataclasses import replace
@@ -190,17 +191,33 @@ def _log(name: str, place: Path) -> None:
             mlflow.log_artifact(str(place.with_suffix(ending)))
 
 
+def _known(run: Path, shown: str) -> dict[str, Any]:
+    """Return what the journal of a serial search says of a specification's fields."""
+    from combee_dspy import planning, tracking
+
+    found = planning.diagnose(planning.Curve.of_run(run))
+    typer.echo(f"Measured: {found.source}: {found.verdict}, {found.score:.3f} after {found.rollouts} rollouts.")
+    known = {"serial.run": shown, "serial.score": round(found.score, 4),
+             "serial.rollouts": found.to_plateau or found.rollouts}  # fmt: skip
+    for part in tracking.audit(run)[:1]:
+        known["serial.version"] = f"combee_dspy {part['version']}, dspy {part['dspy']}"
+    for one in tracking.rollouts(run, where="purpose = 'validation' AND error IS NULL", limit=1):
+        for field, name in (("task.inputs", "inputs"), ("task.outputs", "prediction")):
+            try:
+                values = json.loads(one[name] or "")
+            except ValueError:
+                continue  # kept as a hash
+            if isinstance(values, dict) and values:
+                known[field] = ", ".join(f"{key}: {type(value).__name__}" for key, value in values.items())
+    return known
+
+
 def _init(target: Path, run: Path | None) -> None:
     from combee_dspy import planning
 
     if target.exists():
         raise ArgumentValueError("SPEC.yaml", str(target), "is there already", "Name another file, or remove it.")
-    known: dict[str, Any] = {}
-    if run is not None:
-        found = planning.diagnose(planning.Curve.of_run(run))
-        typer.echo(f"Measured: {found.source}: {found.verdict}, {found.score:.3f} after {found.rollouts} rollouts.")
-        known = {"serial.run": os.path.relpath(run, target.parent), "serial.score": round(found.score, 4),
-                 "serial.rollouts": found.to_plateau or found.rollouts}  # fmt: skip
+    known = {} if run is None else _known(run, os.path.relpath(run, target.parent))
 
     def answer(name: str, field: Any, problem: str) -> str:
         if problem:

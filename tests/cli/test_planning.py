@@ -101,7 +101,9 @@ def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_
     code, out, err = shell("plan", "init", "spec.yaml", "--run", "serial")
     assert code == 0, err
     assert "task.name is vague" in out
-    assert not {"serial.rollouts", "serial.score"} & set(asked)
+    assert not {"serial.rollouts", "serial.score", "task.inputs", "task.outputs"} & set(asked)
+    written = yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8"))
+    assert (written["task"]["inputs"], written["task"]["outputs"]) == ("question: str", "answer: str")
     code, out, err = shell("plan", "spec.yaml")
     assert code == 0, err
     assert {"plan.md", "plan.html", "plan.json"} <= {path.name for path in tmp_path.iterdir()}
