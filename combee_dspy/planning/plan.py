@@ -134,10 +134,9 @@ def make_plan(spec: Spec, folder: Path | str = ".") -> Plan:
 
 
 def _measured(place: Path, slots: int) -> _Measured:
-    found = read_diagnosis(place)
-    if found is None or found.ceiling is None or found.ceiling.slots != slots:
-        margin = MARGIN if found is None else found.margin
-        found = diagnose(Curve.of_run(place), slots=slots, margin=margin)
+    # From the journal, whatever the file says; a margin that somebody chose holds, and stands in the plan.
+    said = read_diagnosis(place)
+    found = diagnose(Curve.of_run(place), slots=slots, margin=MARGIN if said is None else said.margin)
     with Reader(journal_file(place)) as reader:
         run = tracking.run_number(reader, None)
         seconds = [row[0] for row in reader.rows(_SECONDS, (run,))]
