@@ -26,6 +26,8 @@
     │   ├── PromotionRefusedError       lists everything that is missing
     │   └── RegistryError               it does not answer, or does not hold what was published
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
+    ├── PlanGapsError               a specification is not complete: lists everything that is missing
+    ├── RefusedError                a choice or a claim that would not be honest: names the reason and the way out
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
     └── LocalModelError             the embedded model cannot be started
 
@@ -35,7 +37,7 @@ program that raises) are never wrapped: they become feedback of the rollout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -342,3 +344,34 @@ class DataSourceError(CombeeError):
 
 class LocalModelError(CombeeError):
     """The embedded model cannot be started."""
+
+
+@dataclass(eq=False, repr=False)
+class PlanGapsError(CombeeError):
+    """A specification is not complete, so there is no plan.
+
+    Attributes:
+        gaps: A line for each thing that is missing, vague, unknown or of another form.
+    """
+
+    gaps: Sequence[str]
+
+    def __post_init__(self) -> None:
+        """Say every gap, one a line."""
+        Exception.__init__(self, "\n".join(self.gaps))
+
+
+@dataclass(eq=False, repr=False)
+class RefusedError(CombeeError):
+    """A choice or a claim that would not be honest.
+
+    Attributes:
+        choice: What is refused.
+        reason: Why, as a clause.
+        remedy: The way out, as a sentence.
+    """
+
+    choice: str
+    reason: str
+    remedy: str
+    _says = "{choice} is refused: {reason}. {remedy}"

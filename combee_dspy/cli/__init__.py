@@ -18,6 +18,7 @@ from combee_dspy.cli._group import INTERRUPTED, CombeeGroup, say
 from combee_dspy.cli.benchmarks import benchmarks
 from combee_dspy.cli.canary import canary_app, publish
 from combee_dspy.cli.demo import demo
+from combee_dspy.cli.planning import diagnose, plan
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
 
@@ -31,6 +32,8 @@ app = typer.Typer(
 \b
     combee demo                watch a small model's prompt get better, in five minutes
     combee run CONFIG.yaml     your program, data and models; see combee run --help
+    combee diagnose RUN        whether serial search has converged, so that going wide can pay
+    combee plan SPEC.yaml      the plan of a wide search, every number with its origin
     combee runs FOLDER         the runs whose journals lie there
     combee report RUN          one page about a run, to open in a browser
     combee rollouts RUN        a run's rollouts, chosen by --where
@@ -44,7 +47,10 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (demo, run, queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates, publish):
+for _command in (
+    demo, run, diagnose, plan, publish,
+    queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates,
+):  # fmt: skip
     app.command(_command.__name__)(_command)
 app.command("benchmarks")(benchmarks)
 app.add_typer(plugins_app, name="plugins")

@@ -12,6 +12,7 @@ import typer
 
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
+from combee_dspy.cli.planning import check_diagnosed
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import NO_BASELINE
 
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from combee_dspy.many import TaskResult
     from combee_dspy.report import CombeeReport
 
-__all__ = ["planned", "run"]
+__all__ = ["compiled", "planned", "run"]
 
 
 def run(
     config: Annotated[Path | None, typer.Argument(metavar="CONFIG.yaml", show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Load and check everything, buy nothing.")] = False,
+    require_diagnosis: Annotated[
+        bool, typer.Option("--require-diagnosis", help="Refuse to run before combee diagnose has said go.")
+    ] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print what the file may hold, as a JSON schema.")] = False,
 ) -> None:
     """Learn a program's prompts as a YAML file says.
@@ -81,7 +85,8 @@ def run(
     if dry_run:
         _show_plan(plan)
         return
-    results = _compiled(plan)
+    check_diagnosed(plan, required=require_diagnosis)
+    results = compiled(plan)
     for task, result in zip(plan.tasks, results, strict=True):
         _tell(plan, task, result)
     failed = [(result.name, result.error) for result in results if result.error is not None]
@@ -103,7 +108,8 @@ def planned(config: Path) -> Plan:
     return _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
 
 
-def _compiled(plan: Plan) -> list[TaskResult]:
+def compiled(plan: Plan) -> list[TaskResult]:
+    """Compile every task of a plan."""
     import dspy
 
     from combee_dspy import compile_many

@@ -30,6 +30,7 @@ __all__ = [
     "default_trackers",
     "replay",
     "rollouts",
+    "run_number",
     "runs",
     "show",
     "track",

@@ -31,6 +31,8 @@ GIVEN = {
     "PromotionRefusedError": ("qa", ["12 pairs of 200", "1 hour of 24"]),
     "RegistryError": ("qa", "connection refused"),
     "TaskCancelledError": ("task-1",),
+    "PlanGapsError": (["task.name is missing", "budget is missing"],),
+    "RefusedError": ("a static batch without a reason", "nobody could check it", "Say why."),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
 }
 KINDS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, CombeeError)]

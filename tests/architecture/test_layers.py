@@ -21,7 +21,7 @@ LAYERS = (
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
-    ("canary",),
+    ("canary", "planning"),
     ("__main__", "cli", "demo", "testing"),
 )  # fmt: skip
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -28,6 +28,7 @@ from combee_bench.options import (
     ClientOptions,
     CompareOptions,
     DamageOptions,
+    DiagnoseOptions,
     KillsOptions,
     PlacementOptions,
     RedactionOptions,
@@ -246,6 +247,10 @@ stated it should not be, or where power is stated, should be."""
 
 _CANARY = """No language model is involved: the program sleeps, and scores are drawn, so the truth is known. Latencies
 are real ones, of this machine, over loopback. Needs MLflow for all parts but the rule."""
+_DIAGNOSE = """No language model is involved: scores are drawn, so the truth is known. Each search validates 31
+candidates in 1,200 rollouts. Converged: from 40 to 65 % by exp(−10 x), x the share of the rollouts. Rising: the same in
+a line. Flat: 40 % throughout. Noisy: the converged one on 20 examples, with a coin for 40 % of the answers; right is to
+say that it cannot be told. The worst error is to say go where it is not converged."""
 
 bench = typer.Typer(help="Measure Combee against its peers.", no_args_is_help=True)
 for _name, _options, _epilog in (
@@ -261,6 +266,7 @@ for _name, _options, _epilog in (
     ("soak", SoakOptions, _SOAK),
     ("sizes", SizesOptions, ""),
     ("verdicts", VerdictsOptions, _VERDICTS),
+    ("diagnose", DiagnoseOptions, _DIAGNOSE),
     ("redaction", RedactionOptions, ""),
     ("canary", CanaryOptions, _CANARY),
 ):

@@ -272,6 +272,21 @@ class VerdictsOptions:
 
 
 @parameters
+class DiagnoseOptions:
+    """How often combee diagnose is wrong, over simulated serial searches of which the truth is known.
+
+    Args:
+        seeds: Searches of each kind.
+        rows: Validation examples.
+        luck: Share of answers that a coin decides.
+    """
+
+    seeds: Numbers = tuple(range(100))
+    rows: Count = 200
+    luck: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+
+@parameters
 class RedactionOptions:
     """Personal data in made-up lines that redaction misses, and what it takes for personal data and is none.
 

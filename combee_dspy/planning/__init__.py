@@ -1,0 +1,35 @@
+"""From a question to a claim that holds: a specification without gaps, a diagnosis of the serial search, and a plan.
+
+Nothing here searches. A specification (:func:`read_spec`) says what is owed to whom; a diagnosis (:func:`diagnose`)
+says whether serial search has converged, so that going wide can pay; a plan (:func:`make_plan`) says how, with every
+number's origin. What would spoil the claim is refused (:func:`check_search`, :func:`check_headline`,
+:func:`check_promotion`).
+"""
+
+from combee_dspy.planning.curve import Ceiling, Curve
+from combee_dspy.planning.diagnose import Diagnosis, diagnose, read_diagnosis
+from combee_dspy.planning.plan import Choices, Plan, batch_sizes, make_plan
+from combee_dspy.planning.refusals import check_converged, check_headline, check_promotion, check_search
+from combee_dspy.planning.spec import Gap, Override, Spec, ask, questions, read_spec
+
+__all__ = [
+    "Ceiling",
+    "Choices",
+    "Curve",
+    "Diagnosis",
+    "Gap",
+    "Override",
+    "Plan",
+    "Spec",
+    "ask",
+    "batch_sizes",
+    "check_converged",
+    "check_headline",
+    "check_promotion",
+    "check_search",
+    "diagnose",
+    "make_plan",
+    "questions",
+    "read_diagnosis",
+    "read_spec",
+]
