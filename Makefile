@@ -14,12 +14,13 @@ export LITELLM_LOCAL_MODEL_COST_MAP := True
 BIN := .venv/bin
 STAMP := .venv/.combee-synced
 
-.PHONY: help setup demo test test-plugins check bench format lock clean
+.PHONY: help setup demo test test-plugins docs check bench format lock clean
 
 help:
 	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples"
 	@echo "make test    lint, types and the whole test suite"
 	@echo "make test-plugins  the suites of the plugins that need environments of their own (SUITES=\"ray appworld\")"
+	@echo "make docs    the site, into docs/_build: warnings are errors"
 	@echo "make check   lint and types only"
 	@echo "make bench   Combee against dspy.GEPA on the simulated service"
 	@echo "make clean   remove everything the commands above made"
@@ -45,6 +46,11 @@ test: check
 test-plugins: setup
 	@bash tests/plugins/run_suites.sh $(SUITES)
 
+# What only the site needs comes with it. A dead link and a public name without a docstring fail.
+docs: setup
+	@bash tests/bootstrap.sh docs
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
+
 bench: setup
 	$(BIN)/combee bench speed
 
@@ -56,4 +62,4 @@ lock:
 	@bash tests/bootstrap.sh lock
 
 clean:
-	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist
+	rm -rf .venv .tools .pytest_cache .mypy_cache .ruff_cache .hypothesis combee_runs build dist docs/_build docs/api docs/tutorials docs/cli.md

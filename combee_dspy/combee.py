@@ -60,7 +60,7 @@ class Combee(Teleprompter):
     GEPA's search is kept; what one reflection call did over three rollouts is done by an
     aggregator over many: calls at once, whose lessons code joins. Wherever a script says
     ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some defaults differ, first of all the size of
-    minibatches, which is planned; the README lists them.
+    minibatches, which is planned; docs/from_gepa.md lists them.
 
     An object may compile several programs. It keeps no state of a run.
 

@@ -38,6 +38,7 @@ python=$(find_python)
 uv=$(find_uv "$python")
 case "${1:-sync}" in
     sync) "$uv" sync --quiet --locked --python "$python" ;;
+    docs) "$uv" sync --quiet --locked --group docs --python "$python" ;;
     lock) "$uv" lock --python "$python" ;;
-    *) echo "usage: bootstrap.sh [sync|lock]" >&2; exit 2 ;;
+    *) echo "usage: bootstrap.sh [sync|docs|lock]" >&2; exit 2 ;;
 esac

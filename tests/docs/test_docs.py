@@ -87,14 +87,6 @@ def test_a_configuration_of_a_benchmark_names_the_benchmarks_parameters(config):
         plan_run(yaml.safe_load(config.read_text(encoding="utf-8")), config.parent)
 
 
-@pytest.mark.parametrize("page", ["README.md", "tutorials/self_hosted.md"])
-def test_a_configuration_in_a_text_is_read(page, tmp_path):
-    from combee_dspy.cli._reading import checked
-
-    for block in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
-        checked(yaml.safe_load(block), tmp_path)
-
-
 def test_there_is_something_of_each_kind():
     assert {path.parent.name for path in SCRIPTS} == set(FOLDERS)
     assert all((CONFIGS, MODELS, FORMULA))
