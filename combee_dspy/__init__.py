@@ -1,4 +1,6 @@
-"""Learn a DSPy program's prompts from many rollouts at once::
+"""Learn a DSPy program's prompts from many rollouts at once.
+
+::
 
     from combee_dspy import Combee
 

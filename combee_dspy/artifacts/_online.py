@@ -31,7 +31,9 @@ _NOW = (0,)
 
 
 class OnlinePlaybook:
-    """Serves requests with a playbook, and learns from each batch after it was answered; without a search::
+    """Serves requests with a playbook, and learns from each batch after it was answered; without a search.
+
+    ::
 
         serving = OnlinePlaybook(program, metric, reflection_lm=lm, path="playbook.txt")
         for batch in stream:

@@ -280,7 +280,9 @@ def serving(program: P) -> P:
 
 @contextmanager
 def metered(charged: Tariff | Costs | None = None, role: Role | None = None) -> Iterator[Meter]:
-    """Count every LM call made inside the ``with`` block and in everything it calls::
+    """Count every LM call made inside the ``with`` block and in everything it calls.
+
+    ::
 
         with metered(Costs(prices={"my-model": Price(0.1, 0.4)})) as meter:
             better(question="…")

@@ -23,9 +23,7 @@ from combee_dspy.testing import ScriptedLM, as_chat
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
-PAGES = [
-    page for page in PAGES if page.name not in ("cli.md", "results.md")
-]  # one is written by make docs, one holds figures
+PAGES = [page for page in PAGES if page.name not in ("cli.md", "results.md")]  # made by make docs; figures
 BLOCK = re.compile(r"^```(python|bash|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # What needs a network, a GPU, a key, a store, or somebody who types; other tests run what can be run.
 ELSEWHERE = (
