@@ -17,7 +17,7 @@ STAMP := .venv/.combee-synced
 .PHONY: help setup demo test test-plugins docs check bench format lock clean
 
 help:
-	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples"
+	@echo "make demo    watch a real (tiny) language model's prompt get better on held-out examples; then one scan"
 	@echo "make test    lint, types and the whole test suite"
 	@echo "make test-plugins  the suites of the plugins that need environments of their own (SUITES=\"ray appworld\")"
 	@echo "make docs    the site, into docs/_build: warnings are errors"
@@ -33,6 +33,7 @@ setup: $(STAMP)
 
 demo: setup
 	$(BIN)/combee demo
+	$(BIN)/combee bench scan
 
 check: setup
 	$(BIN)/ruff check .

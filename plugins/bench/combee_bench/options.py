@@ -21,6 +21,7 @@ __all__ = [
     "PlacementOptions",
     "RedactionOptions",
     "ScaleOptions",
+    "ScanOptions",
     "SizesOptions",
     "SoakOptions",
     "SpeedOptions",
@@ -458,6 +459,25 @@ class SweepOptions:
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if max(self.sizes) > self.examples:
             raise ArgumentValueError("sizes", self.sizes, "holds more than one epoch", f"Give 1 to {self.examples}.")
+
+
+@parameters
+class ScanOptions:
+    """Show one scan: which reflections each call read, what it wrote, and where lessons were lost.
+
+    Args:
+        reflections: How many rollouts the update has.
+        aggregator: parallel-scan, or union.
+        law: Law of one call, of those of combee bench sweep.
+        log_dir: Where the run's journal and page are kept; by default a temporary folder.
+        seed: Seed of everything random.
+    """
+
+    reflections: Annotated[int, Field(ge=4)] = 40
+    aggregator: Literal["parallel-scan", "union"] = "parallel-scan"
+    law: OverloadLaw = "reading"
+    log_dir: str | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
 
 
 @parameters

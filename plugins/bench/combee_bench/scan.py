@@ -1,0 +1,106 @@
+"""One scan, shown: which reflections each call read, what it made of them, and where lessons were lost."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+from rich.table import Table
+
+from combee_bench.options import ScanOptions
+from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
+from combee_bench.surroundings import load_rows, quietly
+from combee_bench.sweep import LAWS
+from combee_bench.tables import by_rows
+from combee_dspy import Budget, Combee
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking import write_report
+
+__all__ = ["NodeRow", "line", "run", "table"]
+
+_PARAMS: dict[str, Any] = {"task": "compute", "formulas": 12}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One call of a scan.
+
+    Attributes:
+        level: 1 reads reflections, those above merge.
+        node: Its number in the level.
+        read: Reflections below it, by index.
+        kept: Those of them whose lesson is in the result.
+        lost: Those of them whose lesson was lost in this very call.
+        lessons: Lessons that it wrote.
+        report: The run's page.
+    """
+
+    level: int
+    node: int
+    read: tuple[int, ...]
+    kept: tuple[int, ...]
+    lost: tuple[int, ...]
+    lessons: int
+    report: str
+
+
+def run(options: ScanOptions) -> Iterator[NodeRow]:
+    """Compile one update and read its scan from the journal."""
+    folder = Path(options.log_dir or tempfile.mkdtemp(prefix="combee-scan-"))
+    rows = load_rows("formula-mini", _PARAMS, train=options.reflections, validation=24, heldout=24)
+    config = SimulatedConfig(seed=options.seed, time_scale=0.0, capacity=LAWS[options.law])
+    with SimulatedService(config, benchmark_task(rows, options.seed, params=_PARAMS)) as service, quietly():
+        combee = Combee(
+            rows.metric,
+            aggregator=options.aggregator,
+            reflection_minibatch_size=options.reflections,
+            reflection_lm=service.lm(),
+            budget=Budget(updates=1),
+            num_threads=service.config.slots,
+            seed=options.seed,
+            tracker=(),
+            log_dir=folder,
+        )
+        splits = {"trainset": rows.train.examples, "valset": rows.validation.examples, "heldout": rows.heldout.examples}
+        with dspy.context(lm=service.lm()):
+            combee.compile(rows.program(), **{name: list(found) for name, found in splits.items()})
+    page = str(write_report(folder, folder / "report.html"))
+    with closing(Reader(journal_file(folder))) as reader:
+        (found,) = reader.rows("SELECT data FROM event WHERE kind = 'scan' LIMIT 1")
+    scan = json.loads(found["data"])
+    fates = {one["index"]: one for one in scan["retained"]}
+    for one in sorted(scan["nodes"], key=lambda node: (node["level"], node["node"])):
+        read = tuple(sorted({index for index in one["sources"] if index in fates}))
+        kept = tuple(index for index in read if fates[index]["covered"])
+        lost = tuple(index for index in read if fates[index]["lost_at"] == [one["level"], one["node"]])
+        yield NodeRow(one["level"], one["node"], read, kept, lost, len(one["lessons"]), page)
+
+
+def line(options: ScanOptions, row: NodeRow) -> str:
+    """Say what a call was given and made of it."""
+    return f"level {row.level}, call {row.node + 1}: {len(row.read)} reflections, {row.lessons} lessons"
+
+
+def table(options: ScanOptions, rows: Sequence[NodeRow]) -> Table:
+    """Return the scan, a call a line: a filled square is a reflection whose lesson is in the result."""
+    cells = [
+        (
+            str(row.level), str(row.node + 1),
+            "".join("■" if index in row.kept else "×" if index in row.lost else "□" for index in row.read),
+            str(len(row.read)), str(row.lessons), str(len(row.lost)),
+        )
+        for row in rows
+    ]  # fmt: skip
+    notes = (
+        f"{options.reflections} reflections, read by {options.aggregator}; the law of one call is {options.law}.",
+        "■ its lesson is in the result   × lost in this call   □ lost elsewhere",
+        "Simulated service: no language model answered.",
+        f"The run's page: {rows[0].report}",
+    )
+    return by_rows("One scan", ("level", "call", "<reflections below it", "read", "lessons", "lost"), cells, notes)
