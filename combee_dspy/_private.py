@@ -1,4 +1,4 @@
-"""What is needed of the private parts of ``dspy.GEPA`` and gepa, in one module.
+"""What is needed of the private parts of DSPy, ``dspy.GEPA`` and gepa, in one module.
 
 What it relies on is pinned by ``tests/search/test_private_contract.py``: when a
 release moves one of these parts, that test names it.
@@ -11,6 +11,7 @@ from typing import Any
 
 import dspy
 from dspy.adapters.types.base_type import Type
+from dspy.clients import execution
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
 from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
@@ -27,12 +28,18 @@ __all__ = [
     "InstructionProposer",
     "Type",
     "ValsetEvaluation",
+    "aexecute",
     "auto_budget",
+    "cached",
     "detailed_results",
+    "execute",
+    "finalize",
     "flex_sources",
     "history_text",
     "make_adapter",
     "new_state",
+    "prepare",
+    "store",
 ]
 
 AUTO_CANDIDATES: Mapping[str, int] = {name: setting["n"] for name, setting in AUTO_RUN_SETTINGS.items()}
@@ -40,6 +47,10 @@ AUTO_CANDIDATES: Mapping[str, int] = {name: setting["n"] for name, setting in AU
 
 history_text: Callable[[Any], str] = format_history_for_reflection
 """A history as the text that custom proposers get."""
+
+# The parts of a call of ``dspy.LM``: its answer from DSPy's cache, from the service, into the cache and the history.
+prepare, execute, aexecute, finalize = execution.prepare, execution.execute, execution.aexecute, execution.finalize
+cached, store = execution._cached, execution._store
 
 
 def auto_budget(components: int, candidates: int, validation_size: int) -> int:

@@ -7,6 +7,7 @@ reference and must not be changed either.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -236,11 +237,25 @@ class Refusal:
     reason: str
 
 
+# What services say with HTTP 400 or 413: OpenAI and vLLM, Anthropic, Gemini, llama.cpp, TGI, gateways.
+_TOO_LONG = re.compile(
+    r"ContextWindowExceededError|LMInvalidRequestError: .*(context (length|window|size)|(prompt|input|request) (is )?"
+    r"too (long|large)|input token count|exceeds? the (maximum number of tokens|available context)|too many tokens"
+    r"|`inputs` (tokens|must have less))",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class FailedCall:
     """An LM call that failed after all retries, in the place of its prediction: ``"ClassName: message"``."""
 
     error: str
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the prompt was longer than the model, or its server, takes. DSPy knows it by some codes alone."""
+        return _TOO_LONG.match(self.error) is not None
 
 
 Cause = Literal["unparsed", "raised", "unscored", "refused", "timed out"]

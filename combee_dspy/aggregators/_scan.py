@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import dspy
 
@@ -14,6 +14,8 @@ from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, estimate_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
+
+T = TypeVar("T")
 
 LESSON_TOKENS = 40
 """What a lesson of one or two sentences takes."""
@@ -63,6 +65,7 @@ class Scan:
         self.room = data_room(max_call_tokens, context.text)
         self.share = self.room // _SHARE
         self.levels: list[list[Node]] = []
+        self._halved = 0
 
     @property
     def top(self) -> list[Node]:
@@ -125,22 +128,32 @@ class Scan:
             if all(item.perfect for item in items):
                 return []  # no mistake among them: a call would be paid for nothing
             calls = [items[first:last] for first, last in even_runs(self.tokens(items), self.room)]
-            return await together(self._asked(question, call, number, part) for part, call in enumerate(calls))
+            return _flat(await together(self._asked(question, call, number, part) for part, call in enumerate(calls)))
 
         read = await together(shard(number, positions) for number, positions in enumerate(shards))
         self._tell([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
-        self._heard(question, [one for calls in read for one in calls])
+        self._heard(question, _flat(read))
 
     async def read_groups(self, groups: Iterable[Sequence[Reflection]], question: Question) -> None:
         """Read groups of reflections that are there and fit, by one call each, and add what was learned as level 1."""
         read = await together(self._asked(question, list(group), number, 0) for number, group in enumerate(groups))
-        self._heard(question, read)
+        self._heard(question, _flat(read))
 
     async def _asked(
         self, question: Question, items: list[Reflection], *place: int
-    ) -> tuple[list[Reflection], dspy.Prediction | FailedCall]:
+    ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
+        """Read reflections by one call, or in halves where the model finds it too long: tokens are estimated here."""
         data = {"current_instruction": self.context.text, "examples_with_feedback": render_records(items)}
-        return items, await self.ask(question.signature, {**data, **question.limits}, "read", *place)
+        answer = await self.ask(question.signature, {**data, **question.limits}, "read", *place)
+        if not (isinstance(answer, FailedCall) and answer.too_long):
+            return [(items, answer)]
+        parts = items if len(items) > 1 else fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
+        if len(parts) < 2:
+            return [(items, answer)]
+        self._halved += 1
+        half = len(parts) // 2
+        halves = enumerate((parts[:half], parts[half:]))
+        return _flat(await together(self._asked(question, part, *place, side) for side, part in halves))
 
     async def ask(
         self, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
@@ -159,6 +172,9 @@ class Scan:
             level.append(self.node(number, (Lesson(text, sources) for text in texts), sources, failed))
         if level:
             self.levels.append(level)
+        if self._halved:
+            more = "longer than the model takes, and read in halves. Lower the aggregator's max_call_tokens"
+            self.context.emit("warning", text=f"{self._halved} calls were {more}")
 
     def reduced(
         self, number: int, lists: Sequence[Sequence[Lesson]], below: Sequence[Node], answer: Any, empty: str
@@ -189,6 +205,10 @@ class Scan:
         for note in notes:
             self.warn(number, note)
         return texts, None
+
+
+def _flat(lists: Iterable[Iterable[T]]) -> list[T]:
+    return [one for each in lists for one in each]
 
 
 def _below(nodes: Iterable[Node]) -> tuple[int, ...]:

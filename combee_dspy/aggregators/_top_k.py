@@ -72,6 +72,8 @@ class TopK(Aggregator):
         if given:
             items = scan.fitted(given, scan.room // len(given), max_parts=1)
             await scan.read_groups([items], Question(LearnFromExamples, {"most_lessons": self.max_lessons}))
+            if len(scan.top) > 1:
+                scan.join()
         return scan.result()
 
 

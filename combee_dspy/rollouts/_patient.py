@@ -25,6 +25,7 @@ from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
 from combee_dspy.costs import count_repeated
+from combee_dspy.rollouts._attempts import aask, ask
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -202,7 +203,9 @@ class PatientLM(dspy.LM):
         while True:
             token = _ONE_ATTEMPT.set(waits)
             try:
-                found = dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
+                if not waits:
+                    return dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
+                found = ask(self, prompt, messages, kwargs)
                 patience.answered()
                 return _bounded(found)
             except LMError as error:
@@ -221,7 +224,9 @@ class PatientLM(dspy.LM):
         while True:
             token = _ONE_ATTEMPT.set(waits)
             try:
-                found = await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
+                if not waits:
+                    return await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
+                found = await aask(self, prompt, messages, kwargs)
                 patience.answered()
                 return _bounded(found)
             except LMError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -32,6 +34,7 @@ class Service:
         self.connections = self.now = self.most = 0
         self.barrier: threading.Barrier | None = None
         self.hang_up = False
+        self.drip = 0.0  # seconds between two bytes
         lock = threading.Lock()
         service = self
 
@@ -59,7 +62,11 @@ class Service:
                 for name, value in {"content-length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(data)
+                with suppress(ConnectionError):  # whoever asked has given up
+                    for byte in data if service.drip else ():
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(service.drip)
+                    self.wfile.write(b"" if service.drip else data)
                 self.close_connection = self.close_connection or hang_up
 
             def log_message(self, *_: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from importlib import metadata
 from typing import Any
 
 import dspy
 import pytest
+from dspy.clients import execution
+from dspy.clients.call_result import CallResult
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA
 from dspy.teleprompt.gepa.gepa_utils import DspyAdapter
 from gepa.core.callbacks import GEPACallback
@@ -65,6 +68,15 @@ def test_merge_waits_for_the_two_marks_that_the_search_sets() -> None:
     assert {"max_merge_invocations", "val_overlap_floor", "rng", "callbacks"} <= set(
         inspect.signature(MergeProposer).parameters
     )
+
+
+def test_a_call_of_an_lm_is_made_of_the_parts_that_an_attempt_is_made_of() -> None:
+    source = inspect.getsource(dspy.LM.__call__.__wrapped__)
+    assert "finalize(self, call, execute(self, call))" in source
+    cut = inspect.getsource(execution.execute)
+    assert cut.index("_cached(lm, call, False)") < cut.index("_engine(") < cut.index("_store(lm, call, result, False)")
+    assert {"cache", "kwargs"} <= {one.name for one in dataclasses.fields(execution.PreparedCall)}
+    assert {"responses", "outputs", "usage"} <= {one.name for one in dataclasses.fields(CallResult)}
 
 
 def test_every_event_that_gepa_tells_of_is_told() -> None:

@@ -1,0 +1,145 @@
+"""One attempt at an LM call: it ends in time, and what a service replies is one of its API's answers, or its fault."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import dspy
+from dspy.utils.exceptions import LMProviderError, LMTimeoutError, LMUnexpectedError
+
+from combee_dspy._private import aexecute, cached, execute, finalize, prepare, store
+from combee_dspy.lms import PooledEngine
+
+T = TypeVar("T")
+
+_SILENCE = 600.0  # DSPy's own timeout, and litellm's
+# A reply of another API than chat completions has one of these.
+_ANSWERS = ("output", "content", "candidates", "promptFeedback")
+
+
+def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Do what ``dspy.LM`` does in a call, and refuse what is no answer before it is kept in DSPy's cache.
+
+    Raises:
+        LMTimeoutError: The attempt took twice the LM's ``timeout``, which bounds silence alone: a service that sends a
+            byte now and then would hold a call for ever.
+        LMProviderError: The reply is none of the API's, such as ``{}``, no choices, or counts that are no numbers.
+        LMError: DSPy's own.
+    """
+    call = prepare(lm, prompt, messages, kwargs)
+    found = cached(lm, call, False)
+    if found is None or not _is_answer(lm, found):
+        with _service_at_fault(lm):
+            found = _within(_longest(lm, kwargs), partial(execute, lm, replace(call, cache=False)))
+        _check(lm, found)
+        store(lm, call, found, False)
+    return finalize(lm, call, found)
+
+
+async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Do what :func:`ask` does on an event loop."""
+    call = await asyncio.to_thread(prepare, lm, prompt, messages, kwargs, asynchronous=True)
+    found = await asyncio.to_thread(cached, lm, call, True) if call.cache else None
+    if found is None or not _is_answer(lm, found):
+        longest = _longest(lm, kwargs)
+        try:
+            with _service_at_fault(lm):
+                async with asyncio.timeout(longest):
+                    found = await aexecute(lm, replace(call, cache=False))
+        except TimeoutError:
+            raise _too_long(longest) from None
+        _check(lm, found)
+        if call.cache:
+            await asyncio.to_thread(store, lm, call, found, True)
+    return finalize(lm, call, found)
+
+
+def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
+    """Return how many seconds an attempt may take; ``None`` for an engine of the user's own, which knows itself."""
+    if isinstance(lm.engine, PooledEngine):
+        return 2 * lm.engine.options.timeout
+    if not isinstance(lm.engine, str):
+        return None
+    given = {**lm.kwargs, **kwargs}.get("timeout")
+    given = getattr(given, "read", given)  # httpx.Timeout
+    return 2 * (given if isinstance(given, (int, float)) else _SILENCE)
+
+
+def _within(seconds: float | None, work: Callable[[], T]) -> T:
+    """Carry out blocking work, in a thread of its own that is left behind where it takes longer.
+
+    A client that waits for the next byte cannot be told to stop. A thread costs some 30 µs, a call some milliseconds.
+    """
+    if seconds is None:
+        return work()
+    ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            ended.put((None, error))
+
+    threading.Thread(target=copy_context().run, args=(run,), name="combee-call", daemon=True).start()
+    try:
+        result, error = ended.get(timeout=seconds)
+    except Empty:
+        raise _too_long(seconds) from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # there is one where there is no error
+
+
+def _too_long(seconds: float | None) -> LMTimeoutError:
+    return LMTimeoutError(f"no whole answer within {seconds:g} seconds, twice the LM's timeout")
+
+
+@contextmanager
+def _service_at_fault(lm: Any) -> Iterator[None]:
+    """Have a reply that DSPy's clients cannot read, for which they raise what Python raises, count as the service's."""
+    try:
+        yield
+    except LMUnexpectedError as error:
+        frames = [] if error.__cause__ is None else traceback.extract_tb(error.__cause__.__traceback__)
+        if not any(frame.name == "parse_response" for frame in frames):
+            raise
+        raise LMProviderError(f"the reply is none of the API's: {error.message}", model=lm.model) from error
+
+
+def _check(lm: Any, result: Any) -> None:
+    if _is_answer(lm, result):
+        return
+    if result.usage and dspy.settings.usage_tracker:  # what it has cost is in the books
+        dspy.settings.usage_tracker.add_usage(lm.model, result.usage)
+    raise LMProviderError("the reply is none of the API's: it has no choices, or one without a message", model=lm.model)
+
+
+def _is_answer(lm: Any, result: Any) -> bool:
+    """Return whether a reply has the form of an answer, be it an empty one or a refusal."""
+    if not result.outputs:
+        return False
+    own = isinstance(lm.engine, (str, PooledEngine))
+    return not own or all(_is_body(one.provider_data) for one in result.responses)
+
+
+def _is_body(body: Any) -> bool:
+    if not isinstance(body, Mapping):
+        return False
+    choices = body.get("choices")
+    if choices is None:
+        return any(name in body for name in _ANSWERS)
+    return isinstance(choices, list) and bool(choices) and all(_is_message(one) for one in choices)
+
+
+def _is_message(choice: Any) -> bool:
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    return isinstance(message, Mapping) and isinstance(message.get("content"), (str, list, type(None)))

@@ -1,0 +1,140 @@
+"""A reply that is none of the API's is the service's fault, and no call lasts longer than its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from dspy.clients.cache import Cache
+from dspy.utils.exceptions import LMProviderError, LMTimeoutError
+
+from combee_dspy.costs import Tariff, metered
+from combee_dspy.lms import pooled
+from combee_dspy.rollouts import InfrastructureFaultError, RolloutJob, _patient, patient
+from combee_dspy.rollouts._run import run_rollout
+from tests.lms.conftest import Service, answer
+
+
+def with_usage(written: str) -> bytes:
+    return b'{"choices": [{"message": {"content": "42"}}], "usage": {"prompt_tokens": %s}}' % written.encode()
+
+
+NONE_OF_THE_APIS: dict[str, Any] = {
+    "empty object": {},
+    "no choices": {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}},
+    "null choices": {"choices": None},
+    "text for a choice": {"choices": ["42"]},
+    "no message": {"choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
+    "a number for content": {"choices": [{"message": {"content": 42}}]},
+    "an error of another kind": {"error": "overloaded"},
+    "a list": [1],
+    "a string": b'"42"',
+    "null": b"null",
+    "nested": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "a list nested": b"[" * 100_000,
+    "NaN": with_usage("NaN"),
+    "infinite": with_usage("1e999"),
+    "negative": with_usage("-1"),
+    "text for usage": b'{"choices": [{"message": {"content": "42"}}], "usage": "many"}',
+    "bad encoding": b'{"choices": [{"message": {"content": "\xff"}}]}',
+    "half": b'{"choices": [{"mess',
+    "HTML": b"<html><body>502 Bad Gateway</body></html>",
+}
+
+
+def in_threads(lm: Any, prompt: str) -> Any:
+    return lm(prompt)
+
+
+def on_a_loop(lm: Any, prompt: str) -> Any:
+    return asyncio.run(lm.acall(prompt))
+
+
+both = pytest.mark.parametrize("ask", [in_threads, on_a_loop])
+
+
+def fast(service: Service, **kwargs: Any) -> dspy.LM:
+    return pooled("m", api_base=service.base, api_key="k", **{"cache": False, "num_retries": 0, **kwargs})
+
+
+def plain(service: Service, **kwargs: Any) -> dspy.LM:
+    return dspy.LM("openai/m", api_base=service.base, api_key="k", **{"cache": False, "num_retries": 0, **kwargs})
+
+
+@pytest.fixture(autouse=True)
+def no_pauses_and_a_cache_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_patient, "pause_after", lambda retry_after, count: 0.0)
+    monkeypatch.setattr(dspy, "cache", Cache(False, True, str(tmp_path)))
+
+
+@both
+@pytest.mark.parametrize("made", [fast, plain])
+@pytest.mark.parametrize("body", NONE_OF_THE_APIS)
+def test_a_reply_that_is_no_answer_is_asked_for_again_and_kept_nowhere(
+    service: Service, made: Callable[..., dspy.LM], ask: Any, body: str
+) -> None:
+    service.script.append((200, {}, NONE_OF_THE_APIS[body]))
+    lm = patient(made(service, cache=True, num_retries=1))
+    prompt = f"{body} {made.__name__} {ask.__name__}"
+    with metered(Tariff()) as meter:
+        assert ask(lm, prompt) == [service.answer["choices"][0]["message"]["content"]]
+    assert [(row.calls, row.errors) for row in meter.usage()] == [(2, 1)]
+    assert meter.usage()[0].prompt_tokens == 7 * (2 if body == "no choices" else 1), "what it named is in the books"
+    assert ask(lm, prompt) == [service.answer["choices"][0]["message"]["content"]]
+    assert len(service.asked) == 2, "DSPy's cache has the answer, and nothing else"
+
+
+@pytest.mark.parametrize("body", NONE_OF_THE_APIS)
+def test_it_is_waited_for_as_for_an_outage_and_never_scored(service: Service, body: str) -> None:
+    service.script.append((200, {}, NONE_OF_THE_APIS[body]))
+    example = dspy.Example(question="q").with_inputs("question")
+    job = RolloutJob(dspy.Predict("question -> answer"), example, "id", lambda *_: 1.0)
+    with dspy.context(lm=patient(fast(service))), pytest.raises(InfrastructureFaultError) as caught:
+        run_rollout(job)
+    assert (caught.value.retryable, caught.value.outage, caught.value.rollout) == (True, True, None)
+
+
+@both
+@pytest.mark.parametrize("made", [fast, plain])
+@pytest.mark.parametrize(
+    "message",
+    [{"content": ""}, {"content": None}, {"content": None, "refusal": "I will not"}, {"content": [], "tool_calls": []}],
+    ids=["empty", "null", "refusal", "no parts"],
+)
+def test_an_empty_answer_and_a_refusal_are_the_models(
+    service: Service, made: Callable[..., dspy.LM], ask: Any, message: dict[str, Any]
+) -> None:
+    service.answer["choices"][0]["message"] = {"role": "assistant", **message}
+    assert ask(patient(made(service, num_retries=3)), "q") in ([""], [None])
+    assert len(service.asked) == 1
+
+
+def test_what_was_kept_of_such_a_reply_before_is_no_answer_either(service: Service) -> None:
+    lm = fast(service, cache=True)
+    service.script.append((200, {}, {"choices": []}))
+    assert lm("kept before") == [""]
+    assert patient(lm)("kept before") == [service.answer["choices"][0]["message"]["content"]]
+
+
+@both
+def test_litellms_reply_without_choices_is_none_either(monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
+    async def later(**_: Any) -> Any:
+        return {"choices": [], "usage": {}, "model": "m"}
+
+    monkeypatch.setattr("dspy.clients.lm.litellm_completion", lambda **_: {"choices": [], "usage": {}, "model": "m"})
+    monkeypatch.setattr("dspy.clients.lm.alitellm_completion", later)
+    with pytest.raises(LMProviderError, match="no choices"):
+        ask(patient(dspy.LM("openai/m", engine="litellm", cache=False, num_retries=0)), "q")
+
+
+@both
+@pytest.mark.parametrize("made", [fast, plain])
+def test_a_service_that_drips_is_given_up(service: Service, made: Callable[..., dspy.LM], ask: Any) -> None:
+    # The answer is whole after two seconds; no byte is a tenth of a second late.
+    service.answer, service.drip = answer("42"), 0.01
+    with pytest.raises(LMTimeoutError, match=r"within 0\.2 seconds"):
+        ask(patient(made(service, timeout=0.1)), "q")
