@@ -84,23 +84,39 @@ def _curve(source: str, run: str | None) -> tuple[Curve, Path]:
     return Curve.of_run(folder, run), folder
 
 
-def _searched(config: Path) -> Path:
-    """Run a file's search serially; return its log_dir."""
-    from combee_dspy.cli import _plan, _reading
-    from combee_dspy.cli.run import compiled
+def one_task(config: Path) -> dict[str, Any]:
+    """Return what a file of ``combee run`` holds, which is one task with a log_dir.
+
+    Raises:
+        ArgumentValueError: It is not.
+    """
+    from combee_dspy.cli import _reading
 
     data = _reading.read_mapping(config)
     if data.get("tasks") or not data.get("log_dir"):
-        remedy = "Give log_dir, and one task: a diagnosis is of one."
+        remedy = "Give log_dir, and one task."
         raise ArgumentValueError("CONFIG", str(config), "has no log_dir, or several tasks", remedy)
+    return data
+
+
+def serially(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the serial form of a run: minibatches of three, one rollout at a time, no update before the last."""
     reason = "dspy.GEPA's minibatch, for the serial baseline"
-    data["strategies"] = {
-        **_mapping(data, "strategies"),
-        "controller": {"name": "static", "params": {"size": 3, "reason": reason}},
-    }
-    data["search"] = {**_mapping(data, "search"), "staleness": 0}
+    controller = {"name": "static", "params": {"size": 3, "reason": reason}}
     # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no rollouts at all.
-    data |= {"num_threads": 1, "cache": False, "log_dir": f"{data['log_dir']}-serial"}
+    return data | {
+        "strategies": {**_mapping(data, "strategies"), "controller": controller},
+        "search": {**_mapping(data, "search"), "staleness": 0}, "num_threads": 1, "cache": False,
+    }  # fmt: skip
+
+
+def _searched(config: Path) -> Path:
+    """Run a file's search serially; return its log_dir."""
+    from combee_dspy.cli import _plan
+    from combee_dspy.cli.run import compiled
+
+    data = serially(one_task(config))
+    data["log_dir"] = f"{data['log_dir']}-serial"
     plan = _plan.plan_run(data, config.resolve().parent)
     # The look at the held-out set is the wide search's.
     plan = replace(plan, tasks=tuple(replace(one, task=replace(one.task, heldout=None)) for one in plan.tasks))

@@ -113,10 +113,11 @@ class CostPerPoint:
         else:
             dollars = "" if self.dollars is not None else ", dollars unknown"
             said = f"{self.points:+.1f} points over {above}, at {_told(self)}{dollars} a point"
-        return f"{said}; {self._guarded()}"
+        return f"{said}; {self.guarded}"
 
-    def _guarded(self) -> str:
-        """Return the speed beside the guarantee that it needs, or why none is stated."""
+    @property
+    def guarded(self) -> str:
+        """The speed beside the guarantee that it needs, or why none is stated."""
         if self.versus is None:
             return "the baseline was given and not measured here on the same rows, so no speed is stated"
         found = f"paired {self.versus.low:+.3f} to {self.versus.high:+.3f}, {self.versus.confidence:.0%} interval"
