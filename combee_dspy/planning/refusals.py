@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import dspy
+
 from combee_dspy.controllers import Static
 from combee_dspy.evaluation import check_roles
 from combee_dspy.exceptions import RefusedError
 from combee_dspy.hashing import row_hash
 from combee_dspy.planning.diagnose import Diagnosis
+from combee_dspy.search import check_verdict, check_wide
 from combee_dspy.stopping import Patience, StoppingRule, Target
 
 if TYPE_CHECKING:
     from combee_dspy.combee import Combee
     from combee_dspy.report import CombeeReport
 
-__all__ = ["check_converged", "check_headline", "check_search", "check_wide"]
+__all__ = ["check_converged", "check_headline", "check_search"]
 
-_WIDE = 64
-_ALIKE = 0.99  # a threshold above refuses nothing but the same text
 _WORDS = 3
 
 HOLD_OUT = "Compile with heldout=…, rows that nothing has learned from."
@@ -35,25 +36,8 @@ def check_converged(found: Diagnosis | None) -> None:
     Raises:
         RefusedError: There is no diagnosis, or it is no go.
     """
-    if found is None:
-        remedy = "Run combee diagnose on a serial search of this task."
-        raise RefusedError(
-            "parallelism without a diagnosis", "nobody knows whether serial search has converged", remedy
-        )
-    if not found.go:
-        raise RefusedError("parallelism before convergence", f"the diagnosis is {found.verdict!r}", found.advice)
-
-
-def check_wide(workers: int, threshold: float | None) -> None:
-    """Refuse many workers where no near copy is refused: 1 as the similarity above which one is, or nearly.
-
-    Raises:
-        RefusedError: So it is.
-    """
-    if workers >= _WIDE and threshold is not None and threshold > _ALIKE:
-        reason = "so many workers on one text propose the same child many times over"
-        remedy = f"Leave diversity at its defaults, or search with fewer than {_WIDE} workers."
-        raise RefusedError(f"{workers} workers with diversity off", reason, remedy)
+    remedy = "Run combee diagnose on a serial search of this task." if found is None else found.advice
+    check_verdict(None if found is None else found.verdict, remedy)
 
 
 def check_search(
@@ -70,7 +54,7 @@ def check_search(
         combee: The optimizer, as it will compile.
         trainset: What it will learn from.
         valset: What it will compare candidates on.
-        workers: Rollouts in flight; the optimizer's own ``num_threads`` by default.
+        workers: Rollouts that the service takes; ``num_threads`` has been checked where the optimizer was made.
         reasons: Why ``"cache"`` is off, or the ``"controller"`` is static, where one of them is, in a few words.
 
     Raises:
@@ -79,8 +63,7 @@ def check_search(
         ArgumentValueError: The judge is the proposer, and nothing calibrates it.
     """
     given = {name: why for name, why in (reasons or {}).items() if len(why.split()) >= _WORDS}
-    threshold = 1.0 if combee.diversity.embedder is None else combee.diversity.threshold
-    check_wide(max(workers or 0, combee.num_threads or 0), threshold)
+    check_wide(workers, combee.diversity)
     if combee.cache is False and "cache" not in given:
         reason = "the same rollout is bought twice, and cost per point counts it twice"
         raise RefusedError("a cache that is off without a reason", reason, _say("cache"))
@@ -88,7 +71,8 @@ def check_search(
     if isinstance(controller, Static) and "controller" not in given and not _reasoned(controller):
         reason = "the size decides what a scan keeps and how long an update takes"
         raise RefusedError("a static batch without a reason", reason, _say("controller"))
-    check_roles(combee.metric_fn, combee.reflection_lm, calibration=combee.validation.calibration)
+    calibration = combee.validation.calibration
+    check_roles(combee.metric_fn, combee.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     learned = {row_hash(row) for row in trainset}
     compared = {row_hash(row) for row in valset or ()}
     if trainset and (not compared or compared & learned):
