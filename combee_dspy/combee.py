@@ -23,7 +23,15 @@ from combee_dspy.operators import Operator
 from combee_dspy.options import Privacy, Search, Validation, option, positive
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
-from combee_dspy.search import ONLY_PARETO, check_lm, check_metric, check_names, checked_gepa_kwargs, compile_program
+from combee_dspy.search import (
+    ONLY_PARETO,
+    check_lm,
+    check_metric,
+    check_names,
+    check_wide,
+    checked_gepa_kwargs,
+    compile_program,
+)
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Tracker
 
@@ -120,6 +128,7 @@ class Combee(Teleprompter):
         ArgumentValueError: An argument has a value that cannot be used.
         UnknownStrategyError: A strategy's name is not installed.
         MissingDistributionError: ``use_wandb`` without W&B.
+        RefusedError: 64 workers or more with diversity off.
     """
 
     def __init__(  # noqa: PLR0913 - dspy.GEPA's arguments, by their names, and ours
@@ -375,6 +384,7 @@ class Combee(Teleprompter):
             problem = "cannot be beside anchors or staleness: it draws by gepa's iteration"
             raise ArgumentValueError("gepa_kwargs['batch_sampler']", "given", problem, "Leave one of the two out.")
         self._check_hashes()
+        check_wide(self.num_threads, self.diversity)
         needed = self.custom_instruction_proposer is None and (
             not isinstance(self.artifact, Instruction) or any(operator.needs_lessons for operator in self.operators)
         )

@@ -47,6 +47,8 @@ class Search:
         patience: Seconds that a rollout or call waits for a service that is full (HTTP 429) or down, from its last
             answer on; then the run ends, with everything kept. Trouble is said after 30 seconds. A run may go on with
             another patience.
+        require_diagnosis: Whether more than one worker is refused before ``combee diagnose`` has said go: its
+            ``diagnosis.json`` lies in ``log_dir`` with ``-serial`` added. Without it, a wide search is told once.
     """
 
     keep: Literal["pareto", "trunk"] | None = None
@@ -58,6 +60,7 @@ class Search:
     rescue: bool = False
     replay: str | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = PATIENCE
+    require_diagnosis: bool = False
 
 
 @parameters

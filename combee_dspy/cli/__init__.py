@@ -21,6 +21,7 @@ from combee_dspy.cli.demo import demo
 from combee_dspy.cli.planning import diagnose, plan
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
+from combee_dspy.cli.verify import verify
 
 __all__ = ["app", "main"]
 
@@ -34,6 +35,7 @@ app = typer.Typer(
     combee run CONFIG.yaml     your program, data and models; see combee run --help
     combee diagnose RUN        whether serial search has converged, so that going wide can pay
     combee plan SPEC.yaml      the plan of a wide search, every number with its origin
+    combee verify RUN.yaml     whether a claim survives other seeds, slices and hardware
     combee runs FOLDER         the runs whose journals lie there
     combee report RUN          one page about a run, to open in a browser
     combee rollouts RUN        a run's rollouts, chosen by --where
@@ -48,7 +50,7 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
     rich_markup_mode=None,
 )
 for _command in (
-    demo, run, diagnose, plan, publish,
+    demo, run, diagnose, plan, verify, publish,
     queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates,
 ):  # fmt: skip
     app.command(_command.__name__)(_command)

@@ -21,7 +21,7 @@ from combee_dspy.cli._config import FILE, RunConfig, StrategiesConfig
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, DataSourceError
 from combee_dspy.lms.redact import MASK, SECRET_NAME
 
-__all__ = ["checked", "load_object", "nearest", "read_examples", "read_mapping", "schema"]
+__all__ = ["checked", "load_object", "nearest", "read_examples", "read_mapping", "schema", "section"]
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _HELP = "See combee run --help, and --schema."
@@ -36,6 +36,14 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", _HELP)
     return data
+
+
+def section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the mapping that a file holds under a key, an empty one where it holds none."""
+    found = data.get(key) or {}
+    if not isinstance(found, dict):
+        raise ArgumentValueError(key, found, "is no mapping", _HELP)
+    return found
 
 
 def checked(data: Mapping[str, Any], folder: Path) -> RunConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,13 @@ import typer
 import yaml
 
 from combee_dspy.cli._tables import plain
-from combee_dspy.exceptions import ArgumentValueError, PlanGapsError, RefusedError
+from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
 from combee_dspy.lms.redact import scrub
 
 if TYPE_CHECKING:
-    from combee_dspy.cli._plan import Plan
     from combee_dspy.planning import Curve, Spec
 
-logger = logging.getLogger("combee_dspy")
-
-__all__ = ["check_diagnosed", "diagnose", "plan"]
+__all__ = ["diagnose", "one_task", "plan", "serially"]
 
 
 def diagnose(
@@ -54,27 +50,6 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def check_diagnosed(plan: Plan, *, required: bool) -> None:
-    """Say that nobody knows whether serial search has converged where it is so, or refuse the run.
-
-    The diagnosis of a file is where ``combee diagnose`` with that file puts it.
-
-    Raises:
-        RefusedError: One that says go is required, and there is none.
-    """
-    from combee_dspy.planning import check_converged, read_diagnosis
-
-    log_dir, threads = plan.config.arguments().get("log_dir"), plan.config.arguments().get("num_threads")
-    found = None if log_dir is None else read_diagnosis(plan.folder / f"{log_dir}-serial")
-    try:
-        check_converged(found)
-    except RefusedError as error:
-        if required:
-            raise
-        if threads != 1:
-            logger.warning("%s; see combee diagnose --help", error.reason)
-
-
 def _curve(source: str, run: str | None) -> tuple[Curve, Path]:
     from combee_dspy.planning import Curve
 
@@ -84,23 +59,41 @@ def _curve(source: str, run: str | None) -> tuple[Curve, Path]:
     return Curve.of_run(folder, run), folder
 
 
-def _searched(config: Path) -> Path:
-    """Run a file's search serially; return its log_dir."""
-    from combee_dspy.cli import _plan, _reading
-    from combee_dspy.cli.run import compiled
+def one_task(config: Path) -> dict[str, Any]:
+    """Return what a file of ``combee run`` holds, which is one task with a log_dir.
+
+    Raises:
+        ArgumentValueError: It is not.
+    """
+    from combee_dspy.cli import _reading
 
     data = _reading.read_mapping(config)
     if data.get("tasks") or not data.get("log_dir"):
-        remedy = "Give log_dir, and one task: a diagnosis is of one."
+        remedy = "Give log_dir, and one task."
         raise ArgumentValueError("CONFIG", str(config), "has no log_dir, or several tasks", remedy)
+    return data
+
+
+def serially(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the serial form of a run: minibatches of three, one rollout at a time, no update before the last."""
+    from combee_dspy.cli import _reading
+
     reason = "dspy.GEPA's minibatch, for the serial baseline"
-    data["strategies"] = {
-        **_mapping(data, "strategies"),
-        "controller": {"name": "static", "params": {"size": 3, "reason": reason}},
-    }
-    data["search"] = {**_mapping(data, "search"), "staleness": 0}
+    controller = {"name": "static", "params": {"size": 3, "reason": reason}}
     # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no rollouts at all.
-    data |= {"num_threads": 1, "cache": False, "log_dir": f"{data['log_dir']}-serial"}
+    return data | {
+        "strategies": {**_reading.section(data, "strategies"), "controller": controller},
+        "search": {**_reading.section(data, "search"), "staleness": 0}, "num_threads": 1, "cache": False,
+    }  # fmt: skip
+
+
+def _searched(config: Path) -> Path:
+    """Run a file's search serially; return its log_dir."""
+    from combee_dspy.cli import _plan
+    from combee_dspy.cli.run import compiled
+
+    data = serially(one_task(config))
+    data["log_dir"] = f"{data['log_dir']}-serial"
     plan = _plan.plan_run(data, config.resolve().parent)
     # The look at the held-out set is the wide search's.
     plan = replace(plan, tasks=tuple(replace(one, task=replace(one.task, heldout=None)) for one in plan.tasks))
@@ -108,13 +101,6 @@ def _searched(config: Path) -> Path:
         if result.error is not None:
             raise result.error
     return plan.folder / str(data["log_dir"])
-
-
-def _mapping(data: dict[str, Any], key: str) -> dict[str, Any]:
-    found = data.get(key) or {}
-    if not isinstance(found, dict):
-        raise ArgumentValueError(key, found, "is no mapping", "See combee run --help.")
-    return found
 
 
 def _specified(spec: Path) -> Spec:
@@ -171,16 +157,18 @@ def plan(
 
 
 def _check_run(config: Path, spec: Spec) -> None:
-    from dspy.utils import DummyLM
+    import dspy
 
-    from combee_dspy.cli import _plan, _reading
+    from combee_dspy.cli.run import planned
     from combee_dspy.planning import check_search
 
-    planned = _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
+    plan = planned(config)
+    combee = plan.combee(dspy.LM(plan.proposer.model))  # never called: who judges is told by the names of models
     reasons = {name: one.reason for name, one in spec.overrides.items()}
-    for one in planned.tasks:
-        combee = planned.combee(DummyLM([]))
-        check_search(combee, trainset=one.task.trainset, valset=one.task.valset, reasons=reasons)
+    for one in plan.tasks:
+        combee.metric_fn = one.task.metric or combee.metric_fn
+        with dspy.context(lm=dspy.LM(one.lm.model)):
+            check_search(combee, trainset=one.task.trainset, valset=one.task.valset, reasons=reasons)
 
 
 def _log(name: str, place: Path) -> None:

@@ -71,7 +71,8 @@ def show(
     """Show a run with its costs, or one thing of it.
 
     \b
-        combee show runs/today               its figures, and what it has cost by role and model
+        combee show runs/today               its figures, and what it has cost: by role and model, by
+                                             update, and for each accepted prompt all that was paid by then
         combee show runs/today best          the candidate that was chosen, and what it changed in its parent
         combee show runs/today 3f2a          a candidate, by the beginning of its id
         combee show runs/today 1             … by its index, as combee candidates shows it
@@ -79,7 +80,7 @@ def show(
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     if what is None:
         found: Any = [
-            {**one, "costs": tracking.costs(run, one["id"]), "audit": tracking.audit(run, one["id"])}
+            {**one, **{name: getattr(tracking, name)(run, one["id"]) for name in ("costs", "spending", "audit")}}
             for one in tracking.runs(run)
         ]
         found = [one for one in found if task in (None, one["name"], str(one["id"]))]
@@ -91,10 +92,11 @@ def show(
         _show_one(found)
     else:
         for one in found:
-            costs, parts = one.pop("costs"), one.pop("audit")
+            costs, paid, parts = one.pop("costs"), one.pop("spending"), one.pop("audit")
             one["dollars"] = _dollars(one["dollars"])
             show_facts({name: value for name, value in one.items() if value is not None})
             show_table([{name: row[name] for name in _COSTS} | {"dollars": _dollars(row["dollars"])} for row in costs])
+            show_table([row | {"dollars": _dollars(row["dollars"])} for row in paid])
             show_table([{name: plain(row[name]) for name in _AUDIT} for row in parts])
 
 

@@ -12,7 +12,6 @@ import typer
 
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
-from combee_dspy.cli.planning import check_diagnosed
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import NO_BASELINE
 
@@ -81,11 +80,10 @@ def run(
         return
     if config is None:
         raise ArgumentValueError("CONFIG.yaml", None, "is missing", "Name a file; see combee run --help.")
-    plan = planned(config)
+    plan = planned(config, require_diagnosis=require_diagnosis)
     if dry_run:
         _show_plan(plan)
         return
-    check_diagnosed(plan, required=require_diagnosis)
     results = compiled(plan)
     for task, result in zip(plan.tasks, results, strict=True):
         _tell(plan, task, result)
@@ -96,8 +94,12 @@ def run(
         raise typer.Exit(max(say(error, of=f"{name}: ") for name, error in failed))
 
 
-def planned(config: Path) -> Plan:
+def planned(config: Path, *, require_diagnosis: bool = False) -> Plan:
     """Load and check everything that a file names; nothing is bought.
+
+    Args:
+        config: The file.
+        require_diagnosis: As in :class:`~combee_dspy.Search`, whatever the file says.
 
     Raises:
         ArgumentError: Something in it cannot be used.
@@ -105,7 +107,10 @@ def planned(config: Path) -> Plan:
     """
     from combee_dspy.cli import _plan, _reading
 
-    return _plan.plan_run(_reading.read_mapping(config), config.resolve().parent)
+    data = _reading.read_mapping(config)
+    if require_diagnosis:
+        data["search"] = {**_reading.section(data, "search"), "require_diagnosis": True}
+    return _plan.plan_run(data, config.resolve().parent)
 
 
 def compiled(plan: Plan) -> list[TaskResult]:

@@ -45,6 +45,8 @@ class Heldout:
             the worst case.
         baseline: What serial optimization came to on these rows, as figures or as the ``log_dir`` of a serial run that
             has read them: the report then says what each point above it has cost. ``None``: no such figure is stated.
+        margin: How much worse than the baseline's result still counts as no worse, in score units. How many times
+            faster a search was is stated only where the paired interval excludes more.
     """
 
     rows: Annotated[Sequence[Any], Field(min_length=1)]
@@ -53,6 +55,7 @@ class Heldout:
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     discordance: Annotated[float, Field(ge=0, le=1)] | None = None
     baseline: SerialBaseline | Path | None = None
+    margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.02
 
 
 def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity) -> None:

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from combee_dspy.evaluation._compare import PairedDifference
+from combee_dspy.evaluation._compare import PairedDifference, paired_difference
 from combee_dspy.exceptions import ArgumentValueError, SplitOverlapError
 from combee_dspy.hashing import canonical_json, digest_of, row_hash
+from combee_dspy.streams import derive_seed
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -120,6 +121,13 @@ class Receipt:
             return None
         squares = [(new - old) ** 2 for old, new in zip(self.before, self.after, strict=True)]
         return min(1.0, sum(squares) / len(squares))
+
+    def against(self, other: Receipt) -> PairedDifference:
+        """Return how much better this result is than another's on the same held-out rows, in whatever order."""
+        pairs = [sorted(zip(one.heldout.rows, one.after, strict=True)) for one in (other, self)]
+        level = 0.95 if self.difference is None else self.difference.confidence
+        before, after = ([score for _, score in one] for one in pairs)
+        return paired_difference(before, after, confidence=level, seed=derive_seed(self.seed, "baseline"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON data whose JSON :meth:`from_json` reads back."""

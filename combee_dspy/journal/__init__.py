@@ -30,7 +30,7 @@ and kept for people and trackers to read.
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |
 | ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
-| ``per_point`` | baseline, points, rollouts, tokens, dollars, gpu_seconds, text: the cost of a point above it |
+| ``per_point`` | baseline, points, costs of one; versus, margin, faster: speed beside its guarantee; text |
 | ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
 | ``granted`` | effect, most: what it may cost where that is limited, before it is sent |
 | ``pair`` | of a server: request (a hash), versions and scores of both, who scored |

@@ -13,12 +13,10 @@ from combee_dspy.evaluation import PairedDifference, paired_difference
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.planning._page import write_page
 from combee_dspy.planning.curve import Ceiling, Curve
+from combee_dspy.search import DIAGNOSIS
 from combee_dspy.streams import derive_seed
 
 __all__ = ["Diagnosis", "diagnose", "read_diagnosis"]
-
-FILE = "diagnosis.json"
-"""Where a diagnosis lies, beside the journal that it is of."""
 
 POINT = 0.01
 MARGIN = 0.03
@@ -95,7 +93,7 @@ class Diagnosis:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
-        (folder / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        (folder / DIAGNOSIS).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
         write_page(folder / "diagnosis", "diagnosis.md.j2", d=self)
 
 
@@ -107,7 +105,7 @@ def read_diagnosis(place: Path | str) -> Diagnosis | None:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    file = Path(place) / FILE
+    file = Path(place) / DIAGNOSIS
     if not file.exists():
         return None
     try:

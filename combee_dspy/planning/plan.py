@@ -13,14 +13,16 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from combee_dspy import tracking
+from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.planning._page import write_page
 from combee_dspy.planning.curve import Curve
 from combee_dspy.planning.diagnose import MARGIN, POINT, Diagnosis, diagnose, read_diagnosis
-from combee_dspy.planning.refusals import check_converged, check_wide
+from combee_dspy.planning.refusals import check_converged
 from combee_dspy.planning.spec import Override, Spec
 from combee_dspy.rollouts import FlushView, full_or_stale
+from combee_dspy.search import check_wide
 from combee_dspy.streams import derive_seed
 
 __all__ = ["Choices", "Plan", "batch_sizes", "make_plan"]
@@ -127,7 +129,7 @@ def make_plan(spec: Spec, folder: Path | str = ".") -> Plan:
             raise RefusedError(
                 f"a canary skipped ({name})", reason, f"Leave overrides.{name} out, or give more than 0."
             )
-    check_wide(choices.workers, choices.similarity)
+    check_wide(choices.workers, Diversity(threshold=choices.similarity))
     batches, rate = batch_sizes(measured.seconds, choices, spec.hardware.slots) if measured else ((), 0.0)
     tables = _Tables(spec, choices, measured, batches, rate).all()
     return Plan(spec, choices, found, tables, batches)

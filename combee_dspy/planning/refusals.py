@@ -1,7 +1,7 @@
-"""What is not honest is refused: by what a search, a report and a canary are, and not by what is said of them.
+"""What is not honest is refused: by what a search and a report are, and not by what is said of them.
 
 A proposer that judges itself, patience on the training score, and a held-out set that changed after it was read are
-refused by :class:`~combee_dspy.Combee` itself.
+refused by :class:`~combee_dspy.Combee` itself; a promotion by :func:`combee_dspy.canary.promote` alone.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import dspy
+
 from combee_dspy.controllers import Static
-from combee_dspy.evaluation import PairedDifference, check_roles
+from combee_dspy.evaluation import check_roles
 from combee_dspy.exceptions import RefusedError
 from combee_dspy.hashing import row_hash
 from combee_dspy.planning.diagnose import Diagnosis
+from combee_dspy.search import check_verdict, check_wide
 from combee_dspy.stopping import Patience, StoppingRule, Target
 
 if TYPE_CHECKING:
     from combee_dspy.combee import Combee
     from combee_dspy.report import CombeeReport
 
-__all__ = ["check_converged", "check_headline", "check_promotion", "check_search", "check_wide"]
+__all__ = ["check_converged", "check_headline", "check_search"]
 
-_WIDE = 64
-_ALIKE = 0.99  # a threshold above refuses nothing but the same text
 _WORDS = 3
 
-_HOLD_OUT = "Compile with heldout=…, rows that nothing has learned from."
+HOLD_OUT = "Compile with heldout=…, rows that nothing has learned from."
 
 
 def check_converged(found: Diagnosis | None) -> None:
@@ -35,25 +36,8 @@ def check_converged(found: Diagnosis | None) -> None:
     Raises:
         RefusedError: There is no diagnosis, or it is no go.
     """
-    if found is None:
-        remedy = "Run combee diagnose on a serial search of this task."
-        raise RefusedError(
-            "parallelism without a diagnosis", "nobody knows whether serial search has converged", remedy
-        )
-    if not found.go:
-        raise RefusedError("parallelism before convergence", f"the diagnosis is {found.verdict!r}", found.advice)
-
-
-def check_wide(workers: int, threshold: float | None) -> None:
-    """Refuse many workers where no near copy is refused: 1 as the similarity above which one is, or nearly.
-
-    Raises:
-        RefusedError: So it is.
-    """
-    if workers >= _WIDE and threshold is not None and threshold > _ALIKE:
-        reason = "so many workers on one text propose the same child many times over"
-        remedy = f"Leave diversity at its defaults, or search with fewer than {_WIDE} workers."
-        raise RefusedError(f"{workers} workers with diversity off", reason, remedy)
+    remedy = "Run combee diagnose on a serial search of this task." if found is None else found.advice
+    check_verdict(None if found is None else found.verdict, remedy)
 
 
 def check_search(
@@ -70,7 +54,7 @@ def check_search(
         combee: The optimizer, as it will compile.
         trainset: What it will learn from.
         valset: What it will compare candidates on.
-        workers: Rollouts in flight; the optimizer's own ``num_threads`` by default.
+        workers: Rollouts that the service takes; ``num_threads`` has been checked where the optimizer was made.
         reasons: Why ``"cache"`` is off, or the ``"controller"`` is static, where one of them is, in a few words.
 
     Raises:
@@ -79,8 +63,7 @@ def check_search(
         ArgumentValueError: The judge is the proposer, and nothing calibrates it.
     """
     given = {name: why for name, why in (reasons or {}).items() if len(why.split()) >= _WORDS}
-    threshold = 1.0 if combee.diversity.embedder is None else combee.diversity.threshold
-    check_wide(max(workers or 0, combee.num_threads or 0), threshold)
+    check_wide(workers, combee.diversity)
     if combee.cache is False and "cache" not in given:
         reason = "the same rollout is bought twice, and cost per point counts it twice"
         raise RefusedError("a cache that is off without a reason", reason, _say("cache"))
@@ -88,7 +71,8 @@ def check_search(
     if isinstance(controller, Static) and "controller" not in given and not _reasoned(controller):
         reason = "the size decides what a scan keeps and how long an update takes"
         raise RefusedError("a static batch without a reason", reason, _say("controller"))
-    check_roles(combee.metric_fn, combee.reflection_lm, calibration=combee.validation.calibration)
+    calibration = combee.validation.calibration
+    check_roles(combee.metric_fn, combee.reflection_lm, calibration=calibration, default=dspy.settings.lm)
     learned = {row_hash(row) for row in trainset}
     compared = {row_hash(row) for row in valset or ()}
     if trainset and (not compared or compared & learned):
@@ -116,55 +100,24 @@ def _rules(rule: StoppingRule | None) -> Iterator[StoppingRule]:
             yield one
 
 
-def check_headline(report: CombeeReport, baseline: Diagnosis | None) -> None:
+def check_headline(report: CombeeReport) -> None:
     """Refuse a headline figure that this machine has not measured against anything.
 
     Args:
-        report: Of the run that the headline is about.
-        baseline: What a serial search of the same task came to here.
+        report: Of the run that the headline is about; its ``per_point`` is the headline.
 
     Raises:
-        RefusedError: There is no baseline, it was not measured here, or the run supports no claim.
+        RefusedError: There is no baseline, it was not measured here on the same held-out rows with the same models, or
+            the run supports no claim.
     """
-    if baseline is None:
-        remedy = "Run combee diagnose on a serial search of this task, and give what it found."
-        raise RefusedError("a headline without a baseline", "a gain is a gain over something", remedy)
-    given: object = baseline  # whatever it is declared to be
-    if not isinstance(given, Diagnosis):
-        remedy = "Measure the serial search on this hardware and split: combee diagnose."
-        reason = "numbers of a paper were measured elsewhere, on another model, service and split"
-        raise RefusedError("a paper's number as a headline", reason, remedy)
     if report.heldout is None:
         reason = "the run was compared on rows that it chose by, or learned from"
-        raise RefusedError("a headline without held-out rows", reason, _HOLD_OUT)
+        raise RefusedError("a headline without held-out rows", reason, HOLD_OUT)
     if report.warnings:
         raise RefusedError("a headline of a run that supports no claim", report.warnings[0].rstrip("."), "Mend that.")
-
-
-def check_promotion(report: CombeeReport, canary: PairedDifference | None, *, margin: float = 0.005) -> None:
-    """Refuse to promote what is not shown to be better, or was not tried on a part of what is served.
-
-    Args:
-        report: Of the run whose program is to be promoted.
-        canary: What the canary measured: the program before and the new one on the same requests.
-        margin: How much worse the new one may be there, in score units.
-
-    Raises:
-        RefusedError: The run has no held-out gain above 0, or supports no claim, or there was no canary, or it does
-            not show the new program to be at most ``margin`` worse.
-    """
-    validation, train = (report.digests.get(name) for name in ("validation", "train"))
-    if report.heldout is None or validation in (None, train):
-        reason = "a score on rows that were learned from or chosen by rises whether or not anything was learned"
-        raise RefusedError("promotion on the training score", reason, _HOLD_OUT)
-    if report.warnings:
-        raise RefusedError("promotion of a run that supports no claim", report.warnings[0].rstrip("."), "Mend that.")
-    if report.heldout.low <= 0:
-        reason = f"the interval of its held-out gain begins at {report.heldout.low:+.3f}"
-        raise RefusedError("promotion without a held-out gain", reason, "Hold out more rows, or search further.")
-    if canary is None or canary.n < 1:
-        reason = "held-out rows are not what is served tomorrow"
-        raise RefusedError("promotion without a canary", reason, "Serve it to a part of the requests first.")
-    if canary.low <= -margin:
-        reason = f"the new program may be {-canary.low:.3f} worse on what is served, with a margin of {margin:g}"
-        raise RefusedError("promotion past a canary", reason, "Let the canary run for longer, or roll back.")
+    remedy = "Search serially on this hardware and split, and give its log_dir: Heldout(baseline=…)."
+    if report.per_point is None:
+        raise RefusedError("a headline without a baseline", "a gain is a gain over something", remedy)
+    if report.per_point.versus is None:
+        reason = "figures of a paper were measured elsewhere, with another model, service or split"
+        raise RefusedError("a paper's number as a headline", reason, remedy)

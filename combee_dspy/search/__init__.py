@@ -17,6 +17,7 @@
 | ``_budget`` | what may still be bought | nothing |
 | ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
 | ``_receipts`` | held-out receipts of runs without a ``log_dir`` | nothing |
+| ``_refusals`` | going wide before convergence, or with diversity off | nothing |
 | ``_gepa`` | gepa's own parts | gepa |
 | ``_candidates``, ``_ledger``, ``_records`` | what is moved around; pure parts | nothing |
 
@@ -38,13 +39,17 @@ from combee_dspy.search._compile import (
     open_shared,
 )
 from combee_dspy.search._gepa import ONLY_PARETO, check_names, checked_gepa_kwargs
+from combee_dspy.search._refusals import DIAGNOSIS, check_verdict, check_wide
 
 __all__ = [
+    "DIAGNOSIS",
     "ONLY_PARETO",
     "Shared",
     "check_lm",
     "check_metric",
     "check_names",
+    "check_verdict",
+    "check_wide",
     "checked_gepa_kwargs",
     "compile_program",
     "compile_task",

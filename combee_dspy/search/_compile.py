@@ -36,6 +36,7 @@ from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._privacy import NOT_KEPT, audit
+from combee_dspy.search._refusals import check_diagnosed
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
 
@@ -252,7 +253,9 @@ async def open_shared(settings: Any) -> AsyncIterator[Shared]:
 
     Raises:
         JournalError: The journal is held by another process, or damaged.
+        RefusedError: A diagnosis is required, and none says go.
     """
+    check_diagnosed(settings)
     named = settings.num_threads
     most = named or (_ELASTIC if settings.executor.elastic else dspy.settings.num_threads or _START)
     limit = Fixed(most) if named else Adaptive(min(dspy.settings.num_threads or _START, most), most)

@@ -96,7 +96,7 @@ class HeldoutReading:
         for text in self._pin.warnings:
             effects.log.emit("warning", {"text": text})
         self._keep(self._pin.pinned(self._run, _now()))
-        self._baseline = _baseline(heldout.baseline, identity)
+        self._baseline, self._margin = _baseline(heldout.baseline, identity), heldout.margin
         if begun := [one.at for one in self._own if one.stage == "begun"]:
             remedy = "Give it the budget it had, or another log_dir."
             effects.sealed = f"this run read it at {begun[-1]} and would go on now. {remedy}"
@@ -128,18 +128,23 @@ class HeldoutReading:
         self._effects.log.emit("heldout", data, single=True)
         return found, receipt
 
-    def per_point(self, after: float, point: float) -> CostPerPoint | None:
+    def per_point(self, receipt: Receipt, after: float, point: float) -> CostPerPoint | None:
         """Return what each point above the serial baseline has cost, and leave it in the journal; ``None`` for none.
 
         Args:
+            receipt: What this run has read.
             after: Held-out score of the result.
             point: How much of a score one point is.
         """
         if self._baseline is None:
             return None
+        baseline, serial = self._baseline
         log = self._effects.log
+        same = serial is not None and serial.models == receipt.models
+        versus = receipt.against(serial) if serial is not None and same else None
         with Reader(log.journal.path) as reader:
-            found = CostPerPoint.of(self._baseline, after, _of_run(reader, log.number, after), point=point)
+            spent = _of_run(reader, log.number, after)
+        found = CostPerPoint.of(baseline, after, spent, point=point, versus=versus, margin=self._margin)
         log.emit("per_point", {**dataclasses.asdict(found), "text": str(found)})
         return found
 
@@ -153,15 +158,17 @@ class HeldoutReading:
             _keep(self._effects.log, self._elsewhere, receipt)
 
 
-def _baseline(given: SerialBaseline | Path | None, identity: HeldoutIdentity) -> SerialBaseline | None:
-    """Return the figures of a serial baseline: as given, or of the last run of a journal that read the same rows."""
+def _baseline(
+    given: SerialBaseline | Path | None, identity: HeldoutIdentity
+) -> tuple[SerialBaseline, Receipt | None] | None:
+    """Return a serial baseline: figures as given, or of the last run of a journal that read the same rows, and how."""
     if not isinstance(given, Path):
-        return given
+        return None if given is None else (given, None)
     with Reader(journal_file(given)) as reader:
         for run, receipt in reversed(earlier_receipts(reader)):
             same = (receipt.heldout.content, receipt.heldout.metric) == (identity.content, identity.metric)
             if same and receipt.stage == "read" and receipt.difference is not None:
-                return _of_run(reader, run, receipt.difference.after)
+                return _of_run(reader, run, receipt.difference.after), receipt
     raise ArgumentValueError(
         "Heldout.baseline", str(given), "holds no run that has read these held-out rows by this metric",
         "Give the log_dir of a serial run on the same split, or SerialBaseline(score=…).",
@@ -169,14 +176,9 @@ def _baseline(given: SerialBaseline | Path | None, identity: HeldoutIdentity) ->
 
 
 def _of_run(reader: Reader, run: int, score: float) -> SerialBaseline:
-    """Return what a run's search has cost, its reading of the held-out set left out."""
-    bought = "SELECT count(*) FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout'"
-    spent = (
-        "SELECT coalesce(sum(u.prompt_tokens + u.completion_tokens), 0),"
-        " CASE WHEN count(u.dollars) = count(*) THEN total(u.dollars) END, sum(u.gpu_seconds)"
-        " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? AND e.purpose <> 'heldout'"
-    )
-    return SerialBaseline(score, reader.rows(bought, (run,))[0][0], *reader.rows(spent, (run,))[0])
+    from combee_dspy.tracking._spending import spent_of  # a reader, which a run without a baseline does not need
+
+    return SerialBaseline(score, **spent_of(reader, run))
 
 
 def _now() -> str:

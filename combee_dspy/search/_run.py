@@ -182,7 +182,7 @@ class Run:
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
-            per_point = self.reading.per_point(held.after, settings.perfect_score / 100)
+            per_point = self.reading.per_point(receipt, held.after, settings.perfect_score / 100)
         await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
         report = replace(self._report(chosen, held, receipt, calibrated), per_point=per_point)
         for text in (*report.warnings, *self.purse.passed()):

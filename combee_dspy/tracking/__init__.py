@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
     from combee_dspy.tracking._progress import Progress
     from combee_dspy.tracking._queries import audit, candidates, costs, rollouts, runs, show
+    from combee_dspy.tracking._spending import spending
     from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report
 
@@ -33,6 +34,7 @@ __all__ = [
     "run_number",
     "runs",
     "show",
+    "spending",
     "track",
     "write_report",
 ]
@@ -42,6 +44,7 @@ _HOMES = {
     "Progress": "_progress",
     "ROLLOUT_COLUMNS": "_sql",
     "replay": "_mlflow",
+    "spending": "_spending",
     "write_report": "report",
 }
 

@@ -124,7 +124,8 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
         "best_score": row["best_score"],
         **{f"heldout/{name}": row[f"heldout_{name}"] for name in _HELDOUT},
         **{
-            f"per_point/{name}": points.get(name) for name in ("points", "rollouts", "tokens", "dollars", "gpu_seconds")
+            f"per_point/{name}": points.get(name)
+            for name in ("points", "rollouts", "tokens", "dollars", "gpu_seconds", "seconds")
         },
         **{f"total/{name}": row[name] for name in ("rollouts", "updates", "tokens")},
         **{f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")},

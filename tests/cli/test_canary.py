@@ -15,6 +15,13 @@ from tests.canary.conftest import PROGRAM, ask, compiled, lm_for, metric
 
 def test_publish_status_promote_and_rollback(shell, tmp_path):
     run, store = compiled(tmp_path / "run", heldout=True), f"sqlite:///{tmp_path / 'registry.db'}"
+    # A score on rows that were learned from or chosen by promotes nothing, and terms that try nothing are no canary.
+    trained = compiled(tmp_path / "trained", heldout=False)
+    code, _, err = shell("publish", trained, "--name", "qa", "--registry", store)
+    assert code == 2
+    assert "no held-out receipt" in err
+    for wrong in (("--pairs", "0"), ("--epsilon", "1"), ("--hours", "-1")):
+        assert shell("publish", run, "--name", "qa", "--registry", store, *wrong)[0] == 2
     terms = ["--epsilon", "0.2", "--pairs", "20", "--hours", "0", "--who", "ada"]
     code, out, err = shell("publish", run, "--name", "qa", "--registry", store, *terms)
     assert code == 0, err

@@ -141,11 +141,19 @@ def test_a_wide_run_without_a_diagnosis_is_said_and_can_be_refused(shell, tmp_pa
     diagnose(search(CONVERGED)).save(tmp_path)
     assert "before convergence" in shell("run", "run.yaml", "--require-diagnosis")[2]
     assert shell("run", "run.yaml")[0] == 0
-    assert "the diagnosis is 'flat'; see combee diagnose" in caplog.text
+    assert caplog.text.count("the diagnosis is 'flat'") == 1
+    shell("run", "run.yaml")
+    assert caplog.text.count("the diagnosis is 'flat'") == 1, "said once"
     caplog.clear()
     diagnose(search(CONVERGED)).save(tmp_path / "log-serial")
     assert shell("run", "run.yaml", "--require-diagnosis")[0] == 0
     assert "combee diagnose" not in caplog.text
+    # The file can say it too, and a file that says no is no way around the command.
+    (tmp_path / "log-serial" / "diagnosis.json").write_text("{}", encoding="utf-8")
+    for own, option in ((True, ()), (False, ("--require-diagnosis",))):
+        text = f"{SERIAL}search: {{require_diagnosis: {str(own).lower()}}}\n"
+        (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
+        assert "cannot be read" in shell("run", "run.yaml", *option)[2]
 
 
 def test_a_plan_is_logged_where_it_is_asked_for(shell, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import dspy
 import pytest
 
 from combee_dspy import Costs, Heldout, Price
-from combee_dspy.evaluation import CostPerPoint, SerialBaseline
+from combee_dspy.evaluation import CostPerPoint, PairedDifference, SerialBaseline
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import NO_BASELINE
 from combee_dspy.tracking import runs
@@ -57,7 +58,7 @@ def test_dollars_that_are_unknown_stay_so_and_the_rest_is_given(world: World) ->
     found = run(world, None, SerialBaseline(0.3)).per_point
     assert found.dollars is None
     assert found.gpu_seconds is None
-    assert f"{found.rollouts:,.1f} rollouts, {found.tokens:,.0f} tokens, dollars unknown a point" in str(found)
+    assert f"{found.rollouts:,.1f} rollouts, {found.tokens:,.0f} tokens, {found.seconds:,.1f} s, dollars" in str(found)
 
 
 def test_a_result_that_is_not_above_has_no_cost_a_point(world: World) -> None:
@@ -73,12 +74,41 @@ def test_a_point_is_a_hundredth_of_the_perfect_score() -> None:
     assert (found.points, found.rollouts) == (10.0, 10.0)
 
 
+def test_a_speed_is_never_said_without_the_guarantee_beside_it() -> None:
+    serial, spent = SerialBaseline(0.5, seconds=300.0), SerialBaseline(0.6, rollouts=100, seconds=100.0)
+    better = PairedDifference(0.5, 0.6, 0.1, -0.019, 0.2, 100, 0.95)
+    found = CostPerPoint.of(serial, 0.6, spent, point=0.01, versus=better)
+    assert found.speedup == 3.0
+    assert "3.0 times as fast, held-out no more than 0.02 worse (paired -0.019 to +0.200, 95% interval)" in str(found)
+    assert found.seconds == pytest.approx(10.0)
+    # Of figures that somebody gave, of a result that may be worse, and by a margin that is finer, none is said.
+    wide = replace(better, low=-0.021)
+    for versus, margin in ((None, 0.02), (wide, 0.02), (better, 0.01)):
+        found = CostPerPoint.of(serial, 0.6, spent, point=0.01, versus=versus, margin=margin)
+        assert found.speedup is None
+        assert "times as fast" not in str(found)
+        assert "no speed is stated" in str(found)
+
+
+def test_what_was_measured_with_another_model_is_no_guarantee(world: World, tmp_path: Path) -> None:
+    run(world, tmp_path / "serial", max_metric_calls=30, reflection_minibatch_size=3, num_threads=1)
+    world.task_lm.model = "another"
+    found = run(world, tmp_path / "log", tmp_path / "serial").per_point
+    assert found.versus is None
+    assert "no speed is stated" in str(found)
+
+
 def test_a_baseline_is_read_from_the_folder_of_a_serial_run(world: World, tmp_path: Path) -> None:
     small = {"max_metric_calls": 30, "reflection_minibatch_size": 3, "num_threads": 1}
     serial = run(world, tmp_path / "serial", **small)
     report = run(world, tmp_path / "log", tmp_path / "serial")
     assert report.per_point.baseline.score == serial.heldout.after
     assert report.per_point.baseline.rollouts == serial.rollouts
+    assert 0 < report.per_point.baseline.seconds <= serial.seconds
+    versus = report.per_point.versus
+    assert (versus.before, versus.after) == (serial.heldout.after, report.heldout.after)
+    assert versus.difference == pytest.approx(versus.after - versus.before)
+    assert report.per_point.baseline.tokens < sum(one["tokens"] for one in runs(tmp_path / "serial"))
     asked = world.asked
     with pytest.raises(ArgumentValueError, match="read these held-out rows"):
         run(world, tmp_path / "other", str(tmp_path / "serial"), held=examples(9, 200))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._learned import diffs, learned
 from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of
+from combee_dspy.tracking._spending import bought_by, spending_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import cut, dollars
 
@@ -62,6 +61,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
         "costs": costs_of(reader, run, ("role", "model")),
+        "spending": spending_of(reader, run),
         "canary": _canary(reader, run, events) if "serving" in about else {},
         **_batches(events, about),
         **_rollouts(reader, run),
@@ -107,18 +107,11 @@ def _flips(reader: Reader, run: int, before: str, after: str) -> dict[str, Any]:
 
 def _candidates(reader: Reader, run: int, known: Sequence[_Row], created: float) -> list[dict[str, Any]]:
     """Return the candidates with what had been spent when each was validated."""
-    sql = (
-        "SELECT e.ended, e.kind = 'rollout' AND e.purpose <> 'heldout', (SELECT coalesce(sum(u.prompt_tokens +"
-        " u.completion_tokens), 0) FROM usage u WHERE u.effect = e.id) FROM effect e WHERE e.run = ? ORDER BY e.ended"
-    )
-    ended, bought, tokens = zip(*((0.0, 0, 0), *reader.rows(sql, (run,))), strict=True)
-    rollouts, spent = list(itertools.accumulate(bought)), list(itertools.accumulate(tokens))
-    found = []
+    paid, found = bought_by(reader, run), []
     for one in known:
         axes = {}
         if (at := one["validated_at"]) is not None:
-            place = bisect.bisect_right(ended, at) - 1
-            axes = {"rollouts": rollouts[place], "tokens": spent[place], "seconds": at - created}
+            axes = {**{name: paid(at)[name] for name in ("rollouts", "tokens")}, "seconds": at - created}
         kept = {name: one[name] for name in ("index", "step", "operator", "score")}
         shown = {"id": one["candidate"][:8], "parents": [parent[:8] for parent in one["parents"]], "fate": _fate(one)}
         found.append({**kept, **axes, **shown, "chosen": bool(one["selected"])})

@@ -1,0 +1,86 @@
+"""What a search refuses, or says once: going wide before serial search has converged, or with diversity off."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from combee_dspy.diversity import Diversity
+from combee_dspy.exceptions import RefusedError
+
+__all__ = ["DIAGNOSIS", "check_diagnosed", "check_verdict", "check_wide"]
+
+logger = logging.getLogger("combee_dspy")
+
+DIAGNOSIS = "diagnosis.json"
+"""Where a diagnosis lies, beside the journal that it is of."""
+
+_WIDE = 8  # times the one rollout in flight of serial search
+_MANY = 64
+_ALIKE = 0.99  # a threshold above refuses nothing but the same text
+
+
+def check_diagnosed(settings: Any) -> None:
+    """Say once that nobody knows whether serial search has converged, or refuse the search where that is required.
+
+    The diagnosis is looked for beside the journal of the serial search, in ``log_dir`` with ``-serial`` added. Nothing
+    is said of a search with a few workers, or without a ``log_dir``, which is none to plan for.
+
+    Raises:
+        RefusedError: It is required, and there is none that says go.
+    """
+    required, threads = settings.search.require_diagnosis, settings.num_threads
+    wide = threads is None or threads >= _WIDE
+    if threads == 1 or not (required or (wide and settings.log_dir)):
+        return
+    try:
+        check_verdict(*_found(settings.log_dir))
+    except RefusedError as error:
+        if required:
+            raise
+        _note(settings.log_dir, error.reason)
+
+
+def _found(log_dir: str | None) -> tuple[str | None, str]:
+    file = Path(f"{log_dir}-serial") / DIAGNOSIS
+    if log_dir is None or not file.is_file():
+        return None, f"Run combee diagnose on a serial search of this task; its {DIAGNOSIS} belongs into {file.parent}."
+    try:
+        found = json.loads(file.read_bytes())
+        return str(found["verdict"]), f"See {file.with_suffix('.md')}."
+    except (ValueError, KeyError, TypeError) as error:
+        raise RefusedError("parallelism without a diagnosis", f"{file} cannot be read", "Diagnose again.") from error
+
+
+def check_verdict(verdict: str | None, remedy: str) -> None:
+    """Refuse parallelism before convergence.
+
+    Raises:
+        RefusedError: There is no verdict, or it is no go.
+    """
+    if verdict is None:
+        reason = "nobody knows whether serial search has converged"
+        raise RefusedError("parallelism without a diagnosis", reason, remedy)
+    if verdict != "converged":
+        raise RefusedError("parallelism before convergence", f"the diagnosis is {verdict!r}", remedy)
+
+
+@functools.cache
+def _note(log_dir: str, reason: str) -> None:
+    logger.warning("%s (%s); see combee diagnose --help", reason, log_dir)
+
+
+def check_wide(workers: int | None, diversity: Diversity) -> None:
+    """Refuse many workers where no near copy is refused, or hardly any.
+
+    Raises:
+        RefusedError: So it is.
+    """
+    threshold = 1.0 if diversity.embedder is None else diversity.threshold
+    if workers is not None and workers >= _MANY and threshold is not None and threshold > _ALIKE:
+        reason = "so many workers on one text propose the same child many times over"
+        remedy = f"Leave diversity at its defaults, or search with fewer than {_MANY} workers."
+        raise RefusedError(f"{workers} workers with diversity off", reason, remedy)
