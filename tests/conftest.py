@@ -33,6 +33,15 @@ def running_service() -> Iterator[SimulatedService]:
         yield service
 
 
+@pytest.fixture(scope="session")
+def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URI of one store for all tests that need one: MLflow makes its tables for seconds."""
+    mlflow = pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+    mlflow.MlflowClient(tracking_uri=uri)
+    return uri
+
+
 @pytest.fixture
 def service(running_service: SimulatedService) -> SimulatedService:
     """The simulated service, with its counters at zero."""

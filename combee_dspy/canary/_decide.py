@@ -18,9 +18,10 @@ from combee_dspy.journal import Reader
 
 __all__ = ["CanaryStatus", "interval", "promote", "rollback", "status", "withdraw"]
 
-# Stakes of the gambler. Each halves the one before: the best one for a mean μ and a variance v is near μ / v, and half
-# or double of it costs little. Below 0.5, capital stays positive for differences of −1 to 1 against any mean.
-_STAKES = 0.49 * 0.5 ** np.arange(8)
+# Stakes of the gambler. The best one for a mean μ and a variance v is near (μ − m) / v, and half or double of it costs
+# little. Below 0.5, capital stays positive for differences of −1 to 1 against any mean. A stake λ decides after about
+# 9 / (λ² v) pairs: smaller ones than these would need over 90,000 where 10 % of pairs differ, and cost all others.
+_STAKES = 0.49 * 0.5 ** np.arange(5)
 
 
 def interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
@@ -72,7 +73,7 @@ class CanaryStatus:
         difference: Mean of challenger minus incumbent; NaN without a pair.
         low: Lower bound; it fails with a probability of at most ``plan.level``, however often it is looked at.
         high: Upper bound, alike.
-        hours: From the first pair to the last.
+        hours: From the first of these requests to the last.
         shadows: What became of shadows, of all servers.
         versions: By version: requests, errors, seconds, tokens, dollars, score.
         missing: Why the challenger may not be promoted now; empty where it may.
@@ -107,19 +108,22 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
     """
     production, challenger = registry.at(PRODUCTION), registry.at(CHALLENGER)
     audit = tuple(registry.audit())
+    missing = []
+    if production is not None and production != _placed(audit):
+        missing.append(f"version {production} is in production, and no audit line put it there")
     if challenger in (None, production) or production is None:
-        nobody = ("no challenger is on trial",)
-        return CanaryStatus(registry.name, production, None, missing=nobody, audit=audit)
+        missing.append("nothing is published" if production is None else "no challenger is on trial")
+        return CanaryStatus(registry.name, production, None, missing=tuple(missing), audit=audit)
     version = registry.version(challenger)
     plan = version.plan
     folder = Path("combee_serving") / registry.name if log_dir is None else Path(log_dir)
-    found = _Evidence(folder, registry.name, production, challenger)
+    found = _Evidence(folder, registry.name, production, version.sha256)
     differences = list(found.differences.values())
     low, high = interval(differences, plan.level)
     hours = (found.last - found.first) / 3600 if differences else 0.0
     receipt = version.receipt or {}
     heldout = receipt["difference"]["after"] if receipt.get("stage") == "read" else None
-    missing = list(_unready(plan, heldout, len(differences), hours))
+    missing += _unready(plan, heldout, len(differences), hours)
     if low <= -plan.epsilon:
         worse = "it is worse by more than that" if high < -plan.epsilon else "more pairs may tell"
         missing.append(
@@ -130,8 +134,14 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
     mean = float(np.mean(differences)) if differences else math.nan
     return CanaryStatus(
         registry.name, production, challenger, plan, heldout, len(differences), mean, low, high, hours,
-        found.shadows, tuple(found.versions), tuple(missing), audit,
+        found.shadows, found.versions, tuple(missing), audit,
     )  # fmt: skip
+
+
+def _placed(audit: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the version that should be in production, by the audit alone."""
+    moves = [line["to"] for line in audit if line["action"] in ("promote", "rollback") and line["carried_out"]]
+    return moves[-1] if moves else audit[0]["to"] if audit else None
 
 
 def _unready(plan: CanaryPlan, heldout: float | None, pairs: int, hours: float) -> Iterator[str]:
@@ -148,11 +158,10 @@ def _unready(plan: CanaryPlan, heldout: float | None, pairs: int, hours: float) 
 class _Evidence:
     """What the journals of all servers say of two versions."""
 
-    def __init__(self, folder: Path, name: str, production: int, challenger: int) -> None:
+    def __init__(self, folder: Path, name: str, production: int, challenger: str) -> None:
         self.differences: dict[str, float] = {}
         self.first, self.last = math.inf, 0.0
         self.shadows: Counter[str] = Counter()
-        self.versions: list[dict[str, Any]] = []
         sums: dict[str, Counter[str]] = {}
         for path in sorted(folder.rglob("journal.sqlite")):
             with Reader(path) as reader:
@@ -160,14 +169,14 @@ class _Evidence:
                 if run:
                     self._pairs(reader, production, challenger)
                     self._sums(reader, sums)
-        self.versions = [{"version": name, **found} for name, found in sorted(sums.items())]
+        self.versions = tuple({"version": name, **found} for name, found in sorted(sums.items()))
 
-    def _pairs(self, reader: Reader, production: int, challenger: int) -> None:
-        for row in reader.rows("SELECT at, data FROM event WHERE kind = 'pair' ORDER BY id"):
+    def _pairs(self, reader: Reader, production: int, challenger: str) -> None:
+        for row in reader.rows("SELECT data FROM event WHERE kind = 'pair' ORDER BY id"):
             one = json.loads(row["data"])
-            if (one["incumbent"], one["challenger"]) == (production, challenger):
+            if (one["incumbent"], one["sha256"]) == (production, challenger):
                 self.differences.setdefault(one["request"], one["after"] - one["before"])
-                self.first, self.last = min(self.first, row["at"]), max(self.last, row["at"])
+                self.first, self.last = min(self.first, one["at"]), max(self.last, one["at"])
         last = reader.rows("SELECT data FROM event WHERE kind = 'shadows' ORDER BY id DESC LIMIT 1")
         self.shadows.update(json.loads(last[0]["data"]) if last else {})
 

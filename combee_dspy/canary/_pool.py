@@ -54,16 +54,15 @@ class Pool:
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="combee-canary-watch", daemon=True).start()
 
-    def submit(self, work: Callable[[], Any], settle: Settle, *, bounded: bool = True) -> bool:
+    def submit(self, work: Callable[[], Any], settle: Settle) -> bool:
         """Have something done some time soon; ``False`` where the queue is full. Never waits.
 
         Args:
             work: What is to be done.
             settle: Is called once with what came of it, in a thread of the pool.
-            bounded: ``False`` for what the caller bounds itself.
         """
         with self._lock:
-            if self._closed.is_set() or (bounded and self._waiting >= self._bound):
+            if self._closed.is_set() or self._waiting >= self._bound:
                 return False
             self._waiting += 1
             self._open += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import json
 import logging
 import os
 import platform
@@ -21,11 +22,11 @@ import dspy
 
 from combee_dspy.canary._registry import Version
 from combee_dspy.costs import Tariff, metered
-from combee_dspy.journal import Effect, Journal
+from combee_dspy.journal import Effect, Journal, Reader
 from combee_dspy.lms.redact import scrub
 from combee_dspy.options import Privacy
 from combee_dspy.records import CallUsage, Rollout
-from combee_dspy.rollouts import Metric, encode_rollout, read_score, rollout_with_texts, with_texts
+from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout, read_score
 from combee_dspy.search._privacy import Texts
 
 __all__ = ["Answer", "Pair", "Recorder", "Window"]
@@ -49,14 +50,19 @@ class Answer:
 
 @dataclass(slots=True)
 class Pair:
-    """One sampled request: its inputs, the answers of one version or two, and labels once they are there."""
+    """One sampled request: its inputs, the answers of one version or two, and labels once they are there.
+
+    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where its answers stand.
+    """
 
     request: str
     inputs: Mapping[str, Any]
     answers: list[Answer]
     incumbent: int
+    challenger: str
     complete: bool = False
     labels: Mapping[str, Any] | None = None
+    recalled: bool = False
     since: float = field(default_factory=time.monotonic)
 
 
@@ -68,13 +74,15 @@ class Window:
         self.errors: deque[bool] = deque(maxlen=version.plan.window)
         self.scores: deque[float] = deque(maxlen=version.plan.window)
 
-    def breach(self) -> str | None:
-        """Return which bound was breached, in words."""
+    def breach(self, beside: Window | None) -> str | None:
+        """Return which bound was breached, in words; failures beyond the share that another version has beside it."""
         plan = self.version.plan
         least = plan.window // 4
         errors, scores = list(self.errors), list(self.scores)
-        if len(errors) >= least and sum(errors) / len(errors) > plan.errors:
-            return f"{sum(errors)} of the last {len(errors)} requests failed, more than {plan.errors:.0%}"
+        others = list(beside.errors) if beside else []
+        usual = sum(others) / len(others) if others else 0.0
+        if len(errors) >= least and sum(errors) / len(errors) > plan.errors + usual:
+            return f"{sum(errors)} of the last {len(errors)} requests failed, more than {plan.errors + usual:.0%}"
         if plan.score is not None and len(scores) >= least and sum(scores) / len(scores) < plan.score:
             return f"the mean of the last {len(scores)} scores is {sum(scores) / len(scores):.3f}, below {plan.score}"
         return None
@@ -99,7 +107,8 @@ class Recorder:
     ) -> None:  # fmt: skip
         self._name, self._metric, self._judge = name, metric, judge
         self._patience, self._most = patience, most
-        self._texts, self._redacts = Texts(privacy, scrub), privacy.texts != "all"
+        self._texts, self._folder = Texts(privacy, scrub), folder
+        self.recalls = metric is not None and privacy.texts == "all"
         own = f"{time.time_ns():020d}-{platform.node() if privacy.who == 'name' else 'server'}-{os.getpid()}"
         self._journal = Journal(folder / own)
         about = {"specs": {}, "models": {}, "simulated": False, "serving": name}
@@ -138,14 +147,9 @@ class Recorder:
                 request, answer.score or 0.0, error=answer.error, prediction=answer.prediction, seconds=answer.seconds,
                 failed_in="program" if answer.error else None,
             )  # fmt: skip
-            if self._redacts:
-                rollout = rollout_with_texts(rollout, self._texts.scrub)
-                inputs = {name: with_texts(one, self._texts.scrub) for name, one in inputs.items()}
             # What the queries show of a rollout's inputs stands there.
-            texts = {
-                **encode_rollout(rollout),
-                "inputs": encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"],
-            }
+            asked = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
+            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": asked})
         effect = Effect(
             f"{answer.purpose}/{request}/{next(self._number)}", "rollout", texts, "serving", answer.purpose,
             candidate=f"v{answer.version}", example=request, split="serving", score=answer.score, error=answer.error,
@@ -173,6 +177,11 @@ class Recorder:
                 pair.answers.append(answer)
         if answer is not None and not waits:
             self.write(pair.request, answer, pair.inputs)
+        elif answer is not None and self.recalls:
+            # Labels may come to another server, or after this one has ended.
+            answers = [(one.version, one.started, one.prediction, one.error, one.score) for one in pair.answers]
+            said = {"inputs": pair.inputs, "answers": answers, "versions": (pair.incumbent, pair.challenger)}
+            self._log.emit("waiting", self._texts.scrubbed(encode_rollout(Rollout(pair.request, 0.0, prediction=said))))
 
     def label(self, request: str, labels: Mapping[str, Any]) -> bool:
         """Give labels to a request that waits for them; ``False`` where none of that id does."""
@@ -182,6 +191,18 @@ class Recorder:
                 return False
             pair.labels = dict(labels)
         return True
+
+    def recall(self, request: str, labels: Mapping[str, Any]) -> None:
+        """Give labels to a request that another server has answered, or this one before it ended."""
+        sql = "SELECT data FROM event WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
+        for path in self._folder.rglob("journal.sqlite"):
+            with Reader(path) as reader:
+                kept = [decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))]
+            for said in (one.prediction for one in kept if one is not None and one.prediction is not None):
+                answers = [Answer(one, "", at, 0.0, (), *more) for one, at, *more in said["answers"]]
+                self.wait(Pair(request, said["inputs"], answers, *said["versions"], True, dict(labels), True))
+                return
+        self.count("labels without a request")
 
     def ready(self, request: str | None = None) -> list[tuple[Pair, Metric]]:
         """Return what can be scored now and by what, of one request or of all; let go of what waits no more."""
@@ -237,28 +258,26 @@ class Recorder:
             answer.score = score
             if (window := self.windows.get(answer.version)) is not None:
                 window.scores.append(score)
-            self.write(pair.request, answer, pair.inputs)
+            if not pair.recalled:
+                self.write(pair.request, answer, pair.inputs)
         if usage:
             key = f"score/{pair.request}/{next(self._number)}"
             self._log.put(Effect(key, "call", {}, "evaluator", "feedback", example=pair.request, usage=usage))
         if len(pair.answers) == 2:
             by = {answer.version: score for answer, score in zip(pair.answers, scores, strict=True)}
-            challenger = next(version for version in by if version != pair.incumbent)
             said = {
-                "incumbent": pair.incumbent,
-                "challenger": challenger,
-                "by": "judge" if scorer is self._judge else "metric",
-            }
-            self._log.emit(
-                "pair", {"request": pair.request, **said, "before": by[pair.incumbent], "after": by[challenger]}
-            )
+                "request": pair.request, "at": pair.answers[0].started, "incumbent": pair.incumbent,
+                "sha256": pair.challenger, "by": "judge" if scorer is self._judge else "metric",
+                "before": by.pop(pair.incumbent), "after": by.popitem()[1],
+            }  # fmt: skip
+            self._log.emit("pair", said)
             self.count("scored")
 
     def unscored(self, pair: Pair, why: str) -> None:
         """Write a request that is not scored, and count why if both versions have answered it."""
         if len(pair.answers) == 2:
             self.count(why)
-        for answer in pair.answers:
+        for answer in [] if pair.recalled else pair.answers:
             self.write(pair.request, answer, pair.inputs)
 
     def tell(self) -> None:

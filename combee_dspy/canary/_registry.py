@@ -1,8 +1,8 @@
 """Versions of a program, the two aliases, and who moved them: all of it in MLflow's prompt registry.
 
 A version is one prompt whose template is a JSON document: the state, the held-out receipt, and the terms of its
-canary. MLflow has no call that changes a template. Its SHA-256 stands in the version's tags and in the audit line of
-its publication, and each reading compares all three.
+canary. Its SHA-256 stands in the audit line of its publication, which each reading compares, and in every pair that a
+server has scored: what is written over afterwards, audit line and all, has no evidence.
 
 An audit line is a tag of the prompt. It is written before the alias moves, so that a process killed in between has
 moved nothing, and what was meant is known: a line whose ``to`` is not where the alias stood next was not carried out.
@@ -25,6 +25,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError, RegistryError
 from combee_dspy.strategies import parameters
+from combee_dspy.tracking._mlflow import make_store
 
 __all__ = ["AUTOMATIC", "CHALLENGER", "PRODUCTION", "CanaryPlan", "Registry", "Version"]
 
@@ -32,7 +33,7 @@ PRODUCTION, CHALLENGER = "production", "challenger"
 AUTOMATIC = "combee (automatic)"
 """Who moves an alias where a bound was breached."""
 
-_DIGEST, _AUDIT = "combee.sha256", "combee.audit."
+_AUDIT = "combee.audit."
 _LONGEST = 100_000  # MLflow's limit of a template
 _ABSENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -77,6 +78,7 @@ class Version:
         run: Name of the run that it comes from.
         artifact: Spec of what its texts are put into a program by, as plain data.
         texts: By component, demonstrations included.
+        sha256: Of the document.
         receipt: What was read of the held-out set; ``None`` for a program that a run began with.
         plan: The terms of its canary.
     """
@@ -86,6 +88,7 @@ class Version:
     run: str
     artifact: Mapping[str, Any]
     texts: Mapping[str, str]
+    sha256: str
     receipt: Mapping[str, Any] | None
     plan: CanaryPlan
 
@@ -113,6 +116,8 @@ class Registry:
         try:
             import mlflow
             from mlflow.exceptions import MlflowException
+
+            make_store(uri or "")
         except ImportError as error:
             raise MissingDistributionError("the canary's registry", "combee-dspy[mlflow]") from error
         self.name, self._failure = name, MlflowException
@@ -195,11 +200,7 @@ class Registry:
             remedy = "Shorten the texts or the demonstrations: see Guards(max_tokens=…)."
             raise ArgumentValueError("run", len(text), f"needs over {_LONGEST:,} characters in the registry", remedy)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        made = self._ask(
-            lambda: self._client.register_prompt(
-                name=self.name, template=text, commit_message=why[:200], tags={_DIGEST: digest}
-            )
-        )
+        made = self._ask(lambda: self._client.register_prompt(name=self.name, template=text, commit_message=why[:200]))
         number = int(made.version)
         self.note("publish", None, number, who, why, sha256=digest)
         self._ask(lambda: self._client.set_prompt_alias(self.name, alias, number))
@@ -214,11 +215,11 @@ class Registry:
         found = self._ask(lambda: self._client.get_prompt_version(self.name, number))
         noted = [line["sha256"] for line in self.audit() if line["action"] == "publish" and line["to"] == number]
         digest = hashlib.sha256(found.template.encode()).hexdigest()
-        if [digest, digest] != [found.tags.get(_DIGEST), *noted]:
+        if noted != [digest]:
             problem = f"version {number} is not as it was published; publish it again"
             raise RegistryError(self.name, problem)
         try:
-            return _VERSION.validate_python({**json.loads(found.template), "number": number})
+            return _VERSION.validate_python({**json.loads(found.template), "number": number, "sha256": digest})
         except (ValueError, ValidationError) as error:
             raise RegistryError(self.name, f"version {number} cannot be read: {error}") from error
 

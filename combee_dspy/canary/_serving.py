@@ -50,10 +50,10 @@ class Serving:
             the caller waits as long as the LM does.
         ttl: Seconds between two looks at the registry: how long a server may go on with a version after a change.
         timeout: Seconds after which a shadow is given up.
-        workers: Shadows at once.
+        workers: Shadows at once; as many threads more score.
         queue: Shadows that may wait; more are dropped, and counted.
         label_seconds: How long a request waits for :meth:`CanaryProgram.feedback` before the judge is asked.
-        labels: Requests that may wait for it, in memory.
+        labels: Requests that may wait for it, in memory, and for being scored.
     """
 
     shadow: _Share = 0.05
@@ -139,6 +139,7 @@ class CanaryProgram(dspy.Module):
             name, folder, metric, judge, patience, self._serving.labels, privacy or Privacy(texts="hashes")
         )
         self._pool = Pool(self._serving.workers, self._serving.queue, self._serving.timeout)
+        self._scorers = Pool(self._serving.workers, self._serving.labels, self._serving.timeout)
         if prometheus is not None:
             from combee_dspy.canary._prometheus import observer
 
@@ -188,17 +189,20 @@ class CanaryProgram(dspy.Module):
         return Counter(self._recorder.counts)
 
     def feedback(self, request_id: str, **labels: Any) -> bool:
-        """Give the labels of a request; ``False`` where it was not sampled, or waits no longer. Never waits.
+        """Give the labels of a request; ``False`` where it is known not to wait for any. Never waits.
 
-        A request waits in the memory of the server that has answered it.
+        A request waits in the memory of the server that has answered it. With ``Privacy(texts="all")`` it waits in the
+        journal too: then any server with this ``log_dir`` can be told, now or after a restart, and looks for it.
         """
-        request = self._recorder.request(request_id)
-        found = self._recorder.label(request, labels)
-        if found:
+        recorder, request = self._recorder, self._recorder.request(request_id)
+        if recorder.label(request, labels):
             self._score(request)
-        else:
-            self._recorder.count("labels without a request")
-        return found
+            return True
+        if not recorder.recalls:
+            recorder.count("labels without a request")
+            return False
+        work = partial(recorder.recall, request, labels)
+        return self._scorers.submit(work, lambda found, error: self._score(request))
 
     def refresh(self) -> None:
         """Look at the registry now, and do all else that is done every ``ttl`` seconds.
@@ -220,8 +224,9 @@ class CanaryProgram(dspy.Module):
         self._poller.join(seconds)
         self._pool.idle(seconds)
         self._score()
-        self._pool.idle(seconds)
-        self._pool.close()
+        self._scorers.idle(seconds)
+        for pool in (self._pool, self._scorers):
+            pool.close()
         self._recorder.close()
 
     def _poll(self) -> None:
@@ -270,20 +275,22 @@ class CanaryProgram(dspy.Module):
 
     def _take_back(self, view: _View) -> None:
         """Withdraw a challenger, or roll back a version that was promoted, whose bound was breached."""
+        windows = self._recorder.windows
         for arm in (view.challenger, view.production):
-            number = arm.version.number if arm else None
-            why = self._recorder.windows[number].breach() if number is not None else None
-            if number is None or why is None:
+            if arm is None:
                 continue
-            if arm is view.challenger:
+            number, beside = arm.version.number, view.production if arm is view.challenger else None
+            why = windows[number].breach(windows[beside.version.number] if beside else None)
+            if why is not None and beside is not None:
                 withdraw(self._registry, who=AUTOMATIC, why=why, only=number)
-            elif arm is not None and arm.version.receipt is not None:
+            elif why is not None and arm.version.receipt is not None:
                 rollback(self._registry, who=AUTOMATIC, why=why, only=number)
 
     def _shadow(self, turn: _Turn, served: Answer) -> None:
         """Have the other version answer too; called once the caller's answer is there."""
         recorder, arm, failed = self._recorder, turn.other, turn.failed
-        pair = Pair(turn.request, turn.inputs, [served], turn.view.production.version.number)
+        incumbent, trial = turn.view.production.version, turn.view.challenger
+        pair = Pair(turn.request, turn.inputs, [served], incumbent.number, trial.version.sha256 if trial else "")
         recorder.wait(pair)
         if arm is None or failed is not None:
             if failed is not None:
@@ -327,7 +334,7 @@ class CanaryProgram(dspy.Module):
     def _score(self, request: str | None = None) -> None:
         for pair, scorer in self._recorder.ready(request):
             work = partial(self._recorder.score, pair, scorer)
-            if not self._pool.submit(work, partial(self._recorder.scored, pair, scorer), bounded=False):
+            if not self._scorers.submit(work, partial(self._recorder.scored, pair, scorer)):
                 self._recorder.unscored(pair, "left")
 
 

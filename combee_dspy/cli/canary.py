@@ -69,7 +69,8 @@ def _status(
         return
     facts = {key: getattr(found, key) for key in ("name", "production", "challenger", "heldout")}
     if found.challenger is not None:
-        facts |= {"pairs": found.pairs, "hours": f"{found.hours:.2f}", "difference": f"{found.difference:+.4f}"}
+        facts |= {"pairs": found.pairs, "hours": f"{found.hours:.2f}"}
+        facts["difference"] = f"{found.difference:+.4f}" if found.pairs else "none"
         facts["bounds"] = f"{found.low:+.4f} to {found.high:+.4f}, each wrong at most {plan['level']:.0%} of the time"
         facts["shadows"] = ", ".join(f"{count} {what}" for what, count in found.shadows.items()) or "none"
         facts["plan"] = ", ".join(f"{key} {value}" for key, value in plan.items() if value is not None)

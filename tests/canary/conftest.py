@@ -36,11 +36,6 @@ def lm_for(challenger: Callable[[], str], incumbent: Callable[[], str] = lambda:
     return ScriptedLM(answer, cache=False)
 
 
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"sqlite:///{tmp_path_factory.mktemp('registry') / 'registry.db'}"
-
-
 def compiled(folder: Path, heldout: bool) -> Path:
     def answer(request: ScriptedRequest) -> str:
         if "lessons" in request.system:
@@ -71,26 +66,26 @@ _names = itertools.count()
 
 
 @pytest.fixture
-def published(store: str, learned: Path) -> Callable[..., Registry]:
+def published(mlflow_store: str, learned: Path) -> Callable[..., Registry]:
     """Publish the run under a name of its own."""
 
     def make(plan: CanaryPlan = QUICK) -> Registry:
         name = f"qa{next(_names)}"
-        publish(learned, name, plan, uri=store, who="ada", why="for a test")
-        return Registry(name, store)
+        publish(learned, name, plan, uri=mlflow_store, who="ada", why="for a test")
+        return Registry(name, mlflow_store)
 
     return make
 
 
 @pytest.fixture
-def server(store: str, tmp_path: Path) -> Iterator[Callable[..., CanaryProgram]]:
+def server(mlflow_store: str, tmp_path: Path) -> Iterator[Callable[..., CanaryProgram]]:
     """Make servers, which are closed at the end; they look at the registry when a test says ``refresh()``."""
     made: list[CanaryProgram] = []
 
     def make(registry: Registry, *, judged: bool = True, **given: Any) -> CanaryProgram:
         serving = {"shadow": 1.0, "ttl": 3600.0, "timeout": 10.0, "queue": 1000, **given.pop("serving", {})}
         scorer = {"judge": metric} if judged else {"metric": metric}
-        given = {"log_dir": tmp_path / "serving", "uri": store, **scorer, **given}
+        given = {"log_dir": tmp_path / "serving", "uri": mlflow_store, **scorer, **given}
         made.append(CanaryProgram(registry.name, PROGRAM, serving=Serving(**serving), **given))
         return made[-1]
 

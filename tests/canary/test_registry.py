@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -33,46 +32,65 @@ def test_the_first_publication_registers_both_programs(published):
     assert first["to"] == 1
 
 
-def test_a_run_without_a_held_out_receipt_is_refused(tmp_path, store):
+def test_a_run_without_a_held_out_receipt_is_refused(tmp_path, mlflow_store):
     folder = compiled(tmp_path / "run", heldout=False)
     with pytest.raises(ArgumentValueError, match="no held-out receipt"):
-        publish(folder, "never", uri=store)
-    assert Registry("never", store).at("challenger") is None
+        publish(folder, "never", uri=mlflow_store)
+    assert Registry("never", mlflow_store).at("challenger") is None
 
 
-def test_a_second_challenger_waits_for_the_first(published, learned, store):
+def test_a_second_challenger_waits_for_the_first(published, learned, mlflow_store):
     registry = published()
     with pytest.raises(ArgumentValueError, match="has a challenger already"):
-        publish(learned, registry.name, QUICK, uri=store)
+        publish(learned, registry.name, QUICK, uri=mlflow_store)
     assert withdraw(registry, why="another one") == 2
-    assert publish(learned, registry.name, QUICK, uri=store) == 3
+    assert publish(learned, registry.name, QUICK, uri=mlflow_store) == 3
 
 
-def edited(store, sql, *values):
-    with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as connection:
-        assert connection.execute(sql, values).rowcount == 1
-        connection.commit()
+def written_over(registry, **terms):
+    """Write over a published document by MLflow's own client, and return its new SHA-256."""
+    document = json.loads(registry._client.get_prompt_version(registry.name, 2).template)
+    text = json.dumps({**document, "plan": {**document["plan"], **terms}})
+    registry._client.set_prompt_version_tag(registry.name, 2, "mlflow.prompt.text", text)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("also_the_tag", [False, True])
-def test_epsilon_that_was_moved_in_the_database_is_noticed(published, store, also_the_tag):
-    import hashlib
+def audit_line(registry):
+    """Return key and value of the tag that says what was published as the challenger."""
+    tags = registry._client.get_prompt(registry.name).tags.items()
+    return next((key, json.loads(text)) for key, text in tags if '"to": 2' in text)
 
+
+@pytest.mark.parametrize("way", ["text", "line gone", "line added"])
+def test_what_mlflows_client_has_written_over_is_refused(published, way):
     registry = published()
-    where = "name = ? AND version = '2' AND key ="
-    with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as connection:
-        sql = f"SELECT value FROM model_version_tags WHERE {where} 'mlflow.prompt.text'"  # noqa: S608 - constants
-        text = connection.execute(sql, (registry.name,)).fetchone()[0]
-    moved = text.replace('"epsilon": 0.2', '"epsilon": 0.9')
-    assert moved != text
-    update = f"UPDATE model_version_tags SET value = ? WHERE {where}"  # noqa: S608 - constants
-    edited(store, f"{update} 'mlflow.prompt.text'", moved, registry.name)
-    if also_the_tag:
-        digest = hashlib.sha256(moved.encode()).hexdigest()
-        edited(store, f"{update} 'combee.sha256'", digest, registry.name)
+    digest = written_over(registry, epsilon=0.9)
+    key, line = audit_line(registry)
+    if way == "line gone":
+        registry._client.delete_prompt_tag(registry.name, key)
+    if way == "line added":
+        registry._client.set_prompt_tag(registry.name, f"{key}x", json.dumps({**line, "sha256": digest}))
     for refused in (lambda: registry.version(2), lambda: status(registry), lambda: promote(registry)):
         with pytest.raises(RegistryError, match="not as it was published"):
             refused()
+
+
+def test_terms_that_were_written_over_audit_line_and_all_have_no_evidence(published, server, dspy_context, folder):
+    registry = ready(published, server, dspy_context, CanaryPlan(epsilon=0.2, pairs=500, hours=0))
+    digest = written_over(registry, pairs=20)
+    key, line = audit_line(registry)
+    registry._client.set_prompt_tag(registry.name, key, json.dumps({**line, "sha256": digest}))
+    with pytest.raises(PromotionRefusedError, match="0 pairs are scored of 20"):
+        promote(registry, folder)
+
+
+def test_an_alias_that_was_moved_past_the_audit_is_told(published):
+    registry = published()
+    assert status(registry).missing[0].startswith("0 pairs")
+    registry._client.set_prompt_alias(registry.name, "production", 2)
+    assert status(registry).missing[0] == "version 2 is in production, and no audit line put it there"
+    with pytest.raises(PromotionRefusedError, match="no audit line"):
+        promote(registry)
 
 
 def test_no_argument_of_promote_moves_epsilon(published):

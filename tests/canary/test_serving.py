@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -74,8 +75,12 @@ def test_a_challenger_that_raises_hangs_and_floods_is_seen_by_no_caller(publishe
             return [one.answer for one in found]
 
         assert asyncio.run(several()) == ["wrong"] * 40
-        assert program._pool.idle(10)
+        end = time.monotonic() + 10
+        while not program.counts().get("timed out") and time.monotonic() < end:
+            time.sleep(0.01)
         stop.set()
+        assert program._pool.idle(10)
+        assert program._scorers.idle(10)
         found = program.counts()
         program.close()
     assert found["sampled"] == 80
@@ -251,6 +256,18 @@ def test_a_challenger_whose_errors_breach_the_bound_is_withdrawn(published, serv
     assert (registry.at("production"), registry.at("challenger")) == (1, None)
 
 
+def test_a_challenger_that_fails_where_the_incumbent_fails_too_stays(published, server):
+    registry = published(CanaryPlan(epsilon=0.2, window=20, errors=0.2))
+    with serving(lm_for(raises, raises)):
+        program = server(registry)
+        for n in range(20):
+            with pytest.raises(Exception, match="broken"):
+                ask(program, 1, start=n)
+        assert program._pool.idle(10)
+        program.refresh()
+    assert registry.at("challenger") == 2
+
+
 @pytest.mark.parametrize("breach", ["errors", "score"])
 def test_a_promoted_version_that_breaches_a_bound_is_rolled_back_once(published, server, tmp_path, breach):
     registry = published(CanaryPlan(epsilon=0.2, pairs=20, hours=0, window=20, score=0.5))
@@ -287,16 +304,72 @@ def test_a_promoted_version_that_breaches_a_bound_is_rolled_back_once(published,
 
 def test_a_challenger_that_was_edited_is_not_tried(published, server, caplog):
     registry = published()
-    registry._client.set_prompt_version_tag(registry.name, 2, "combee.sha256", "0" * 64)
+    registry._client.set_prompt_version_tag(registry.name, 2, "mlflow.prompt.text", "{}")
     with serving(lm_for(lambda: "right")):
         program = server(registry)
         assert program.versions == (1, None)
     assert "not as it was published" in caplog.text
 
 
+def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_kept(published, server, tmp_path):
+    registry = published()
+    with serving(lm_for(lambda: "right")):
+        first = server(registry, judged=False, privacy=Privacy(texts="all"))
+        other = server(registry, judged=False, privacy=Privacy(texts="all"))
+        ask(first, 5)
+        assert first._pool.idle(10)
+        assert first.feedback("r0", label="wrong")
+        asyncio.run(first._recorder._log.written())
+        assert other.feedback("r1", label="wrong")
+        assert other._scorers.idle(10)
+        first.close()
+        assert other.feedback("r2", label="right")
+        assert other.feedback("nobody's", label="right")
+        other.close()
+        quiet = server(registry, judged=False)
+        assert not quiet.feedback("r3", label="right")
+    assert other.counts() == {"scored": 2, "labels without a request": 1}
+    found = status(registry, tmp_path / "serving")
+    assert (found.pairs, found.difference) == (3, pytest.approx(-1 / 3))
+    assert {one["version"]: one["requests"] for one in found.versions} == {"v1 serving": 5, "v2 shadow": 5}
+
+
+def test_shadows_that_hang_keep_no_pair_from_being_scored(published, server):
+    go, stop, asked = threading.Event(), threading.Event(), iter(range(10))
+
+    def slow():
+        (stop if next(asked) else go).wait(30)
+        return "right"
+
+    with serving(lm_for(slow)):
+        program = server(published(), serving={"workers": 1, "timeout": 30.0})
+        ask(program, 2)
+        go.set()
+        end = time.monotonic() + 10
+        while not program.counts().get("scored") and time.monotonic() < end:
+            time.sleep(0.01)
+        found = program.counts()
+        stop.set()
+    assert found == {"sampled": 2, "answered": 1, "scored": 1}
+
+
+def test_hours_are_those_of_the_requests_not_of_their_labels(published, server, tmp_path):
+    registry = published()
+    with serving(lm_for(lambda: "right")):
+        program = server(registry, judged=False)
+        ask(program, 2)
+        assert program._pool.idle(10)
+        next(iter(program._recorder._waiting.values())).answers[0].started -= 7200
+        for n in range(2):
+            program.feedback(f"r{n}", label="right")
+        program.close()
+    assert status(registry, tmp_path / "serving").hours == pytest.approx(2, abs=0.01)
+
+
 @pytest.mark.parametrize("texts", ["hashes", "redacted", "all"])
 def test_texts_of_requests_are_kept_as_configured(published, server, texts):
-    said = "Write to ana@example.com, please."
+    key = "sk-" + "canary0123456789abcdef"
+    said = f"Write to ana@example.com, please. {key}"
     with serving(lm_for(lambda: "right", lambda: said)):
         program = server(published(), privacy=Privacy(texts=texts))
         program(question=said, request_id="ana@example.com")
@@ -306,6 +379,7 @@ def test_texts_of_requests_are_kept_as_configured(published, server, texts):
     kept = str(rows)
     assert ("ana@example.com" in kept) is (texts == "all")
     assert ("[email], please" in kept) is (texts == "redacted")
+    assert key not in kept
     assert len(rollouts(journal(program))) == 2
 
 
@@ -321,13 +395,13 @@ def test_a_servers_journal_is_read_as_a_runs(published, server, tmp_path):
     assert "v2 shadow" in page
 
 
-def test_what_is_no_program_is_refused_and_so_is_a_name_that_nobody_published(published, store):
+def test_what_is_no_program_is_refused_and_so_is_a_name_that_nobody_published(published, mlflow_store):
     with pytest.raises(ArgumentTypeError, match="no DSPy program"):
-        CanaryProgram("qa", "question -> answer", uri=store)  # type: ignore[arg-type]
+        CanaryProgram("qa", "question -> answer", uri=mlflow_store)  # type: ignore[arg-type]
     with pytest.raises(RegistryError, match="nothing is in production"):
-        CanaryProgram("nobody", PROGRAM, uri=store)
+        CanaryProgram("nobody", PROGRAM, uri=mlflow_store)
     with pytest.raises(RegistryError, match="has components"):
-        CanaryProgram(published(QUICK).name, dspy.ReAct("question -> answer", tools=[]), uri=store)
+        CanaryProgram(published(QUICK).name, dspy.ReAct("question -> answer", tools=[]), uri=mlflow_store)
 
 
 def test_prometheus_counts_what_the_server_counts(published, server):

@@ -13,26 +13,26 @@ from combee_dspy.canary import CanaryProgram, Serving
 from tests.canary.conftest import PROGRAM, ask, compiled, lm_for, metric
 
 
-def test_publish_status_promote_and_rollback(shell, tmp_path):
-    run, store = compiled(tmp_path / "run", heldout=True), f"sqlite:///{tmp_path / 'registry.db'}"
+def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
+    run = compiled(tmp_path / "run", heldout=True)
     # A score on rows that were learned from or chosen by promotes nothing, and terms that try nothing are no canary.
     trained = compiled(tmp_path / "trained", heldout=False)
-    code, _, err = shell("publish", trained, "--name", "qa", "--registry", store)
+    code, _, err = shell("publish", trained, "--name", "qa", "--registry", mlflow_store)
     assert code == 2
     assert "no held-out receipt" in err
     for wrong in (("--pairs", "0"), ("--epsilon", "1"), ("--hours", "-1")):
-        assert shell("publish", run, "--name", "qa", "--registry", store, *wrong)[0] == 2
+        assert shell("publish", run, "--name", "qa", "--registry", mlflow_store, *wrong)[0] == 2
     terms = ["--epsilon", "0.2", "--pairs", "20", "--hours", "0", "--who", "ada"]
-    code, out, err = shell("publish", run, "--name", "qa", "--registry", store, *terms)
+    code, out, err = shell("publish", run, "--name", "qa", "--registry", mlflow_store, *terms)
     assert code == 0, err
     assert "version 2 is the challenger" in out
-    given = ["--registry", store]
+    given = ["--registry", mlflow_store]
     code, _, err = shell("canary", "promote", "qa", *given)
     assert code == 2
     assert "0 pairs are scored of 20" in err
     with dspy.context(lm=lm_for(lambda: "right"), adapter=dspy.ChatAdapter()):
         # The folder is the one that commands look into by themselves.
-        program = CanaryProgram("qa", PROGRAM, judge=metric, uri=store, serving=Serving(shadow=1.0, ttl=3600.0))
+        program = CanaryProgram("qa", PROGRAM, judge=metric, uri=mlflow_store, serving=Serving(shadow=1.0, ttl=3600.0))
         ask(program, 40)
         program.close()
     code, out, _ = shell("canary", "status", "qa", *given)

@@ -46,13 +46,12 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """One MLflow store for all checks: setting one up takes seconds."""
-    mlflow = pytest.importorskip("mlflow")
-    folder = tmp_path_factory.mktemp("mlflow")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    mlflow.MlflowClient(tracking_uri=uri).create_experiment("conformance", (folder / "artifacts").as_uri())
-    return uri
+def store(mlflow_store, tmp_path_factory):
+    import mlflow
+
+    artifacts = tmp_path_factory.mktemp("artifacts").as_uri()
+    mlflow.MlflowClient(tracking_uri=mlflow_store).create_experiment("conformance", artifacts)
+    return mlflow_store
 
 
 @pytest.mark.parametrize(("strategy", "check"), list(cases()))

@@ -42,6 +42,8 @@ def combee(capsys, *arguments):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=named)
 def test_a_script_runs_and_says_that_it_is_simulated(script, tmp_path):
+    if "fastapi" in script.name:
+        pytest.importorskip("fastapi")
     done = subprocess.run(  # noqa: S603 - this repository's own files
         [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
     )

@@ -22,7 +22,7 @@ from aiohttp import ClientSession, web
 
 from combee_bench.options import CanaryOptions
 from combee_bench.tables import by_rows
-from combee_dspy.canary import CanaryPlan, CanaryProgram, Registry, Serving, interval, promote, rollback
+from combee_dspy.canary import CanaryPlan, CanaryProgram, Registry, Serving, interval, promote, rollback, status
 from combee_dspy.exceptions import PromotionRefusedError, RegistryError
 from combee_dspy.streams import derive_seed
 
@@ -103,22 +103,24 @@ def run(options: CanaryOptions) -> Iterator[Row]:
             ):
                 yield asyncio.run(_load(options, way, mood, Path(folder, str(number)), uri))
         if "switch" in options.parts:
-            yield from _switch(options, "SQLite", uri, Path(folder, "a"))
+            yield from _changes(options, "SQLite", uri, Path(folder, "a"))
         if "server" in options.parts:
             with _mlflow_server(Path(folder)) as address:
-                yield from _switch(options, "an MLflow server", address, Path(folder, "b"))
+                yield from _changes(options, "an MLflow server", address, Path(folder, "b"))
 
 
 def _rule(options: CanaryOptions) -> Iterator[Row]:
     looks = np.linspace(options.pairs / options.looks, options.pairs, options.looks).astype(int)
     for margin in options.epsilons:
         for truth in dict.fromkeys((-1.0, -margin, 0.0, 1.0)):
-            found = {"promoted": 0, "worse": 0, "undecided": 0}
+            found = {"promoted": 0, "worse": 0, "undecided": 0, "promoted by plug-in bets": 0}
             up = (options.discordance + truth) / 200
             for study in range(options.canaries):
                 stream = np.random.default_rng(derive_seed(options.seed, "canary", repr(truth), study))
                 chances = [options.discordance / 100 - up, 1 - options.discordance / 100, up]
-                found[_verdict(stream.choice([-1.0, 0.0, 1.0], size=options.pairs, p=chances), looks, margin)] += 1
+                pairs = stream.choice([-1.0, 0.0, 1.0], size=options.pairs, p=chances)
+                found[_verdict(pairs, looks, margin)] += 1
+                found["promoted by plug-in bets"] += _plugged_in(pairs, looks, margin)
             rates = {what: count / options.canaries for what, count in found.items()}
             yield Row("rule", f"ε {margin:g}, true difference {truth:+g} points", rates)
 
@@ -132,6 +134,21 @@ def _verdict(pairs: Any, looks: Any, margin: float) -> str:
         if high < -margin / 100:
             return "worse"
     return "undecided"
+
+
+def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
+    """Say whether the standard test promotes: stakes from the variance so far, as the same paper has them.
+
+    Source: Waudby-Smith and Ramdas, JRSS-B 86 (2024), theorem 3, one-sided.
+    """
+    scores, number = (pairs + 1) / 2, np.arange(1, len(pairs) + 1)
+    means = (0.5 + scores.cumsum()) / (number + 1)
+    variances = (0.25 + ((scores - means) ** 2).cumsum()) / (number + 1)
+    before = np.concatenate([[0.25], variances[:-1]])
+    least = (1 - margin / 100) / 2
+    stakes = np.sqrt(-2 * np.log(_LEVEL) / (before * number * np.log1p(number)))
+    capital = np.log1p(np.minimum(stakes, 0.5 / least) * (scores - least)).cumsum()
+    return bool((capital[looks - 1] >= -np.log(_LEVEL)).any())
 
 
 def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
@@ -220,6 +237,47 @@ def _serve(name: str, uri: str, folder: str, ttl: float, stop: Any) -> None:
         said.append((time.time(), answer))
     program.close()
     Path(folder, f"{multiprocessing.current_process().name}.json").write_text(json.dumps(said))
+
+
+def _changes(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:
+    yield from _switch(options, where, uri, folder)
+    yield _kills(options, where, uri, f"killed-{folder.name}")
+
+
+def _move(name: str, uri: str, ready: Any) -> None:
+    """Promote and roll back until killed, by the call that both end in."""
+    registry = Registry(name, uri)
+    while True:
+        new = registry.at("production") == 1
+        registry.move("promote" if new else "rollback", 1 if new else 2, 2 if new else 1, "bench", "")
+        ready.set()
+
+
+def _kills(options: CanaryOptions, where: str, uri: str, name: str) -> Row:
+    """Kill a process that promotes and rolls back, at moments that are drawn, and say how it left the registry."""
+    registry, stream = _published(name, uri), np.random.default_rng(derive_seed(options.seed, "canary", "kills"))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mlflow", __name__])
+    found = {"killed": options.kills, "old serves": 0, "new serves": 0, "neither": 0, "not told": 0, "cut short": 0}
+    for _ in range(options.kills):
+        ready = context.Event()
+        mover = context.Process(target=_move, args=(name, uri, ready), daemon=True)
+        mover.start()
+        ready.wait(_WAIT)
+        time.sleep(stream.uniform(0, 0.2))
+        mover.kill()
+        mover.join()
+        stands = registry.at("production")
+        found[
+            "neither"
+            if stands not in (1, 2)
+            else "old serves"
+            if registry.version(stands).number == 1
+            else "new serves"
+        ] += 1
+        found["not told"] += any("no audit line" in one for one in status(registry).missing)
+        found["cut short"] += not registry.audit()[-1]["carried_out"]
+    return Row("kills", where, found)
 
 
 def _switch(options: CanaryOptions, where: str, uri: str, folder: Path) -> Iterator[Row]:

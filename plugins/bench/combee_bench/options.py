@@ -305,8 +305,8 @@ class CanaryOptions:
     """What callers of a canary notice, how fast servers follow the registry, and how often its rule is wrong.
 
     Args:
-        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite), server (the same
-            on an MLflow server).
+        parts: rule, calls (no HTTP, no program to wait for), load, switch (two processes on SQLite, and one that is
+            killed while it changes what serves), server (the same on an MLflow server).
         canaries: Simulated canaries for each true difference.
         pairs: Pairs that each of them may have.
         looks: How often each is looked at.
@@ -317,7 +317,8 @@ class CanaryOptions:
         shadow: Share of requests that are shadowed.
         answer_seconds: What the simulated program takes.
         ttl: Seconds between two looks of a server at the registry.
-        seed: Seed of the simulated canaries.
+        kills: How often a process is killed that promotes and rolls back.
+        seed: Seed of the simulated canaries and of the moments of kills.
     """
 
     parts: Annotated[tuple[Literal["rule", "calls", "load", "switch", "server"], ...], Field(min_length=1)] = (
@@ -325,6 +326,7 @@ class CanaryOptions:
         "calls",
         "load",
         "switch",
+        "server",
     )
     canaries: Count = 1000
     pairs: Count = 20_000
@@ -336,6 +338,7 @@ class CanaryOptions:
     shadow: Rate = 0.05
     answer_seconds: Scale = 0.02
     ttl: AboveZero = 1.0
+    kills: Count = 20
     seed: Annotated[int, Field(ge=0)] = 0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,9 @@ def test_the_rule_promotes_what_is_better_and_refuses_what_is_worse():
     rows = {row.case: row.figures for row in run(options)}
     assert rows["ε 2, true difference +1 points"]["promoted"] == 1.0
     assert rows["ε 0.5, true difference -1 points"]["promoted"] <= 0.05
-    assert all(sum(found.values()) == pytest.approx(1) for found in rows.values())
+    assert all(found["promoted"] + found["worse"] + found["undecided"] == pytest.approx(1) for found in rows.values())
+    assert rows["ε 2, true difference +1 points"]["promoted by plug-in bets"] == 1.0
+    assert rows["ε 2, true difference -2 points"]["promoted by plug-in bets"] <= 0.05
     first = next(run(options))
     assert line(options, first).startswith("rule: ε 2, true difference -1 points: promoted")
     assert table(options, [first]).row_count == 1
