@@ -15,6 +15,7 @@ import dspy
 
 from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import Budget, Combee, candidates, load_benchmark
+from combee_dspy.tracking import write_report
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 
@@ -122,11 +123,12 @@ print(better.answer.predict.signature.instructions)
 #
 # One SQLite file, which may be read while the run goes on: `combee rollouts`,
 # `combee candidates` and `combee report` do. `load_candidate` returns the program with
-# the texts of any candidate, accepted or not.
+# the texts of any candidate, accepted or not. The report is one page, to open in a browser.
 
 # %%
 for one in candidates(folder / "first_compile"):
     print(one.id, one.operator, "not validated" if one.score is None else f"{one.score:.2f}")
+print("look at", write_report(folder / "first_compile", folder / "report.html"))
 
 # %% [markdown]
 # ## Save and load
