@@ -28,7 +28,7 @@
     const best = dots.map((one) => ({x: one[x], y: (top = Math.max(top, one.score))}));
     put("search", {
       height: 320, ariaLabel: `validation score of each candidate over ${x}`,
-      x: {label: x, tickFormat: "~s", nice: true}, y: scores, symbol: {domain: distinct(dots, "operator"), legend: true},
+      x: {label: x, tickFormat: "~s", nice: true}, y: scores, symbol: {domain: distinct(dots, "operator"), legend: true}, r: {type: "identity"},
       marks: [
         Plot.link(links, {x1: (l) => l[0][x], y1: (l) => l[0].score, x2: (l) => l[1][x], y2: (l) => l[1].score, stroke: "currentColor", strokeOpacity: 0.25}),
         Plot.line(best, {x: "x", y: "y", curve: "step-after", stroke: orange, strokeWidth: 2}),
@@ -134,7 +134,7 @@
     const low = Math.min(...sizes), high = Math.max(...sizes, d.law.plateau);
     const curve = Array.from({length: 60}, (_, i) => low + ((high - low) * i) / 59).map((size) => ({size, seconds: d.law.scale * size ** -d.law.exponent + d.law.floor}));
     put("law", {
-      height: 240, marginLeft: 50, ariaLabel: "seconds an epoch by size of the minibatch", x: {label: "examples"}, y: {label: "seconds an epoch", grid: true, zero: true},
+      height: 240, marginLeft: 50, ariaLabel: "seconds an epoch by size of the minibatch", x: {label: "examples", type: "log", tickFormat: "~s"}, y: {label: "seconds an epoch", type: "log", grid: true, tickFormat: "~s"},
       marks: [Plot.line(curve, {x: "size", y: "seconds", stroke: orange, strokeWidth: 2}), Plot.dot(d.delays, {x: "size", y: "seconds", ...dots})],
     });
   }
