@@ -135,8 +135,7 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
     report: CombeeReport = program.combee_report
     for part in (_verdict(report.heldout), _costs(report), _prompt(program)):
         console.print(part)
-    kept = f"Look at the run: combee report {options.log_dir}, or combee rollouts {options.log_dir}."
-    console.print(Text(kept if options.log_dir else "Nothing of the run was kept: add --log-dir DIR for its journal."))
+    console.print(Text(report.page or "Nothing of the run was kept: add --log-dir DIR for its journal and its report."))
     return report
 
 

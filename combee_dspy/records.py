@@ -177,6 +177,8 @@ class Retained:
             none did, of the level-1 node that read it; ``(0, 0)`` where no node read it; ``None``
             where it is covered.
         measurable: Whether its feedback says in words what it teaches, so that coverage means something.
+        lesson: Position among the scan's lessons of the one that covers it; ``None`` where none does, as where the
+            text was rewritten.
     """
 
     index: int
@@ -184,6 +186,7 @@ class Retained:
     covered: bool
     lost_at: tuple[int, int] | None = None
     measurable: bool = True
+    lesson: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

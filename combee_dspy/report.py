@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from combee_dspy.costs import CostTotals
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDifference, Receipt
-from combee_dspy.records import BatchDecision, FailureCount
+from combee_dspy.records import NO_BASELINE, BatchDecision, FailureCount
 
 __all__ = ["CombeeReport"]
 
 
 @dataclass(frozen=True, slots=True)
 class CombeeReport:
-    """Attached to a compiled program as ``combee_report``.
+    """Attached to a compiled program as ``combee_report``. Printed, it says the result in ten lines at most.
 
     Attributes:
         reason: Why the run stopped, in one sentence.
@@ -41,6 +43,7 @@ class CombeeReport:
         seed: The seed.
         warnings: What makes the run unfit for claims.
         journal: The run's journal; empty where it went with the run.
+        page: The run's report, to open in a browser: written once the run is over, beside its journal.
     """
 
     reason: str
@@ -63,8 +66,41 @@ class CombeeReport:
     seed: int = 0
     warnings: tuple[str, ...] = ()
     journal: str = ""
+    page: str = ""
 
     @property
     def supports_claims(self) -> bool:
         """Whether held-out figures of this run may be quoted as such."""
         return self.heldout is not None and not self.warnings
+
+    def facts(self) -> dict[str, str]:
+        """Return the result as people are told it, a line each, ten at most."""
+        found = {"held-out": "no held-out set was given: this run supports no claim"}
+        if (held := self.heldout) is not None:
+            interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
+            found["held-out"] = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
+            found["per held-out point"] = str(self.per_point or NO_BASELINE)
+        if math.isfinite(self.best_score):
+            found["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"
+        found["spent"] = f"{self.rollouts} rollouts in {self.updates} updates, {self.seconds:.1f} s"
+        found["calls"] = "; ".join(
+            f"{role} {sums.calls}, {sums.prompt_tokens} tokens in, {sums.completion_tokens} out, "
+            + ("dollars unknown" if sums.dollars is None else f"${sums.dollars:.4f}")
+            for role, sums in self.costs.by_role.items()
+        )
+        found["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
+        found["failed"] = ", ".join(map(str, self.failures))
+        found["warnings"] = " ".join(self.warnings)
+        return {name: text for name, text in {**found, "stopped": self.reason, "report": self.page}.items() if text}
+
+    def __str__(self) -> str:
+        """Return the result in ten lines at most."""
+        return "\n".join(f"{name:<20}{' '.join(text.split())}" for name, text in self.facts().items())
+
+    def _repr_html_(self) -> str:
+        """Return the result for a notebook: its figures and its texts; whatever a model wrote stays text."""
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.facts().items()
+        )
+        texts = "".join(f"<h4>{escape(name)}</h4><pre>{escape(text)}</pre>" for name, text in self.texts.items())
+        return f"<table>{rows}</table><details><summary>the texts</summary>{texts}</details>"

@@ -70,13 +70,21 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
     for number, index in enumerate(feedback, start=len(lines)):
         taught[index].append(number)
 
-    def covered(indices: Sequence[int], by: Iterable[str]) -> dict[int, float]:
+    def covered(indices: Sequence[int], by: Iterable[str]) -> dict[int, tuple[float, int]]:
+        """Return, by reflection, the most that a line covers of it, and the line's position."""
         texts = [text for index in indices for text in taught[index]]
-        found = iter(coverage.best(texts, [place[line] for line in by]).tolist())
-        return {index: max(islice(found, len(taught[index]))) for index in indices}
+        best, lines = coverage.best(texts, [place[line] for line in by])
+        found = iter(zip(best.tolist(), lines.tolist(), strict=True))
+        return {index: max(islice(found, len(taught[index])), key=lambda one: one[0]) for index in indices}
 
     final = covered(list(feedback), result)
-    lost = {index for index, value in final.items() if value < _THRESHOLD}
+    lost = {index for index, (value, _) in final.items() if value < _THRESHOLD}
+    said = [one.text.strip() for one in lessons.lessons]
+    lesson = {
+        index: said.index(result[line])
+        for index, (_, line) in final.items()
+        if index not in lost and result[line] in said
+    }
     # A reflection is lost at the first node that read it or, where any covers it, at the highest that does: of what is
     # written here, the last stays.
     lost_at = dict.fromkeys(lost, (0, 0) if lessons.nodes else (1, 0))
@@ -84,10 +92,10 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
         lost_at.update(dict.fromkeys(lost.intersection(node.sources), (node.level, node.node)))
     for node in sorted(lessons.nodes, key=lambda node: (node.level, -node.node)):
         found = covered([index for index in node.sources if index in lost], node.lessons)
-        lost_at.update({index: (node.level, node.node) for index, value in found.items() if value >= _THRESHOLD})
+        lost_at.update({index: (node.level, node.node) for index, (value, _) in found.items() if value >= _THRESHOLD})
     return tuple(
-        Retained(index, value, index not in lost, lost_at.get(index), _teaches(feedback[index]))
-        for index, value in final.items()
+        Retained(index, value, index not in lost, lost_at.get(index), _teaches(feedback[index]), lesson.get(index))
+        for index, (value, _) in final.items()
     )
 
 
@@ -198,13 +206,14 @@ class Coverage:
         found[(rows[:, None] == columns[None, :]) & ~self._empty[rows, None]] = 1.0
         return found
 
-    def best(self, texts: Sequence[int], lines: Sequence[int]) -> Matrix:
-        """Return the most of each text that stands in any of the lines."""
-        found = np.zeros(len(texts))
+    def best(self, texts: Sequence[int], lines: Sequence[int]) -> tuple[Matrix, NDArray[np.intp]]:
+        """Return the most of each text that stands in any of the lines, and which of them that is."""
+        found, which = np.zeros(len(texts)), np.zeros(len(texts), np.intp)
         step = max(1, _CELLS // max(len(lines), 1))
         for start in range(0, len(texts) if lines else 0, step):
-            found[start : start + step] = self.of(texts[start : start + step], lines).max(axis=1)
-        return found
+            near = self.of(texts[start : start + step], lines)
+            found[start : start + step], which[start : start + step] = near.max(axis=1), near.argmax(axis=1)
+        return found, which
 
 
 def _share(shared: Any, whole: Any) -> Matrix:

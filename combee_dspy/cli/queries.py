@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,6 @@ from rich.text import Text
 from combee_dspy import tracking
 from combee_dspy.cli._tables import plain, show_facts, show_rows, show_table
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import journal_file
 
 __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 
@@ -117,15 +117,17 @@ def report(
     place: _Run,
     output: Annotated[Path | None, typer.Option(help="Where to write it; beside the journal by default.")] = None,
     run: Annotated[str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")] = None,
+    show_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one page about a run, to open in a browser: it needs no network and loads nothing."""
-    target = output or journal_file(place).with_name("report.html")
     try:
-        tracking.write_report(place, target, run=run)
+        target = tracking.write_report(place, output, run=run)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
-        raise ArgumentValueError("--output", str(target), problem, "Name another file.") from error
-    typer.echo(f"Wrote {target}")
+        raise ArgumentValueError("--output", str(output or place), problem, "Name another file.") from error
+    if show_it:
+        webbrowser.open(target.resolve().as_uri())
+    typer.echo(str(target))
 
 
 def rollouts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +12,10 @@ import typer
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import NO_BASELINE
 
 if TYPE_CHECKING:
     from combee_dspy.cli._plan import Plan, TaskPlan
     from combee_dspy.many import TaskResult
-    from combee_dspy.report import CombeeReport
 
 __all__ = ["compiled", "planned", "run"]
 
@@ -132,36 +129,12 @@ def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
     if result.report is None:
         return
     facts: dict[str, Any] = {"task": result.name} if plan.config.tasks else {}
-    facts |= _facts(result.report)
     if "simulated" in (planned.lm.model, plan.proposer.model):
         facts["note"] = "simulated service: these figures measure no language model"
     if planned.output is not None:
         _save(result.program, planned.output)
         facts["program"] = planned.output
-    if result.report.journal:
-        facts["look at it"] = f"combee report {Path(result.report.journal).parent}"
-    show_facts(facts)
-
-
-def _facts(report: CombeeReport) -> dict[str, str]:
-    facts = {"stopped": report.reason}
-    if math.isfinite(report.best_score):
-        facts["validation"] = f"{report.seed_score:.3f} → {report.best_score:.3f}"
-    held = report.heldout
-    if held is not None:
-        facts["held-out"] = (
-            f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {held.confidence:.0%} interval "
-            f"{held.low:+.3f} to {held.high:+.3f}, n = {held.n})"
-        )
-        facts["per held-out point"] = str(report.per_point or NO_BASELINE)
-    facts["spent"] = f"{report.rollouts} rollouts in {report.updates} updates, {report.seconds:.1f} s"
-    for role, sums in report.costs.by_role.items():
-        dollars = "dollars unknown" if sums.dollars is None else f"${sums.dollars:.4f}"
-        tokens = f"{sums.prompt_tokens} tokens in, {sums.completion_tokens} out"
-        facts[f"  {role}"] = f"{sums.calls} calls, {tokens}, {dollars}"
-    if report.failures:
-        facts["failed"] = ", ".join(map(str, report.failures))
-    return facts | {f"warning {number}": text for number, text in enumerate(report.warnings, start=1)}
+    show_facts(facts | result.report.facts())
 
 
 def _show_plan(plan: Plan) -> None:

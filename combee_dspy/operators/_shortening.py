@@ -146,7 +146,7 @@ def _put_back(lessons: Supported, known: dict[str, float], most: int) -> None:
 def untold(lessons: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return the lessons that no line tells nearly word for word; what is told in other words is among them."""
     places = range(len(lessons), len(lessons) + len(lines))
-    told = Coverage([*lessons, *lines]).best(range(len(lessons)), places)
+    told = Coverage([*lessons, *lines]).best(range(len(lessons)), places)[0]
     return [lesson for lesson, most in zip(lessons, told, strict=True) if most < _TOLD]
 
 

@@ -39,6 +39,7 @@ from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
+from combee_dspy.tracking.report import keep_report
 
 __all__ = [
     "check_lm",
@@ -307,6 +308,7 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     log.emit("audit", {**audit(settings.privacy, prints), "at": time.time()})
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
+    kept = settings.log_dir is not None
 
     def limit_changed(limit: int, reason: str) -> None:
         log.emit("limit", {"limit": limit, "reason": reason})
@@ -325,8 +327,13 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
                 if found := orjson.loads(row["result"] or "{}"):
                     state, result = "finished", found
                 raise
+            except asyncio.CancelledError:
+                kept = False  # whoever interrupts it waits for the journal alone
+                raise
             finally:
                 await log.finish(state, result)
+                if kept:
+                    await asyncio.to_thread(keep_report, shared.journal.path, log.number, task.name)
     finally:
         shared.on_limit.remove(limit_changed)
         log.close()

@@ -46,6 +46,7 @@ from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.stopping import require_countable
+from combee_dspy.tracking.report import page_file
 
 __all__ = ["Run"]
 
@@ -212,7 +213,8 @@ class Run:
         await self.effects.work("probe", Place("probe"), "task", "probe", lambda: probe(found))
 
     def _report(self, chosen: Member, held: Any, receipt: Any, calibrated: CalibrationResult | None) -> CombeeReport:
-        settings, splits, failures = self.task.settings, self.task.splits, self.log.failures()
+        task, settings, splits = self.task, self.task.settings, self.task.splits
+        failures, path = self.log.failures(), self.shared.journal.path
         warnings = [
             *splits.warnings, *self.failures.warnings(failures), *(receipt.warnings if receipt is not None else ()),
         ]  # fmt: skip
@@ -242,7 +244,8 @@ class Run:
             models=models_by_role(settings),
             seed=settings.seed,
             warnings=tuple(dict.fromkeys(warnings)),
-            journal="" if settings.log_dir is None else str(self.shared.journal.path),
+            journal="" if settings.log_dir is None else str(path),
+            page="" if settings.log_dir is None else str(page_file(path, self.log.number, task.name)),
         )
 
 

@@ -229,6 +229,7 @@ class Learner:
     ) -> tuple[Reflection, ...]:
         """Keep the scan as an event; return the reflections of this minibatch that its result does not cover."""
         retained = await asyncio.to_thread(kept, lessons, read)
+        examples = {one.index: one.example_id for one in read}
         scan = self._aggregator
         context.emit(
             "scan",
@@ -243,7 +244,7 @@ class Learner:
             lessons=[{"text": one.text, "sources": one.sources} for one in lessons.lessons],
             retained=[
                 {"index": one.index, "coverage": round(one.coverage, 4), "covered": one.covered, "lost_at": one.lost_at,
-                 "measurable": one.measurable}
+                 "measurable": one.measurable, "lesson": one.lesson, "example": examples[one.index]}
                 for one in retained
             ],
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from combee_dspy.operators import is_hidden
 
-__all__ = ["diffs", "learned"]
+__all__ = ["diffs", "gain", "learned"]
 
 _Candidate = Mapping[str, Any]
 
@@ -17,7 +17,7 @@ _Candidate = Mapping[str, Any]
 def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, Any]]:
     """Return each line of a candidate's texts with the update and operator that brought it.
 
-    The gain of an update is that of all its lines together, and stands at the first of them.
+    The gain of an update is that of all its lines together.
     ``known`` are all candidates, parents before children.
     """
     descent = {chosen["candidate"]}
@@ -26,7 +26,6 @@ def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, A
             descent.update(one["parents"])
     scores = {one["candidate"]: one["score"] for one in known}
     found: list[dict[str, Any]] = []
-    told = set()
     for part, text in chosen["texts"].items():
         first: dict[str, _Candidate] = {}
         for one in known:
@@ -36,9 +35,6 @@ def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, A
         for line in filter(str.strip, _lines(part, text)):
             source = first[_same(line)]
             heading = line.startswith("#") or line.endswith(":")
-            new = not heading and source["candidate"] not in told
-            if new:
-                told.add(source["candidate"])
             found.append(
                 {
                     "part": part,
@@ -46,14 +42,16 @@ def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, A
                     # Of the student, whatever it came from.
                     "step": source["step"] if source["parents"] else -1,
                     "operator": source["operator"],
-                    "gain": _gain(source, scores) if new else None,
+                    "gain": None if heading else gain(source, scores),
                     "heading": heading,
+                    "score": source["score"],
+                    "fate": source["screened"]["reason"] if source["screened"] and source["score"] is None else "",
                 }
             )
     return found
 
 
-def _gain(one: _Candidate, scores: Mapping[str, float | None]) -> float | None:
+def gain(one: _Candidate, scores: Mapping[str, float | None]) -> float | None:
     """Return what validation gained over a candidate's best parent, where both are known."""
     before = [score for parent in one["parents"] if (score := scores.get(parent)) is not None]
     return None if one["score"] is None or not before else float(one["score"]) - max(before)

@@ -23,6 +23,7 @@ from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
 from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import amount, cleaner, dollars, one_line
+from combee_dspy.tracking.report import page_file
 
 __all__ = ["Progress"]
 
@@ -122,10 +123,12 @@ class Display(Follower):
             self._live.stop()
             self._live = None
             _PANEL.release()
-        state = self._reader.rows("SELECT state FROM run WHERE id = ?", (self._run,))[0]["state"]
+        state, name = self._reader.rows("SELECT state, name FROM run WHERE id = ?", (self._run,))[0]
         said = "not over" if state == "running" else state
         facts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts", self._cost(), self._failed()
         self._say(f"{said}: {', '.join(filter(None, facts))}")
+        if state != "running" and (page := page_file(self._reader.path, self._run, name)).is_file():
+            self._say(f"report: {page}")
 
     @property
     def _seed(self) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from combee_dspy.journal import Reader, failure_counts, outcomes
-from combee_dspy.tracking._learned import diffs, learned
+from combee_dspy.tracking._learned import diffs, gain, learned
 from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of
 from combee_dspy.tracking._spending import bought_by, spending_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
@@ -15,9 +18,13 @@ from combee_dspy.tracking._text import cut, dollars
 
 __all__ = ["facts"]
 
-_MOST_ROLLOUTS = 2_000
-_MOST_CHARACTERS = 600
+_MOST_CHARACTERS, _MOST_BEHIND = 600, 5
 _KEPT, _LOST_HERE, _LOST_ON_THE_WAY, _NOT_IN_RESULT, _UNMEASURED = range(5)
+_ROLLOUT_COLUMNS = ("id", "step", "purpose", "candidate", "example", "score", "tokens", "started", "seconds")
+_TEXTS = ("inputs", "prediction", "feedback", "error")
+# What an effect was for, the same in every chart; where usage is summed, by whom it was.
+_WHAT = """CASE WHEN {0} <> 'task' THEN {0} WHEN e.purpose = 'heldout' THEN 'task: held-out'
+  WHEN e.purpose = 'train' THEN 'task: learning' ELSE 'task: checking' END"""
 _Row = Mapping[str, Any]
 
 
@@ -26,7 +33,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     row = dict(reader.rows(RUNS, (run,))[0])
     about = json.loads(reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0][0])
     events = [
-        {**json.loads(one["data"]), "kind": one["kind"], "step": one["step"], "component": one["component"]}
+        {**json.loads(one["data"]), **{name: one[name] for name in ("id", "kind", "step", "component")}}
         for one in reader.rows("SELECT * FROM event WHERE run = ? ORDER BY id", (run,))
     ]
     known = candidates_of(reader, run)
@@ -35,6 +42,8 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     spent = _spent(reader, run)
     scores = [one["score"] for one in known if one["score"] is not None]
     heldout = _heldout(row, events)
+    rolls = _rollouts(reader, run, row["created"])
+    scans = [one for one in events if one["kind"] == "scan"]
     return {
         "run": row,
         "about": {name: about.get(name, {}) for name in ("models", "sizes", "versions")},
@@ -51,12 +60,12 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "heldout": heldout,
         "flips": _flips(reader, run, known[0]["candidate"], chosen["candidate"]) if heldout and chosen else {},
         "chosen": chosen,
-        "learned": learned(chosen, known) if chosen else [],
+        "learned": _with_reasons(learned(chosen, known), scans, events, _told(reader, run)) if chosen else [],
         "diffs": diffs(known[0]["texts"], chosen["texts"]) if chosen else {},
-        "parts": len(chosen["texts"]) if chosen else 0,
         "candidates": _candidates(reader, run, known, row["created"]),
+        "operators": _operators(known, events),
         "validated": len(scores),
-        "scans": [_scan(one) for one in sorted(events, key=lambda one: one["step"]) if one["kind"] == "scan"],
+        "scans": [_scan(one) for one in sorted(scans, key=lambda one: one["step"])],
         "shortened": [one for one in events if one["kind"] == "shortened"],
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
@@ -64,7 +73,9 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "spending": spending_of(reader, run),
         "canary": _canary(reader, run, events) if "serving" in about else {},
         **_batches(events, about),
-        **_rollouts(reader, run),
+        "rolls": rolls,
+        "work": _work(reader, run, row["created"]),
+        "commits": [one["started"] + one["seconds"] - row["created"] for one in events if one["kind"] == "update"],
     }
 
 
@@ -94,28 +105,93 @@ def _canary(reader: Reader, run: int, events: Sequence[_Row]) -> dict[str, Any]:
 
 
 def _flips(reader: Reader, run: int, before: str, after: str) -> dict[str, Any]:
+    """Return what became of each held-out question: its scores, and the effects to look at; not what it says."""
     sql = (
-        "SELECT example, avg(CASE WHEN candidate = ? THEN score END), avg(CASE WHEN candidate = ? THEN score END)"
-        " FROM effect WHERE run = ? AND kind = 'rollout' AND purpose = 'heldout' GROUP BY 1"
+        "SELECT avg(CASE WHEN candidate = ?1 THEN score END) AS old,"
+        " avg(CASE WHEN candidate = ?2 THEN score END) AS new,"
+        " min(CASE WHEN candidate = ?1 THEN id END) AS was, min(CASE WHEN candidate = ?2 THEN id END) AS became"
+        " FROM effect WHERE run = ?3 AND kind = 'rollout' AND purpose = 'heldout' GROUP BY example"
     )
-    pairs = [(old, new) for _, old, new in reader.rows(sql, (before, after, run)) if None not in (old, new)]
-    top = max((new for pair in pairs for new in pair), default=1.0)
-    kinds = ["fix" if new > old else "broke" if new < old else "ok" if new >= top else "" for old, new in pairs]
-    order = ("fix", "ok", "broke", "")
-    return {"fix": kinds.count("fix"), "broke": kinds.count("broke"), "squares": sorted(kinds, key=order.index)}
+    pairs = [dict(row) for row in reader.rows(sql, (before, after, run)) if None not in (row["old"], row["new"])]
+    top = max((one["new"] for one in pairs), default=1.0)
+    for one in pairs:
+        old, new = one["old"], one["new"]
+        one["kind"] = "fixed" if new > old else "broken" if new < old else "right" if new >= top else "wrong"
+    order = ("fixed", "right", "broken", "wrong")
+    counts = {kind: sum(one["kind"] == kind for one in pairs) for kind in order}
+    return {**counts, "squares": sorted(pairs, key=lambda one: order.index(one["kind"]))}
+
+
+def _told(reader: Reader, run: int) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the rollouts that reflections are about, by candidate and example, and by example alone."""
+    sql = f"{ROLLOUT} AND e.run = ? AND e.split <> 'heldout' ORDER BY e.purpose = 'train', e.id DESC"
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in reader.rows(sql, (run,)):
+        one = {"id": row["id"], "inputs": cut(_flat(row["inputs"]), 300), "feedback": cut(_flat(row["feedback"]), 300)}
+        found[row["candidate"], row["example"]] = found["", row["example"]] = one
+    return found
+
+
+def _with_reasons(
+    lines: list[dict[str, Any]], scans: Sequence[_Row], events: Sequence[_Row], told: Mapping[tuple[str, str], Any]
+) -> list[dict[str, Any]]:
+    """Add to each line the reflections that the lesson in it covers, as the rollouts that they are about."""
+    parents = {one["step"]: one["parent"] for one in events if one["kind"] == "update"}
+    for line in lines:
+        behind = []
+        for scan in scans:
+            if scan["step"] != line["step"] or scan["component"] != line["part"].split("::")[0]:
+                continue
+            said = {number: one["text"].strip() for number, one in enumerate(scan["lessons"])}
+            within = {number for number, text in said.items() if text and text in line["text"]}
+            for one in scan["retained"]:
+                if one.get("lesson") in within:
+                    example, parent = one["example"], parents.get(scan["step"], "")
+                    behind.append(told.get((parent, example)) or told.get(("", example)))
+        line["behind"] = [one for one in behind[:_MOST_BEHIND] if one]
+        line["reflections"] = len(behind)
+    return lines
+
+
+def _operators(known: Sequence[_Row], events: Sequence[_Row]) -> list[dict[str, Any]]:
+    """Return what came of each operator's children: refused, screened out, validated, and what each gained."""
+    scores = {one["candidate"]: one["score"] for one in known}
+    refused = [one["operator"] for one in events if one["kind"] == "refused"]
+    names = dict.fromkeys([*(one["operator"] for one in known if one["parents"]), *refused])
+    found = []
+    for name in names:
+        own = [one for one in known if one["operator"] == name and one["parents"]]
+        gains = [value for one in own if (value := gain(one, scores)) is not None]
+        out = sum(bool(one["screened"]) and not one["screened"]["accepted"] for one in own)
+        mean = statistics.fmean(gains) if gains else None
+        kept = {"operator": name, "refused": refused.count(name), "children": len(own), "screened_out": out}
+        found.append({**kept, "gains": gains, "mean": mean, "best": max(gains, default=None)})
+    return found
 
 
 def _candidates(reader: Reader, run: int, known: Sequence[_Row], created: float) -> list[dict[str, Any]]:
     """Return the candidates with what had been spent when each was validated."""
     paid, found = bought_by(reader, run), []
+    by_id = {one["candidate"]: one for one in known}
     for one in known:
         axes = {}
         if (at := one["validated_at"]) is not None:
             axes = {**{name: paid(at)[name] for name in ("rollouts", "tokens")}, "seconds": at - created}
         kept = {name: one[name] for name in ("index", "step", "operator", "score")}
-        shown = {"id": one["candidate"][:8], "parents": [parent[:8] for parent in one["parents"]], "fate": _fate(one)}
+        shown = {
+            "id": one["candidate"][:8],
+            "parents": [parent[:8] for parent in _validated(one, by_id)],
+            "fate": _fate(one),
+        }
         found.append({**kept, **axes, **shown, "chosen": bool(one["selected"])})
     return found
+
+
+def _validated(one: _Row, known: Mapping[str, _Row]) -> list[str]:
+    """Return the nearest ancestors that have a score: a trunk does not validate every text."""
+    parents = [known[name] for name in one["parents"] if name in known]
+    found = [[two["candidate"]] if two["score"] is not None else _validated(two, known) for two in parents]
+    return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
 def _fate(one: _Row) -> str:
@@ -161,10 +237,11 @@ def _state(fate: _Row, place: list[int] | None, top: bool) -> int:
 
 
 def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
-    """Return tokens by role and update, the held-out set apart."""
+    """Return what LM calls took by role and update, the held-out set apart."""
     sql = (
-        "SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before' ELSE '' || e.step END"
-        ' AS "when", u.role, sum(u.prompt_tokens + u.completion_tokens) AS tokens, sum(u.calls) AS calls'
+        "SELECT CASE WHEN e.purpose = 'heldout' THEN 'held-out' WHEN e.step < 0 THEN 'before' ELSE '' || e.step END"  # noqa: S608 - constants
+        f' AS "when", {_WHAT.format("u.role")} AS what, sum(u.prompt_tokens + u.completion_tokens) AS tokens,'
+        " sum(u.calls) AS calls, total(u.seconds) AS seconds"
         " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.run = ? GROUP BY 1, 2"
         " ORDER BY e.purpose = 'heldout', e.step, 2"
     )
@@ -172,32 +249,54 @@ def _spent(reader: Reader, run: int) -> list[dict[str, Any]]:
 
 
 def _batches(events: Sequence[_Row], about: _Row) -> dict[str, Any]:
-    """Return the sizes, the seconds that an epoch would take at each as its update measured, and the last law."""
+    """Return the sizes, the last law, and the seconds an epoch took at each size as the law was fitted to them.
+
+    A size counts with the median of its updates. A law knows what was committed before it was fitted.
+    """
     sizes = [one for one in events if one["kind"] == "batch"]
+    last = next((one for one in reversed(sizes) if one["fit"] is not None), None)
     ran = [one for one in events if one["kind"] == "update" and one["rows"] and not one.get("skipped")]
     rows = about.get("sizes", {}).get("train", 0)
+    seconds: defaultdict[int, list[float]] = defaultdict(list)
+    for one in ran:
+        if last is None or one["id"] < last["id"]:
+            seconds[one["rows"]].append(one["seconds"])
     return {
         "batches": [{name: one[name] for name in ("step", "size", "reason", "clamps")} for one in sizes],
-        "delays": [{"size": one["rows"], "seconds": one["seconds"] * rows / one["rows"]} for one in ran],
-        "law": next((one["fit"] for one in reversed(sizes) if one["fit"] is not None), None),
+        "delays": [
+            {"size": size, "seconds": statistics.median(found) * rows / size} for size, found in sorted(seconds.items())
+        ],
+        "law": None if last is None else {"floor": 0.0, **last["fit"]},
     }
 
 
-def _rollouts(reader: Reader, run: int) -> dict[str, Any]:
-    # Of the search, as everywhere: those of the held-out set are shown above.
-    own = "kind = 'rollout' AND purpose <> 'heldout'"
-    count = reader.rows(f"SELECT count(*) FROM effect WHERE run = ? AND {own}", (run,))[0][0]  # noqa: S608 - a constant
-    rolls = [
-        {
-            **{name: row[name] for name in ("id", "step", "purpose", "score", "tokens", "seconds")},
-            **{name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in ("inputs", "prediction", "feedback", "error")},
-            "candidate": row["candidate"][:8],
-        }
-        for row in reader.rows(
-            f"{ROLLOUT} AND e.run = ? AND e.purpose <> 'heldout' ORDER BY e.id DESC LIMIT ?", (run, _MOST_ROLLOUTS)
-        )
-    ]
-    return {"rolls": rolls[::-1], "all_rolls": count}
+def _rollouts(reader: Reader, run: int, created: float) -> dict[str, Any]:
+    """Return all rollouts of the search as a table whose texts, many of them the same, stand apart, once each.
+
+    Those of the held-out set are shown above, without texts.
+    """
+    texts: dict[str, int] = {}
+    rows = []
+    for row in reader.rows(f"{ROLLOUT} AND e.run = ? AND e.purpose <> 'heldout' ORDER BY e.id", (run,)):
+        shown = {name: cut(_flat(row[name]), _MOST_CHARACTERS) for name in _TEXTS}
+        shown |= {"purpose": row["purpose"], "candidate": row["candidate"][:8], "example": row["example"][:12]}
+        times = {"started": round(row["started"] - created, 4), "seconds": round(row["seconds"], 4)}
+        one = {**dict(row), **times, **{name: texts.setdefault(text, len(texts)) for name, text in shown.items()}}
+        rows.append([one[name] for name in (*_ROLLOUT_COLUMNS, *_TEXTS)])
+    return {"columns": [*_ROLLOUT_COLUMNS, *_TEXTS], "rows": rows, "texts": list(texts)}
+
+
+def _work(reader: Reader, run: int, created: float) -> dict[str, list[list[Any]]]:
+    """Return when each effect that took time began, and its seconds, by what it was for."""
+    sql = (
+        f"SELECT {_WHAT.format('coalesce(e.role, e.kind)')} AS what, e.started - ? AS began,"  # noqa: S608 - constants
+        " e.ended - e.started AS seconds, e.step"
+        " FROM effect e WHERE e.run = ? AND e.started > 0 AND e.ended > e.started ORDER BY e.started, e.id"
+    )
+    found: defaultdict[str, list[list[Any]]] = defaultdict(list)
+    for row in reader.rows(sql, (created, run)):
+        found[row["what"]].append([round(row["began"], 4), round(row["seconds"], 4), row["step"]])
+    return found
 
 
 def _flat(text: str | None) -> str:

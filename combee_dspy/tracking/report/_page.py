@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,32 @@ from combee_dspy.tracking._queries import run_number
 from combee_dspy.tracking._text import clean_values, cleaner
 from combee_dspy.tracking.report._facts import facts
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["keep_report", "page_file", "render_report", "write_report"]
+
+_logger = logging.getLogger(__name__)
+_OTHER = re.compile(r"[^\w.-]+")
 
 
-def write_report(place: Path | str, out: Path | str, run: int | str | None = None) -> Path:
+def page_file(journal: Path, run: int, name: str) -> Path:
+    """Return where a run's page lies: beside its journal, where several tasks have one each."""
+    return journal.with_name("report.html" if name == "main" else f"report-{run}-{_OTHER.sub('_', name)[:60]}.html")
+
+
+def keep_report(journal: Path, run: int, name: str) -> None:
+    """Write the page of a run that has ended beside its journal. What goes wrong is told, and breaks no run."""
+    try:
+        with Reader(journal) as reader:
+            _write(render_report(reader, run), page_file(journal, run, name))
+    except Exception as error:  # noqa: BLE001 - a page can be written again, a run cannot
+        _logger.warning("The report could not be written: %s. Run: combee report %s", error, journal.parent)
+
+
+def write_report(place: Path | str, out: Path | str | None = None, run: int | str | None = None) -> Path:
     """Write one page about a run, and return its path. Works while the run goes on, and after it was killed.
 
     Args:
         place: A ``log_dir``, or its journal.
-        out: The file to write.
+        out: The file to write; by default the page beside the journal that a run writes when it ends.
         run: Id or name of one run; the newest by default.
 
     Raises:
@@ -30,10 +49,15 @@ def write_report(place: Path | str, out: Path | str, run: int | str | None = Non
         OSError: The file cannot be written.
     """
     with Reader(journal_file(place), checked=True) as reader:
-        page = render_report(reader, run_number(reader, run))
+        number = run_number(reader, run)
+        name = reader.rows("SELECT name FROM run WHERE id = ?", (number,))[0][0]
+        return _write(render_report(reader, number), page_file(reader.path, number, name) if out is None else Path(out))
+
+
+def _write(page: str, out: Path) -> Path:
     # As bytes: the hashes of the scripts hold for these, whatever a system's line ends are.
-    Path(out).write_bytes(page.encode("utf-8", "replace"))
-    return Path(out)
+    out.write_bytes(page.encode("utf-8", "replace"))
+    return out
 
 
 def render_report(reader: Reader, run: int) -> str:

@@ -1,46 +1,81 @@
 (() => {
   const d = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
-  // Okabe and Ito's colours: told apart by everyone.
-  const colours = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#b8a900"];
-  const scale = (names) => ({domain: names, range: names.map((_, i) => colours[i % colours.length]), legend: true});
+  // Okabe and Ito's colours, told apart by everyone, with one meaning each.
+  const good = "#009e73", bad = "#d55e00", orange = "#e69f00", blue = "#0072b2", grey = "#999999";
+  const kinds = {"task: learning": blue, "task: checking": "#56b4e9", "task: held-out": grey, reflector: "#f0e442", proposer: "#cc79a7", evaluator: "var(--ink)", serving: blue, failed: bad};
+  const kindsOf = (names) => { const domain = Object.keys(kinds).filter((name) => names.includes(name)); return {domain, range: domain.map((name) => kinds[name]), legend: true}; };
   const distinct = (rows, key) => [...new Set(rows.map((row) => row[key]))];
   const number = new Intl.NumberFormat("en");
-  const score = (value) => (value == null ? "" : d.percent ? `${(100 * value).toFixed(1)} %` : value.toPrecision(4));
+  const score = (value) => (value == null ? "" : d.percent ? `${+(100 * value).toFixed(1)} %` : value.toPrecision(4));
   const scores = {label: "validation", grid: true, nice: true, tickFormat: d.percent ? ".0%" : "~g"};
+  const {columns, texts} = d.rolls, words = new Set(["purpose", "candidate", "example", "inputs", "prediction", "feedback", "error"]);
+  const rolls = d.rolls.rows.map((row) => Object.fromEntries(columns.map((name, i) => [name, words.has(name) ? texts[row[i]] : row[i]])));
 
   function put(id, options) {
-    const place = at(id);
-    if (!place) return null;
-    const chart = Plot.plot({width: Math.max(300, place.clientWidth), ...options});
+    const place = at(id), chart = Plot.plot({width: Math.max(300, place.clientWidth), ...options});
     place.replaceChildren(chart);
+    for (const svg of place.querySelectorAll("svg[aria-label]")) svg.setAttribute("role", "img");
     return chart;
   }
 
   function search() {
-    if (!at("search")) return;
     const x = at("axis").value;
     const dots = d.candidates.filter((one) => one.score != null).sort((a, b) => a[x] - b[x]);
     const known = new Map(dots.map((one) => [one.id, one]));
-    const links = dots.flatMap((one) => one.parents.filter((id) => known.has(id)).map((id) => [known.get(id), one]));
+    const links = dots.flatMap((one) => one.parents.map((id) => [known.get(id), one]));
     let top = -Infinity;
     const best = dots.map((one) => ({x: one[x], y: (top = Math.max(top, one.score))}));
     put("search", {
       height: 320, ariaLabel: `validation score of each candidate over ${x}`,
-      x: {label: x, tickFormat: "~s", nice: true}, y: scores, color: scale(distinct(dots, "operator")),
+      x: {label: x, tickFormat: "~s", nice: true}, y: scores, symbol: {domain: distinct(dots, "operator"), legend: true}, r: {type: "identity"},
       marks: [
         Plot.link(links, {x1: (l) => l[0][x], y1: (l) => l[0].score, x2: (l) => l[1][x], y2: (l) => l[1].score, stroke: "currentColor", strokeOpacity: 0.25}),
-        Plot.line(best, {x: "x", y: "y", curve: "step-after", stroke: "#e69f00", strokeWidth: 2}),
-        Plot.dot(dots, {x, y: "score", fill: "operator", r: (one) => (one.chosen ? 8 : 5), stroke: "currentColor", strokeWidth: (one) => (one.chosen ? 2 : 0), tip: true, channels: {candidate: (one) => `${one.index} · ${one.id}`, update: (one) => (one.step < 0 ? "as given" : String(one.step)), fate: "fate"}}),
+        Plot.line(best, {x: "x", y: "y", curve: "step-after", stroke: orange, strokeWidth: 2}),
+        Plot.dot(dots, {x, y: "score", symbol: "operator", fill: (one) => (one.chosen ? orange : blue), r: (one) => (one.chosen ? 9 : 5), stroke: "var(--card)", tip: true, channels: {candidate: (one) => `${one.index} · ${one.id}`, update: (one) => (one.step < 0 ? "as given" : String(one.step)), fate: "fate"}}),
+      ],
+    });
+  }
+
+  function grid() {
+    const known = new Map(d.candidates.filter((one) => one.index != null).map((one) => [one.id, `${one.index} ${one.operator}`]));
+    const sums = new Map();
+    for (const row of rolls) {
+      if (!/^(validation|final)$/.test(row.purpose) || !known.has(row.candidate)) continue;
+      const key = `${row.candidate} ${row.example}`, sum = sums.get(key) ?? {question: row.example, candidate: known.get(row.candidate), total: 0, draws: 0};
+      sums.set(key, sum);
+      sum.total += row.score;
+      sum.draws += 1;
+    }
+    const cells = [...sums.values()].map((one) => ({...one, score: one.total / one.draws}));
+    const ease = new Map();
+    for (const one of cells) ease.set(one.question, (ease.get(one.question) ?? 0) + one.score);
+    const low = Math.min(0, ...cells.map((one) => one.score)), high = cells.reduce((top, one) => Math.max(top, one.score), low + 1e-9);
+    const names = [...known.values()], step = Math.max(6, Math.min(20, 400 / names.length));
+    put("grid", {
+      height: 40 + names.length * step, marginLeft: 100, ariaLabel: "score of each candidate on each question of validation",
+      x: {axis: null, domain: [...ease.keys()].sort((a, b) => ease.get(b) - ease.get(a))}, y: {label: null, domain: names, tickFormat: (name, i) => (i % Math.ceil(12 / step) ? "" : name)},
+      color: {type: "linear", domain: [low, (low + high) / 2, high], range: [bad, "#e8e8e8", good]},
+      marks: [Plot.cell(cells, {x: "question", y: "candidate", fill: "score", inset: ease.size > 150 ? 0 : 0.5, tip: true})],
+    });
+  }
+
+  function gains() {
+    const dots = d.operators.flatMap((one) => one.gains.map((gain) => ({operator: one.operator, gain})));
+    put("gains", {
+      height: 50 + 36 * distinct(dots, "operator").length, marginLeft: 130, ariaLabel: "gain on validation of each operator's children", x: {label: "gain →", grid: true, nice: true, tickFormat: d.percent ? "+.0%" : "+~g"}, y: {label: null},
+      marks: [
+        Plot.link([0], {x1: 0, x2: 0, y1: dots[0].operator, y2: dots.at(-1).operator, stroke: "currentColor", strokeOpacity: 0.3}),
+        Plot.dot(dots, {x: "gain", y: "operator", fill: (one) => (one.gain > 0 ? good : one.gain < 0 ? bad : grey), r: 5, fillOpacity: 0.7, tip: true}),
+        Plot.text(d.operators.filter((one) => one.mean != null), {x: "mean", y: "operator", text: () => "|", fontSize: 26, fill: "currentColor"}),
       ],
     });
   }
 
   function scan() {
-    if (!at("scan")) return;
     const one = d.scans[Number(at("scan-pick").value)];
     const states = ["kept", "lost here", "lost on the way", "not in the result", "not measurable"];
-    const shades = ["#009e73", "#d55e00", "#e69f00", "#999999", "#56b4e9"];
+    const shades = [good, bad, `color-mix(in srgb, ${bad} 35%, var(--card))`, "var(--line)", grey];
     const cells = one.nodes.flatMap((node) => node.cells.map(([reflection, state]) => ({node: node.name, reflection, state: states[state]})));
     const used = states.filter((state) => cells.some((cell) => cell.state === state));
     const reflections = distinct(cells, "reflection").sort((a, b) => a - b);
@@ -59,91 +94,136 @@
     });
   }
 
-  function costs() {
-    put("cost", {
-      height: 240, marginLeft: 55, ariaLabel: "tokens by role and update",
-      x: {label: "update", type: "band", domain: distinct(d.spent, "when")}, y: {label: "tokens", tickFormat: "~s", grid: true},
-      color: scale(distinct(d.spent, "role")),
-      marks: [Plot.barY(d.spent, {x: "when", y: "tokens", fill: "role", tip: true, channels: {calls: "calls"}}), Plot.ruleY([0])],
+  function time() {
+    const lanes = [], bars = Object.entries(d.work).flatMap(([what, rows]) => rows.map(([start, seconds, update]) => ({what, start, seconds, update})));
+    for (const one of bars.sort((a, b) => a.start - b.start)) {
+      const free = lanes.findIndex((end) => end <= one.start + 1e-3);
+      one.slot = free < 0 ? lanes.length : free;
+      lanes[one.slot] = one.start + one.seconds;
+    }
+    const step = Math.max(2, Math.min(8, 400 / lanes.length));
+    put("time", {
+      height: 50 + lanes.length * step, ariaLabel: "when each rollout and call ran, and in which slot", x: {label: "seconds"}, y: {axis: null, domain: [0, lanes.length]}, color: kindsOf(Object.keys(d.work)),
+      marks: [
+        Plot.rect(bars, {x1: "start", x2: (one) => one.start + one.seconds, y1: "slot", y2: (one) => one.slot + 1, fill: "what", insetTop: step > 4 ? 1 : 0, tip: bars.length < 3000, channels: {update: (one) => (one.update < 0 ? "" : String(one.update))}}),
+        Plot.link(d.commits, {x1: (end) => end, x2: (end) => end, y1: 0, y2: lanes.length, stroke: "currentColor", strokeOpacity: 0.5, strokeDasharray: "3 4"}),
+      ],
     });
   }
 
-  function batches() {
-    const dots = {fill: "#0072b2", r: 4, tip: true};
+  function costs() {
+    const measure = at("measure").value;
+    put("cost", {
+      height: 240, marginLeft: 55, ariaLabel: `${measure} by role and update`,
+      x: {label: "update", type: "band", domain: distinct(d.spent, "when"), tickFormat: (name, i) => (Number.isNaN(+name) || !(i % Math.ceil(d.updates_with_cost / 20)) ? name : "")}, y: {label: measure, tickFormat: "~s", grid: true}, color: kindsOf(d.spent.map((one) => one.what)),
+      marks: [Plot.barY(d.spent, {x: "when", y: measure, fill: "what", order: Object.keys(kinds), tip: true}), Plot.ruleY([0])],
+    });
+  }
+
+  const dots = {fill: blue, r: 4, tip: true};
+
+  function sizes() {
     put("sizes", {
       height: 240, ariaLabel: "examples in each minibatch", x: {label: "update", tickFormat: "d", ticks: Math.min(10, d.batches.length)}, y: {label: "examples", grid: true, zero: true},
-      marks: [Plot.line(d.batches, {x: "step", y: "size", stroke: "#0072b2"}), Plot.dot(d.batches, {x: "step", y: "size", ...dots})],
+      marks: [Plot.line(d.batches, {x: "step", y: "size", stroke: blue}), Plot.dot(d.batches, {x: "step", y: "size", ...dots})],
     });
-    if (!at("law")) return;
+  }
+
+  function law() {
     const sizes = d.delays.map((one) => one.size);
     const low = Math.min(...sizes), high = Math.max(...sizes, d.law.plateau);
-    const curve = Array.from({length: 60}, (_, i) => low + ((high - low) * i) / 59).map((size) => ({size, seconds: d.law.scale * size ** -d.law.exponent}));
+    const curve = Array.from({length: 60}, (_, i) => low + ((high - low) * i) / 59).map((size) => ({size, seconds: d.law.scale * size ** -d.law.exponent + d.law.floor}));
     put("law", {
-      height: 240, marginLeft: 50, ariaLabel: "seconds an epoch by size of the minibatch", x: {label: "examples"}, y: {label: "seconds an epoch", grid: true, zero: true},
-      marks: [Plot.line(curve, {x: "size", y: "seconds", stroke: "#e69f00", strokeWidth: 2}), Plot.dot(d.delays, {x: "size", y: "seconds", ...dots})],
+      height: 240, marginLeft: 50, ariaLabel: "seconds an epoch by size of the minibatch", x: {label: "examples", type: "log", tickFormat: "~s"}, y: {label: "seconds an epoch", type: "log", grid: true, tickFormat: "~s"},
+      marks: [Plot.line(curve, {x: "size", y: "seconds", stroke: orange, strokeWidth: 2}), Plot.dot(d.delays, {x: "size", y: "seconds", ...dots})],
     });
   }
 
-  const columns = [["id", "id"], ["step", "update"], ["purpose", "purpose"], ["candidate", "candidate"], ["score", "score"], ["tokens", "tokens"], ["seconds", "seconds"], ["inputs", "inputs"], ["prediction", "prediction"]];
+  const shownColumns = [["id", "id"], ["step", "update"], ["purpose", "purpose"], ["candidate", "candidate"], ["score", "score"], ["tokens", "tokens"], ["seconds", "seconds"], ["inputs", "inputs"], ["prediction", "prediction"]];
   const shown = {score, seconds: (value) => value.toFixed(2), tokens: (value) => number.format(value), step: (value) => (value < 0 ? "" : value)};
-  const texts = new Set(["inputs", "prediction"]);
-  const full = d.rolls.reduce((top, row) => Math.max(top, row.score), -Infinity);
-  let key = "id", direction = 1;
+  const long = new Set(["inputs", "prediction"]), batch = 100;
+  const full = rolls.reduce((top, row) => Math.max(top, row.score), -Infinity);
+  let rows = [], drawn = 0, direction = 1;
 
   function rollouts() {
-    if (!at("rolls")) return;
-    const wanted = at("find").value.toLowerCase(), why = at("why").value, how = at("how").value;
+    const wanted = at("find").value.toLowerCase(), why = at("why").value, how = at("how").value, label = at("order").value;
+    const key = shownColumns.find((one) => one[1] === label)[0];
     const keep = {"": () => true, low: (r) => r.score < full, full: (r) => r.score >= full, error: (r) => r.error}[how];
-    const rows = d.rolls.filter((r) => (!why || r.purpose === why) && keep(r) && (!wanted || `${r.inputs}\n${r.prediction}\n${r.feedback}\n${r.error}`.toLowerCase().includes(wanted)));
+    const said = (r) => (r.all ??= `${r.inputs}\n${r.prediction}\n${r.feedback}\n${r.error}\n${r.candidate}`.toLowerCase());
+    rows = rolls.filter((r) => (!why || r.purpose === why) && keep(r) && (!wanted || said(r).includes(wanted)));
     rows.sort((a, b) => (a[key] > b[key] ? direction : a[key] < b[key] ? -direction : a.id - b.id));
-    at("count").textContent = `${number.format(rows.length)} of ${number.format(d.rolls.length)}`;
-    const head = document.createElement("tr");
-    for (const [name, label] of columns) {
-      const cell = head.appendChild(document.createElement("th")), button = document.createElement("button");
-      cell.scope = "col";
-      if (typeof rows[0]?.[name] === "number") cell.className = "n";
-      if (name === key) cell.ariaSort = direction > 0 ? "ascending" : "descending";
-      button.textContent = label + (name === key ? (direction > 0 ? " ↑" : " ↓") : "");
-      button.onclick = () => { direction = name === key ? -direction : 1; key = name; rollouts(); };
-      cell.append(button);
-    }
-    at("rolls").tHead.replaceChildren(head);
-    const body = at("rolls").tBodies[0];
-    body.replaceChildren(...rows.slice(0, 200).map((row) => {
-      const line = document.createElement("tr");
-      for (const [name] of columns) {
-        const cell = line.insertCell(), value = row[name];
-        cell.textContent = texts.has(name) ? value.slice(0, 90) : (shown[name] ?? String)(value);
-        if (typeof value === "number") cell.className = "n";
-      }
-      line.tabIndex = 0;
-      line.onclick = () => {
-        if (line.nextSibling?.className === "more") return line.nextSibling.remove();
-        const more = document.createElement("tr"), cell = more.insertCell();
-        more.className = "more";
-        cell.colSpan = columns.length;
-        cell.textContent = [row.inputs, row.prediction, row.feedback, row.error].filter(Boolean).join("\n\n") || "Texts of the held-out set are not shown.";
-        line.after(more);
-      };
-      line.onkeydown = (event) => { if (event.key === "Enter") line.onclick(); };
-      return line;
-    }));
-    if (rows.length > 200) {
-      const rest = body.insertRow(), cell = rest.insertCell();
-      rest.className = "more";
-      cell.colSpan = columns.length;
-      cell.textContent = `${number.format(rows.length - 200)} more: search for what you want to see.`;
-    }
+    at("count").textContent = `${number.format(rows.length)} of ${number.format(rolls.length)}`;
+    at("turn").textContent = direction > 0 ? "↑" : "↓";
+    at("rolls").tHead.rows[0].childNodes.forEach((cell) => { cell.ariaSort = cell.textContent === label ? (direction > 0 ? "ascending" : "descending") : null; });
+    at("rolls").tBodies[0].replaceChildren();
+    drawn = 0;
+    more();
   }
 
-  const draw = () => { search(); scan(); costs(); batches(); };
-  draw();
-  if (at("rolls")) for (const why of distinct(d.rolls, "purpose")) at("why").add(new Option(why));
-  rollouts();
-  for (const id of ["find", "why", "how"]) at(id)?.addEventListener("input", rollouts);
+  // A few rows at a time, as somebody scrolls: a table of all of them is slow.
+  function more() {
+    at("rolls").tBodies[0].append(...rows.slice(drawn, (drawn += batch)).map(line));
+  }
+
+  function line(row) {
+    const line = document.createElement("tr");
+    for (const [name, label] of shownColumns) {
+      const cell = line.insertCell(), value = row[name];
+      cell.textContent = long.has(name) ? value.slice(0, 90) : (shown[name] ?? String)(value);
+      cell.dataset.l = label;
+      if (typeof value === "number") cell.className = "n";
+    }
+    line.tabIndex = 0;
+    line.onclick = () => {
+      if (line.nextSibling?.className === "more") return line.nextSibling.remove();
+      const more = document.createElement("tr"), cell = more.insertCell();
+      more.className = "more";
+      cell.colSpan = shownColumns.length;
+      cell.textContent = [`effect/${row.id}`, row.inputs, row.prediction, row.feedback, row.error].filter(Boolean).join("\n\n");
+      line.after(more);
+    };
+    line.onkeydown = (event) => { if (event.key === "Enter") line.onclick(); };
+    return line;
+  }
+
+  function table() {
+    const head = at("rolls").tHead.insertRow();
+    for (const [name, label] of shownColumns) {
+      const cell = head.appendChild(document.createElement("th"));
+      cell.scope = "col";
+      if (typeof rolls[0][name] === "number") cell.className = "n";
+      if (long.has(name) || name === "purpose" || name === "candidate") { cell.textContent = label; continue; }
+      const button = cell.appendChild(Object.assign(document.createElement("button"), {type: "button", textContent: label}));
+      button.onclick = () => { direction = at("order").value === label ? -direction : 1; at("order").value = label; rollouts(); };
+    }
+    for (const why of distinct(rolls, "purpose")) at("why").add(new Option(why));
+    for (const id of ["find", "why", "how", "order"]) at(id).addEventListener("input", rollouts);
+    at("turn").onclick = () => { direction = -direction; rollouts(); };
+    at("rows").onscroll = ({target}) => { if (target.scrollTop + target.clientHeight > target.scrollHeight - 400 && drawn < rows.length) more(); };
+    rollouts();
+  }
+
+  // On a phone a row of a table is a card, whose values say what they are.
+  for (const one of document.querySelectorAll("table:not(#rolls)")) for (const row of one.tBodies[0].rows) [...row.cells].forEach((cell, i) => { cell.dataset.l = one.tHead.rows[0].cells[i].textContent; });
+  for (const button of document.querySelectorAll(".copy")) button.onclick = async () => {
+    const text = button.parentNode.nextElementSibling;
+    text.select();
+    try { await navigator.clipboard.writeText(text.value); button.textContent = "copied"; } catch { button.textContent = "selected"; }
+  };
+  const charts = Object.entries({search, grid, gains, scan, time, cost: costs, sizes, law}).filter(([id]) => at(id));
+  const seen = new IntersectionObserver((found) => found.forEach((one) => {
+    if (!one.isIntersecting) return;
+    seen.unobserve(one.target);
+    charts.find(([id]) => id === one.target.id)[1]();
+  }), {rootMargin: "600px"});
+  const draw = () => charts.forEach(([id]) => seen.observe(at(id)));
+  if (rolls.length) table();
   at("axis")?.addEventListener("input", search);
+  at("measure")?.addEventListener("input", costs);
   at("scan-pick")?.addEventListener("input", scan);
   let width = innerWidth;
   addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
+  addEventListener("beforeprint", () => charts.forEach(([, chart]) => chart()));
+  draw();
   document.body.dataset.ready = "yes";
 })();
