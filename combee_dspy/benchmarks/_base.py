@@ -96,9 +96,9 @@ class LoadedBenchmark:
         tolerant_metric: A forgiving score to report beside it, never in its place.
         known_noise: Raw row hash to what is known to be wrong with the row's label.
         notes: What a reader must know about the rows used, such as overlaps.
-        comparable: Whether rows, task and scoring are those of the published benchmark, whole and unchanged, as far
-            as can be told. ``None`` where nothing is published to compare with.
-        standing: Why, or why not.
+        comparable: Whether rows, task and scoring are those of the published benchmark, whole and unchanged. ``None``
+            where that cannot be told, or nothing is published to compare with.
+        standing: Why, or why not; empty where nothing is published.
         lessons: Hand-written lessons that hold what there is to learn: a prompt with all of them is the ceiling.
             Empty where nobody wrote them.
     """

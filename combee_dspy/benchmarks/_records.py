@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-PUBLISHED = "ACE's own files by name and number of rows (no row hashes of them are known here), whole, scored as in ACE"
-"""What is said of rows that figures of the paper may be compared with."""
+PUBLISHED = "these have ACE's names and numbers of rows, whole, scored as in ACE; no row hashes of ACE's are known here"
+"""What is said of rows that figures of the paper may be compared with where they are what their names say."""
 
 
 @dataclass(frozen=True, slots=True)

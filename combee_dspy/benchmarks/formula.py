@@ -119,7 +119,7 @@ class Formula(RecordBenchmark):
             tolerant_metric=tolerant_metric,
             known_noise=KNOWN_NOISE,
             notes=found.notes,
-            comparable=not missing,
+            comparable=False if missing else None,
             standing=missing or PUBLISHED,
         )
 

@@ -13,6 +13,8 @@ from combee_dspy.exceptions import ArgumentValueError, CombeeError
 
 __all__ = ["benchmarks"]
 
+_SAID = {True: "yes", False: "no", None: "cannot be told"}
+
 
 def benchmarks(
     name: Annotated[str | None, typer.Argument(help="Read this one.", show_default=False)] = None,
@@ -70,12 +72,11 @@ def _card(name: str, params: dict[str, Any]) -> dict[str, Any]:
         facts = {key: getattr(built.card, key) for key in ("task", "size", "licence", "scoring", "sources", "citation")}
         facts["sources"] = "; ".join(facts["sources"])
     state = built.availability()
-    here = {True: "yes", False: "no", None: "cannot be told"}[state.here]
-    return {**facts, "here": f"{here}: {state.where}"}
+    return {**facts, "here": f"{_SAID[state.here]}: {state.where}"}
 
 
 def _comparable(found: Any) -> str:
-    return f"{'yes' if found.comparable else 'no'}: {found.standing}"
+    return f"{_SAID[found.comparable]}: {found.standing}"
 
 
 def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _rows(name: str, params: dict[str, Any]) -> dict[str, Any]:
     return {
         "read from": found.source,
         **{split.name: f"{len(split)} rows, digest {split.digest}" for split in found.splits},
-        **({} if found.comparable is None else {"comparable with the paper": _comparable(found)}),
+        **({"comparable with the paper": _comparable(found)} if found.standing else {}),
         "known noise": f"{len(found.noisy_examples())} of the rows used",
         **{f"note {number}": note for number, note in enumerate(found.notes, start=1)},
     }

@@ -118,6 +118,24 @@ def test_a_batch_holds_one_class_of_lengths_as_they_were_measured(monkeypatch):
     assert max(max(batch) for batch in released) != guessed
 
 
+@pytest.mark.parametrize("preempt", ["drain", "drop", "rollback"])
+def test_what_is_more_urgent_finds_a_released_batch_as_it_was_told_to(monkeypatch, preempt):
+    seen: list[tuple[int, int]] = []
+    push = Batches.push
+
+    def noted(batches: Batches, turn: Any) -> None:
+        urgent = bool(batches._released) and turn.priority < batches._released[0].priority
+        before = len(batches._released)
+        push(batches, turn)
+        if urgent:
+            seen.append((before, len(batches._released)))
+
+    monkeypatch.setattr(Batches, "push", noted)
+    compiled(Batching("queue_at_least('target') | waited(0.02)", preempt=preempt))
+    assert seen, "nothing more urgent came while a batch waited"
+    assert all(after == (before if preempt == "drain" else 0) for before, after in seen)
+
+
 def test_a_file_sets_them_as_python_does(tmp_path):
     (tmp_path / "rows.jsonl").write_text("", encoding="utf-8")
     text = {

@@ -135,7 +135,7 @@ class Finer(RecordBenchmark):
             tolerant_metric=TagMetric(self.unit, tolerant=True, labels=labels),
             known_noise=ambiguities(records),
             notes=found.notes,
-            comparable=not missing,
+            comparable=False if missing else None,
             standing=missing or PUBLISHED,
         )
 
