@@ -10,7 +10,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._learned import diffs, learned
-from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of
+from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, suspicious_in
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import cut, dollars
 
@@ -53,6 +53,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "flips": _flips(reader, run, known[0]["candidate"], chosen["candidate"]) if heldout and chosen else {},
         "chosen": chosen,
         "learned": learned(chosen, known) if chosen else [],
+        "suspicious": suspicious_in(reader, run, chosen["candidate"]) if chosen else [],
         "diffs": diffs(known[0]["texts"], chosen["texts"]) if chosen else {},
         "parts": len(chosen["texts"]) if chosen else 0,
         "candidates": _candidates(reader, run, known, row["created"]),
