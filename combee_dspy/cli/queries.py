@@ -73,7 +73,7 @@ def show(
     \b
         combee show runs/today               its figures, and what it has cost: by role and model, by
                                              update, and for each accepted prompt all that was paid by then
-        combee show runs/today best          the candidate that was chosen, and what it changed in its parent
+        combee show runs/today best          the candidate that was chosen, what it changed, and lines to look at
         combee show runs/today 3f2a          a candidate, by the beginning of its id
         combee show runs/today 1             … by its index, as combee candidates shows it
         combee show runs/today effect/7      a rollout or an LM call, by the id that combee rollouts shows
@@ -101,7 +101,7 @@ def show(
 
 
 def _show_one(found: dict[str, Any]) -> None:
-    diff, value = found.pop("diff", {}), found.pop("value", {})
+    diff, value, suspicious = found.pop("diff", {}), found.pop("value", {}), found.pop("suspicious", [])
     found.pop("texts", None)
     show_facts({name: one for name, one in found.items() if one not in (None, "", [])})
     show_facts(value if isinstance(value, dict) else {"value": value})
@@ -111,6 +111,9 @@ def _show_one(found: dict[str, Any]) -> None:
         for line in lines:
             # One line at a time: what is no line feed must not steer the terminal.
             console.print(Text(line[:2] + plain(line[2:], 2_000), style=_STYLES.get(line[:2], "")), soft_wrap=True)
+    for one in suspicious:
+        said = plain("look at line {line} of {part}, {reason}: {text}".format_map(one))
+        console.print(Text(said, style="yellow"), soft_wrap=True)
 
 
 def report(

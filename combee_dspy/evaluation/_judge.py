@@ -16,6 +16,7 @@ from combee_dspy.costs import role_scope
 from combee_dspy.evaluation._calibration import Calibration
 from combee_dspy.exceptions import ArgumentValueError, JudgeVerdictError
 from combee_dspy.records import CallUsage
+from combee_dspy.rollouts import fenced
 from combee_dspy.strategies import parameters
 
 _REMEDY = (
@@ -98,12 +99,12 @@ class Judge:
         }
         if self.reference:
             inputs["reference"] = dict(gold.labels().items())
+        signature, given = fenced(self.signature or self._default(), inputs)
         reason = ""
         for attempt in range(self.attempts):
             try:
-                with role_scope("evaluator"):
-                    predict = dspy.Predict(self.signature or self._default())
-                    return _verdict(predict(**inputs, lm=self.lm, config=self._config(attempt)))
+                with role_scope("evaluator"), dspy.context(warn_on_type_mismatch=False):
+                    return _verdict(dspy.Predict(signature)(**given, lm=self.lm, config=self._config(attempt)))
             except (AdapterParseError, _UnreadableError) as error:
                 reason = str(error).partition("\n")[0]
         raise JudgeVerdictError(self.attempts, reason)

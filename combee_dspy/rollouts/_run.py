@@ -26,6 +26,7 @@ from dspy.utils.exceptions import (
 from combee_dspy.costs import Meter
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout
+from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
 from combee_dspy.rollouts._patient import is_passing
 
@@ -203,9 +204,9 @@ def run_call(job: CallJob) -> Answer:
     with call.context():
         try:
             try:
-                return call.ended(call.predictor(**job.inputs))
+                return call.ended(call.predictor(**call.inputs))
             except AdapterParseError:
-                return call.ended(call.predictor(**job.inputs, config=call.another_draw()))
+                return call.ended(call.predictor(**call.inputs, config=call.another_draw()))
         except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
             return call.failed(error)
 
@@ -216,9 +217,9 @@ async def arun_call(job: CallJob) -> Answer:
     with call.context():
         try:
             try:
-                return call.ended(await call.predictor.acall(**job.inputs))
+                return call.ended(await call.predictor.acall(**call.inputs))
             except AdapterParseError:
-                return call.ended(await call.predictor.acall(**job.inputs, config=call.another_draw()))
+                return call.ended(await call.predictor.acall(**call.inputs, config=call.another_draw()))
         except Exception as error:  # noqa: BLE001 - as above
             return call.failed(error)
 
@@ -230,14 +231,18 @@ class _Call:
         self.job = job
         self.meter = Meter(job.tariff, job.role)
         config = {} if job.temperature is None else {"temperature": job.temperature}
-        self.predictor: Any = dspy.Predict(job.signature, **config)
+        signature, self.inputs = fenced(job.signature, job.inputs)
+        self.predictor: Any = dspy.Predict(signature, **config)
         self.started = time.monotonic()
 
     def context(self) -> AbstractContextManager[Any]:
         given = {"lm": self.job.lm, "adapter": self.job.adapter}
         settings = {name: one for name, one in given.items() if one is not None}
-        # No trace: these calls are no part of the program that may surround them.
-        scope: AbstractContextManager[Any] = dspy.context(trace=None, **settings, **self.meter.settings())
+        # No trace: these calls are no part of the program that may surround them. What is fenced is text, whatever type
+        # its field has.
+        scope: AbstractContextManager[Any] = dspy.context(
+            trace=None, warn_on_type_mismatch=False, **settings, **self.meter.settings()
+        )
         return scope
 
     def another_draw(self) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from combee_dspy.operators import is_hidden
 
-__all__ = ["diffs", "gain", "learned"]
+__all__ = ["diffs", "gain", "learned", "lines_of"]
 
 _Candidate = Mapping[str, Any]
 
@@ -30,9 +30,9 @@ def learned(chosen: _Candidate, known: Sequence[_Candidate]) -> list[dict[str, A
         first: dict[str, _Candidate] = {}
         for one in known:
             if one["candidate"] in descent:
-                for line in _lines(part, one["texts"].get(part, "")):
+                for line in lines_of(part, one["texts"].get(part, "")):
                     first.setdefault(_same(line), one)
-        for line in filter(str.strip, _lines(part, text)):
+        for line in filter(str.strip, lines_of(part, text)):
             source = first[_same(line)]
             heading = line.startswith("#") or line.endswith(":")
             found.append(
@@ -59,13 +59,13 @@ def gain(one: _Candidate, scores: Mapping[str, float | None]) -> float | None:
 
 def diffs(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the lines of a comparison by part, after ``"+ "``, ``"- "`` or two spaces; of parts that differ."""
-    both = {part: (_lines(part, before.get(part, "")), _lines(part, text)) for part, text in after.items()}
+    both = {part: (lines_of(part, before.get(part, "")), lines_of(part, text)) for part, text in after.items()}
     return {
         part: [one for one in difflib.ndiff(*two) if one[0] != "?"] for part, two in both.items() if two[0] != two[1]
     }
 
 
-def _lines(part: str, text: str) -> list[str]:
+def lines_of(part: str, text: str) -> list[str]:
     """Return a text's lines; what is kept as JSON beside an instruction, one line each."""
     if not is_hidden(part):
         return text.splitlines()

@@ -15,12 +15,13 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._learned import diffs
+from combee_dspy.tracking._lint import suspicious
 from combee_dspy.tracking._sql import EVALUATOR, FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
 __all__ = [
     "audit", "audit_of", "candidates", "candidates_of", "chosen_of", "costs", "costs_of", "rollouts", "run_number",
-    "runs", "show",
+    "runs", "show", "suspicious_in",
 ]  # fmt: skip
 
 _SHORTEST = 4
@@ -249,7 +250,8 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
 
     Returns:
         Of an effect, its row with ``value`` and ``usage``; of a candidate, its row as :func:`candidates` gives it
-        with ``diff``: by component that it changed, the lines of a comparison with its first parent.
+        with ``diff``: by component that it changed, the lines of a comparison with its first parent; and
+        ``suspicious``: lines that a person should look at, with ``part``, ``line``, ``reason`` and ``text``.
 
     Raises:
         ArgumentValueError: There is no journal, or nothing of that name, or several.
@@ -257,17 +259,33 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
     with _opened(place, run) as (reader, number):
         known = candidates_of(reader, number)
         one = candidate_named(known, what)
+        if one is not None:
+            return {**one, "diff": _diff(one, known), "suspicious": suspicious_in(reader, number, one["candidate"])}
         effect = str(what).removeprefix("effect/")
-        if one is None and effect.isdecimal():
+        if effect.isdecimal():
             found = reader.rows(f"SELECT e.*, {EVALUATOR} AS evaluator FROM effect e WHERE e.id = ?", (int(effect),))  # noqa: S608 - a constant
             if found:
                 return _effect(reader, found[0])
-    if one is None:
-        remedy = "Give best, an index or four characters or more of a candidate, or effect/ and a rollout's id."
-        raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
+    remedy = "Give best, an index or four characters or more of a candidate, or effect/ and a rollout's id."
+    raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
+
+
+def _diff(one: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     parents = {other["candidate"]: other["texts"] for other in known}
-    before = parents.get(one["parents"][0], {}) if one["parents"] else {}
-    return {**one, "diff": diffs(before, one["texts"])}
+    return diffs(parents.get(one["parents"][0], {}) if one["parents"] else {}, one["texts"])
+
+
+def suspicious_in(reader: Reader, run: int | None, candidate: str) -> list[dict[str, Any]]:
+    """Return the lines of a candidate that a reviewer should look at; see :func:`suspicious`."""
+    # As they were written: what a display takes out is what is looked for.
+    known = recorded(reader, run)
+    texts = next(one["texts"] for one in known if one["candidate"] == candidate)
+    sql = (
+        "SELECT min(value) FROM effect WHERE (?1 IS NULL OR run = ?1) AND kind = 'rollout' AND split = 'train'"
+        " GROUP BY example LIMIT 2000"
+    )
+    examples = [json.loads(value).get("inputs") for (value,) in reader.rows(sql, (run,))]
+    return _plain(suspicious(texts, known[0]["texts"], examples))
 
 
 def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:

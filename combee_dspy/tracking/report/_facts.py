@@ -11,7 +11,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._learned import diffs, gain, learned
-from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of
+from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, suspicious_in
 from combee_dspy.tracking._spending import bought_by, spending_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import cut, dollars
@@ -61,6 +61,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "flips": _flips(reader, run, known[0]["candidate"], chosen["candidate"]) if heldout and chosen else {},
         "chosen": chosen,
         "learned": _with_reasons(learned(chosen, known), scans, events, _told(reader, run)) if chosen else [],
+        "suspicious": suspicious_in(reader, run, chosen["candidate"]) if chosen else [],
         "diffs": diffs(known[0]["texts"], chosen["texts"]) if chosen else {},
         "candidates": _candidates(reader, run, known, row["created"]),
         "operators": _operators(known, events),
