@@ -199,7 +199,9 @@ class Recorder:
                 kept = [decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))]
             for said in (one.prediction for one in kept if one is not None and one.prediction is not None):
                 answers = [Answer(one, "", at, 0.0, (), *more) for one, at, *more in said["answers"]]
-                self.wait(Pair(request, said["inputs"], answers, *said["versions"], True, dict(labels), True))
+                incumbent, challenger = said["versions"]
+                pair = Pair(request, said["inputs"], answers, incumbent, challenger, True, dict(labels), True)
+                self.wait(pair)
                 return
         self.count("labels without a request")
 
