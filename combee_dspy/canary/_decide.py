@@ -174,7 +174,7 @@ class _Evidence:
     def _pairs(self, reader: Reader, production: int, challenger: str) -> None:
         for row in reader.rows("SELECT data FROM event WHERE kind = 'pair' ORDER BY id"):
             one = json.loads(row["data"])
-            if (one["incumbent"], one["sha256"]) == (production, challenger):
+            if (one["incumbent"], one.get("sha256")) == (production, challenger):
                 self.differences.setdefault(one["request"], one["after"] - one["before"])
                 self.first, self.last = min(self.first, one["at"]), max(self.last, one["at"])
         last = reader.rows("SELECT data FROM event WHERE kind = 'shadows' ORDER BY id DESC LIMIT 1")

@@ -99,20 +99,18 @@ class Pool:
 
     def _watch(self) -> None:
         while not self._closed.wait(min(1.0, self._timeout / 8)):
-            self._expire(time.monotonic())
-
-    def _expire(self, now: float) -> None:
-        with self._lock:
-            late = [job for job in self._running if job.deadline < now and not job.overdue]
+            now = time.monotonic()
+            with self._lock:
+                late = [job for job in self._running if job.deadline < now and not job.overdue]
+                for job in late:
+                    job.overdue = True
+                    job.replaced = self._threads < 2 * self._workers
+                    self._lost += 1
+                    self._threads += job.replaced
             for job in late:
-                job.overdue = True
-                job.replaced = self._threads < 2 * self._workers
-                self._lost += 1
-                self._threads += job.replaced
-        for job in late:
-            if job.replaced:
-                self._start()
-            self._settle(job, None, Overdue(f"took longer than {self._timeout:g} s"))
+                if job.replaced:
+                    self._start()
+                self._settle(job, None, Overdue(f"took longer than {self._timeout:g} s"))
 
     def _settle(self, job: _Job, found: Any, error: BaseException | None) -> None:
         try:

@@ -20,7 +20,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.canary._registry import Version
+from combee_dspy.canary._registry import CanaryPlan
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.journal import Effect, Journal, Reader
 from combee_dspy.lms.redact import scrub
@@ -69,20 +69,19 @@ class Pair:
 class Window:
     """The latest outcomes of one version, by which it is taken back."""
 
-    def __init__(self, version: Version) -> None:
-        self.version = version
-        self.errors: deque[bool] = deque(maxlen=version.plan.window)
-        self.scores: deque[float] = deque(maxlen=version.plan.window)
+    def __init__(self, plan: CanaryPlan) -> None:
+        self._plan = plan
+        self.errors: deque[bool] = deque(maxlen=plan.window)
+        self.scores: deque[float] = deque(maxlen=plan.window)
 
     def breach(self, beside: Window | None) -> str | None:
         """Return which bound was breached, in words; failures beyond the share that another version has beside it."""
-        plan = self.version.plan
+        plan = self._plan
         least = plan.window // 4
-        errors, scores = list(self.errors), list(self.scores)
-        others = list(beside.errors) if beside else []
-        usual = sum(others) / len(others) if others else 0.0
-        if len(errors) >= least and sum(errors) / len(errors) > plan.errors + usual:
-            return f"{sum(errors)} of the last {len(errors)} requests failed, more than {plan.errors + usual:.0%}"
+        errors, scores, others = list(self.errors), list(self.scores), list(beside.errors) if beside else []
+        most = plan.errors + (sum(others) / len(others) if others else 0.0)
+        if len(errors) >= least and sum(errors) / len(errors) > most:
+            return f"{sum(errors)} of the last {len(errors)} requests failed, more than {most:.0%}"
         if plan.score is not None and len(scores) >= least and sum(scores) / len(scores) < plan.score:
             return f"the mean of the last {len(scores)} scores is {sum(scores) / len(scores):.3f}, below {plan.score}"
         return None
@@ -200,7 +199,9 @@ class Recorder:
                 kept = [decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))]
             for said in (one.prediction for one in kept if one is not None and one.prediction is not None):
                 answers = [Answer(one, "", at, 0.0, (), *more) for one, at, *more in said["answers"]]
-                self.wait(Pair(request, said["inputs"], answers, *said["versions"], True, dict(labels), True))
+                incumbent, challenger = said["versions"]
+                pair = Pair(request, said["inputs"], answers, incumbent, challenger, True, dict(labels), True)
+                self.wait(pair)
                 return
         self.count("labels without a request")
 

@@ -11,7 +11,6 @@ moved nothing, and what was meant is known: a line whose ``to`` is not where the
 from __future__ import annotations
 
 import datetime
-import getpass
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from combee_dspy.exceptions import ArgumentValueError, MissingDistributionError, RegistryError
+from combee_dspy.search._privacy import user
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._mlflow import make_store
 
@@ -49,7 +49,8 @@ class CanaryPlan:
         level: How often, at most, a challenger that is worse by ε or more is promoted, however often one looks.
         pairs: The fewest requests that both versions answered and that were scored.
         hours: The least time from the first pair to the last.
-        errors: Share of failed requests above which a version is taken back without being asked.
+        errors: Share of failed requests above which a version is taken back without being asked: of a challenger's
+            beyond the incumbent's share, of a promoted one's as it is.
         score: Mean live score below which a version is taken back; none by default.
         window: The latest requests over which these two are taken; nothing is done before a quarter of them is there.
     """
@@ -165,7 +166,8 @@ class Registry:
     ) -> None:  # fmt: skip
         """Write an audit line; for a move, before it is made."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line = {"at": at, "who": who or _user(), "why": why[:1000], "action": action, "from": source, "to": target}
+        who = who or user() or "unknown"
+        line = {"at": at, "who": who, "why": why[:1000], "action": action, "from": source, "to": target}
         key = f"{_AUDIT}{time.time_ns():020d}.{secrets.token_hex(2)}"
         self._ask(lambda: self._client.set_prompt_tag(self.name, key, json.dumps({**line, **more})))
 
@@ -222,10 +224,3 @@ class Registry:
             return _VERSION.validate_python({**json.loads(found.template), "number": number, "sha256": digest})
         except (ValueError, ValidationError) as error:
             raise RegistryError(self.name, f"version {number} cannot be read: {error}") from error
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return "unknown"

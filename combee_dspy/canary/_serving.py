@@ -70,6 +70,7 @@ class Serving:
 class _Arm:
     version: Version
     program: dspy.Module
+    window: Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,7 @@ class CanaryProgram(dspy.Module):
             from combee_dspy.canary._prometheus import observer
 
             self._recorder.observe = observer(name, prometheus, self.counts)
-        self._view = view
-        self._watch_over(view)
+        self._follow(view)
         self._closed, self._failing = threading.Event(), False
         self._poller = threading.Thread(target=self._poll, name="combee-canary-registry", daemon=True)
         self._poller.start()
@@ -212,11 +212,8 @@ class CanaryProgram(dspy.Module):
         """
         self._score()
         self._recorder.tell()
-        view = self._looked()
-        if view != self._view:
-            self._view = view
-            self._watch_over(view)
-        self._take_back(view)
+        self._follow(self._looked())
+        self._take_back(self._view)
 
     def close(self, seconds: float = 5.0) -> None:
         """Wait for shadows that run, at most so many seconds each time, and end the journal. Serve nothing after it."""
@@ -264,27 +261,19 @@ class CanaryProgram(dspy.Module):
         if wanted != own:
             problem = f"version {number} has components {sorted(wanted)}, the program {sorted(own)}"
             raise RegistryError(self._name, problem)
-        return _Arm(version, artifact.build(self.program, dict(version.texts)))
+        return _Arm(version, artifact.build(self.program, dict(version.texts)), Window(version.plan))
 
-    def _watch_over(self, view: _View) -> None:
-        arms = [view.production, *([view.challenger] if view.challenger else [])]
-        known = self._recorder.windows
-        self._recorder.windows = {
-            one.version.number: known.get(one.version.number) or Window(one.version) for one in arms
-        }
+    def _follow(self, view: _View) -> None:
+        self._view = view
+        self._recorder.windows = {number: arm.window for number, arm in self._arms.items()}
 
     def _take_back(self, view: _View) -> None:
         """Withdraw a challenger, or roll back a version that was promoted, whose bound was breached."""
-        windows = self._recorder.windows
-        for arm in (view.challenger, view.production):
-            if arm is None:
-                continue
-            number, beside = arm.version.number, view.production if arm is view.challenger else None
-            why = windows[number].breach(windows[beside.version.number] if beside else None)
-            if why is not None and beside is not None:
-                withdraw(self._registry, who=AUTOMATIC, why=why, only=number)
-            elif why is not None and arm.version.receipt is not None:
-                rollback(self._registry, who=AUTOMATIC, why=why, only=number)
+        trial, served = view.challenger, view.production
+        if trial is not None and (why := trial.window.breach(served.window)):
+            withdraw(self._registry, who=AUTOMATIC, why=why, only=trial.version.number)
+        if served.version.receipt is not None and (why := served.window.breach(None)):
+            rollback(self._registry, who=AUTOMATIC, why=why, only=served.version.number)
 
     def _shadow(self, turn: _Turn, served: Answer) -> None:
         """Have the other version answer too; called once the caller's answer is there."""
@@ -293,9 +282,8 @@ class CanaryProgram(dspy.Module):
         pair = Pair(turn.request, turn.inputs, [served], incumbent.number, trial.version.sha256 if trial else "")
         recorder.wait(pair)
         if arm is None or failed is not None:
-            if failed is not None:
-                recorder.count("sampled")
-                recorder.count("raised")
+            for what in ("sampled", "raised") if failed is not None else ():
+                recorder.count(what)
             recorder.complete(pair, failed)
             self._score(turn.request)
             return
@@ -303,25 +291,17 @@ class CanaryProgram(dspy.Module):
         meter, started = Meter(recorder.tariff, "serving"), time.time()
 
         def settle(prediction: Any, error: BaseException | None) -> None:
-            if isinstance(error, Dropped):
-                dropped()
-                return
-            answer = _answer(arm, "shadow", started, time.time() - started, meter, prediction, error)
-            recorder.ended(answer)
-            recorder.count(outcome(error))
+            answer, outcome = None, "dropped"
+            if not isinstance(error, Dropped):
+                answer = _answer(arm, "shadow", started, time.time() - started, meter, prediction, error)
+                outcome = "answered" if error is None else "timed out" if isinstance(error, Overdue) else "raised"
+                recorder.ended(answer)
+            recorder.count(outcome)
             recorder.complete(pair, answer)
             self._score(turn.request)
 
-        def outcome(error: BaseException | None) -> str:
-            return "answered" if error is None else "timed out" if isinstance(error, Overdue) else "raised"
-
-        def dropped() -> None:
-            recorder.count("dropped")
-            recorder.complete(pair)
-            self._score(turn.request)
-
         if not self._pool.submit(partial(turn.context.run, self._run, arm, pair.inputs, meter), settle):
-            dropped()
+            settle(None, Dropped())
 
     def _run(self, arm: _Arm, inputs: Mapping[str, Any], meter: Meter) -> Any:
         # A plain list: meters around the caller hear what the caller pays for.

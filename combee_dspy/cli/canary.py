@@ -28,7 +28,7 @@ def publish(  # noqa: PLR0913 - each has a default
     level: Annotated[float, typer.Option(help="How often a worse one may be promoted, at most.")] = 0.05,
     pairs: Annotated[int, typer.Option(help="The fewest scored pairs.")] = 200,
     hours: Annotated[float, typer.Option(help="The least time of the canary.")] = 24.0,
-    errors: Annotated[float, typer.Option(help="Share of failures at which it is taken back.")] = 0.2,
+    errors: Annotated[float, typer.Option(help="Share of failures, over the incumbent's, at which it goes.")] = 0.2,
     score: Annotated[float | None, typer.Option(help="Mean live score below which it is taken back.")] = None,
     task: Annotated[str | None, typer.Option("--run", help="One of several tasks, by its name.")] = None,
     uri: _Uri = None,

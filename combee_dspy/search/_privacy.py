@@ -23,7 +23,7 @@ from combee_dspy.lms.redact import personal
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import hashed, with_texts
 
-__all__ = ["NOT_KEPT", "Texts", "audit", "shown"]
+__all__ = ["NOT_KEPT", "Texts", "audit", "shown", "user"]
 
 NOT_KEPT = "it kept hashes alone (privacy.texts), so the answers that going on needs are not there"
 """Why a run cannot go on that was told to keep no texts."""
@@ -108,7 +108,7 @@ def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:
 
     The commit is that of the repository that the process was started in, with ``-dirty`` where it was changed.
     """
-    who: dict[str, str | None] = {"user": _user(), "host": platform.node()}
+    who: dict[str, str | None] = {"user": user(), "host": platform.node()}
     if options.who == "hash":
         who = {"user": hashlib.sha256(f"{who['user']}@{who['host']}".encode()).hexdigest()[:16], "host": None}
     elif options.who == "none":
@@ -120,7 +120,8 @@ def audit(options: Privacy, prints: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _user() -> str | None:
+def user() -> str | None:
+    """Return the name of the process's user, if it has one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

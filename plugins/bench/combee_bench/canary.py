@@ -139,7 +139,7 @@ def _verdict(pairs: Any, looks: Any, margin: float) -> str:
 def _plugged_in(pairs: Any, looks: Any, margin: float) -> bool:
     """Say whether the standard test promotes: stakes from the variance so far, as the same paper has them.
 
-    Source: Waudby-Smith and Ramdas, JRSS-B 86 (2024), theorem 3, one-sided.
+    Source: Waudby-Smith and Ramdas, JRSS-B 86 (2024): their hedged capital, one-sided.
     """
     scores, number = (pairs + 1) / 2, np.arange(1, len(pairs) + 1)
     means = (0.5 + scores.cumsum()) / (number + 1)
@@ -161,14 +161,16 @@ def _calls(options: CanaryOptions, uri: str, folder: Path) -> Iterator[Row]:
             "calls", Moody("answers", 0.0), judge=_better, serving=serving, log_dir=folder, uri=uri
         )
     for case, program in programs.items():
-        seconds = []
+        seconds, own = [], []
         for _ in range(options.requests):
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), time.thread_time()
             program(question="?")
+            own.append(time.thread_time() - busy)
             seconds.append(time.perf_counter() - began)
         if case != "bare":
             program.close()
         figures = {"median ms": 1000 * float(np.median(seconds)), "p95 ms": 1000 * float(np.quantile(seconds, 0.95))}
+        figures["processor ms"] = 1000 * float(np.median(own))  # the caller's thread alone, whatever runs beside it
         yield Row("calls", case, {name: round(value, 3) for name, value in figures.items()})
 
 
