@@ -83,7 +83,9 @@ def bought_by(reader: Reader, run: int) -> Callable[[float], dict[str, Any]]:
 def spent_of(reader: Reader, run: int) -> dict[str, Any]:
     """Return what a run's search has paid as a whole, with its wall-clock seconds, those between two parts left out."""
     effects = reader.rows(_EFFECTS, (run,))
+    # Each part of a run begins with an audit line; a run that was killed before its first has none.
     begun = [row[0] for row in reader.rows("SELECT at FROM event WHERE run = ? AND kind = 'audit' ORDER BY id", (run,))]
+    begun = begun or [min((one["started"] for one in effects), default=0.0)]
     seconds = 0.0
     for start, until in itertools.pairwise([*begun, float("inf")]):
         seconds += max((one["ended"] - start for one in effects if start <= one["ended"] < until), default=0.0)
