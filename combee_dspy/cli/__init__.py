@@ -18,7 +18,8 @@ from combee_dspy.cli._group import INTERRUPTED, CombeeGroup, say
 from combee_dspy.cli.benchmarks import benchmarks
 from combee_dspy.cli.canary import canary_app, publish
 from combee_dspy.cli.demo import demo
-from combee_dspy.cli.planning import diagnose, plan
+from combee_dspy.cli.diagnose import diagnose
+from combee_dspy.cli.planning import plan
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
 from combee_dspy.cli.verify import verify

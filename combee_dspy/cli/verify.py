@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from combee_dspy.cli.planning import one_task, serially
+from combee_dspy.cli.diagnose import one_task, serially
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 
 if TYPE_CHECKING:

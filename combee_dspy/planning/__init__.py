@@ -10,7 +10,7 @@ from combee_dspy.planning.curve import Ceiling, Curve
 from combee_dspy.planning.diagnose import Diagnosis, diagnose, read_diagnosis
 from combee_dspy.planning.plan import Choices, Plan, batch_sizes, make_plan
 from combee_dspy.planning.refusals import check_converged, check_headline, check_search
-from combee_dspy.planning.spec import Gap, Override, Spec, ask, questions, read_spec
+from combee_dspy.planning.spec import Override, Spec, ask, questions, read_spec
 from combee_dspy.planning.verify import (
     Check,
     Claim,
@@ -29,7 +29,6 @@ __all__ = [
     "Claim",
     "Curve",
     "Diagnosis",
-    "Gap",
     "Kind",
     "Override",
     "Plan",

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from combee_dspy import tracking
 from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.journal import Reader, journal_file
@@ -24,6 +23,8 @@ from combee_dspy.planning.spec import Override, Spec
 from combee_dspy.rollouts import FlushView, full_or_stale
 from combee_dspy.search import check_wide
 from combee_dspy.streams import derive_seed
+from combee_dspy.tracking import run_number
+from combee_dspy.tracking._spending import spent_of
 
 __all__ = ["Choices", "Plan", "batch_sizes", "make_plan"]
 
@@ -95,14 +96,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What the serial search shows: seconds of each rollout, tokens and dollars a rollout, and where it lies."""
+    """What the serial search shows: seconds of each rollout, and what the whole has paid."""
 
     diagnosis: Diagnosis
     seconds: Sequence[float]
-    tokens: float
-    dollars: float | None
-    gpu_seconds: float | None
-    wall: float
+    spent: Mapping[str, Any]
 
 
 def make_plan(spec: Spec, folder: Path | str = ".") -> Plan:
@@ -140,16 +138,9 @@ def _measured(place: Path, slots: int) -> _Measured:
     said = read_diagnosis(place)
     found = diagnose(Curve.of_run(place), slots=slots, margin=MARGIN if said is None else said.margin)
     with Reader(journal_file(place)) as reader:
-        run = tracking.run_number(reader, None)
+        run = run_number(reader, None)
         seconds = [row[0] for row in reader.rows(_SECONDS, (run,))]
-    (spent,) = tracking.costs(place, run, by=())
-    rollouts = max(1, found.rollouts)
-    dollars, gpu = spent["dollars"], spent["gpu_seconds"]
-    return _Measured(
-        found, seconds, (spent["prompt_tokens"] + spent["completion_tokens"]) / rollouts,
-        None if dollars is None else dollars / rollouts, None if gpu is None else gpu / rollouts,
-        found.ceiling.wall if found.ceiling else sum(seconds),
-    )  # fmt: skip
+        return _Measured(found, seconds, spent_of(reader, run))
 
 
 _SECONDS = "SELECT ended - started FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
@@ -310,23 +301,22 @@ class _Tables:
     def cost(self) -> list[Row]:
         found, budget = self.measured, self.spec.budget
         rows = [
-            self.spent("tokens", found.tokens if found else None, budget.tokens),
-            self.spent("dollars", found.dollars if found else None, None),
-            self.spent("GPU-seconds", found.gpu_seconds if found else None, budget.gpu_seconds),
+            self.spent("tokens", "tokens", budget.tokens),
+            self.spent("dollars", "dollars", None),
+            self.spent("GPU-seconds", "gpu_seconds", budget.gpu_seconds),
         ]
         if found is not None and self.rate:
-            each = f"{self.rate:.1f} rollouts a second; serial search had {found.diagnosis.rollouts / found.wall:.1f}"
+            serial = found.spent["rollouts"] / found.spent["seconds"]
+            each = f"{self.rate:.1f} rollouts a second; serial search had {serial:.1f}"
             seconds = f"{self.choices.rollouts / self.rate:,.0f} s, {each}"
             rows.append(("wall-clock of the rollouts alone", seconds, self.simulated))
         return rows
 
-    def spent(self, unit: str, each: float | None, limit: float | None) -> Row:
-        if each is None:
-            return unit, "not known", "no run has measured it: give serial.run, and prices or GPUs in its costs"
+    def spent(self, label: str, name: str, limit: float | None) -> Row:
+        if self.measured is None or self.measured.spent[name] is None:
+            return label, "not known", "no run has measured it: give serial.run, and prices or GPUs in its costs"
+        each = self.measured.spent[name] / self.measured.spent["rollouts"]
         total = each * self.choices.rollouts
         within = "" if limit is None else f" of {limit:,.0f}{' (the budget ends it first)' if total > limit else ''}"
-        return (
-            unit,
-            f"{total:,.{0 if total >= 100 else 2}f}{within}",
-            f"computed: {each:,.4g} a rollout of serial search; {self.journal}",
-        )
+        value = f"{total:,.{0 if total >= 100 else 2}f}{within}"
+        return label, value, f"computed: {each:,.4g} a rollout of serial search; {self.journal}"

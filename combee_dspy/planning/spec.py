@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
 
-__all__ = ["Gap", "Override", "Spec", "ask", "questions", "read_spec"]
+__all__ = ["Override", "Spec", "ask", "questions", "read_spec"]
 
 _VAGUE = re.compile(
     r"\W*(tbd|tba|todo|n/?a|none|unknown|later|some(thing)?|various|stuff|good|fast|big|small|few|many|yes|no|any(thing)?"
@@ -140,27 +139,6 @@ class Spec(_Section):
     overrides: dict[str, Override] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """One thing that a specification lacks.
-
-    Attributes:
-        field: Where, with dots.
-        problem: What is wrong with it.
-        purpose: What it is for.
-        example: What could stand there.
-    """
-
-    field: str
-    problem: str
-    purpose: str
-    example: str
-
-    def __str__(self) -> str:
-        """Return it as one line."""
-        return f"{self.field} {self.problem}: {self.purpose}" + (f" (such as: {self.example})" if self.example else "")
-
-
 def read_spec(given: Mapping[str, Any] | Path) -> Spec:
     """Return a specification without gaps, from a mapping or a YAML file.
 
@@ -181,7 +159,7 @@ def read_spec(given: Mapping[str, Any] | Path) -> Spec:
     try:
         return Spec.model_validate(whole)
     except ValidationError as error:
-        raise PlanGapsError(tuple(str(_gap(one)) for one in error.errors(include_url=False))) from error
+        raise PlanGapsError(tuple(_gap(one) for one in error.errors(include_url=False))) from error
 
 
 _INIT = "Write one with combee plan init."
@@ -199,17 +177,20 @@ def _field(place: tuple[Any, ...]) -> FieldInfo | None:
     return model.model_fields.get(str(place[min(len(place) - 1, 1)]))
 
 
-def _gap(error: Mapping[str, Any]) -> Gap:
+def _gap(error: Mapping[str, Any]) -> str:
+    """Return what pydantic found as one line: where, what is wrong, what it is for, and an example."""
     place = error["loc"]
     where, field = ".".join(map(str, place)), _field(place)
     if error["type"] == "extra_forbidden" or field is None:
         known = (_sections().get(str(place[0]), Spec) if place[0] != "overrides" else Override).model_fields
         near = difflib.get_close_matches(str(place[-1]), known, n=1)
-        return Gap(where, "is no known key", f"known are {', '.join(known)}", near[0] if near else "")
-    problem = "is missing" if error["type"] == "missing" or error["input"] in (None, "") else error["msg"]
-    problem = problem.removeprefix("Value error, ")
-    problem = problem if problem.startswith("is ") else f"cannot be used ({problem})"
-    return Gap(where, problem, field.description or "", str((field.examples or [""])[0]))
+        problem, purpose, examples = "is no known key", f"known are {', '.join(known)}", near
+    else:
+        problem = "is missing" if error["type"] == "missing" or error["input"] in (None, "") else error["msg"]
+        problem = problem.removeprefix("Value error, ")
+        problem = problem if problem.startswith("is ") else f"cannot be used ({problem})"
+        purpose, examples = field.description or "", field.examples or []
+    return f"{where} {problem}: {purpose}" + (f" (such as: {examples[0]})" if examples else "")
 
 
 def questions() -> Iterator[tuple[str, FieldInfo]]:

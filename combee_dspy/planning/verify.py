@@ -113,7 +113,8 @@ def over_serial(report: CombeeReport, serial: CombeeReport, *, margin: float = 0
         return None
     if report.receipt.heldout.content != serial.receipt.heldout.content:
         raise ArgumentValueError("serial", serial.journal, "has read other held-out rows", "Give both the same rows.")
-    baseline, spent = (SerialBaseline(fmean(one.receipt.after), **_spent(one)) for one in (serial, report))
+    baseline = SerialBaseline(fmean(serial.receipt.after), **_spent(serial))
+    spent = SerialBaseline(fmean(report.receipt.after), **_spent(report))
     versus = report.receipt.against(serial.receipt) if report.models == serial.models else None
     return CostPerPoint.of(baseline, spent.score, spent, point=POINT, versus=versus, margin=margin)
 

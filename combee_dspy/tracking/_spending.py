@@ -47,7 +47,7 @@ def spending(place: Path | str, run: int | str | None = None) -> list[dict[str, 
 def spending_of(reader: Reader, run: int) -> list[dict[str, Any]]:
     """Return what :func:`spending` does, of a journal that is open."""
     row = reader.rows(RUNS, (run,))[0]
-    effects = reader.rows(_EFFECTS, (run,))
+    effects = [dict(one) for one in reader.rows(_EFFECTS, (run,))]
     known = sorted(
         (one for one in candidates_of(reader, run) if one["validated_at"]), key=lambda one: float(one["validated_at"])
     )
@@ -68,7 +68,7 @@ def spending_of(reader: Reader, run: int) -> list[dict[str, Any]]:
 
 def bought_by(reader: Reader, run: int) -> Callable[[float], dict[str, Any]]:
     """Return what says what a run's search had paid by a time."""
-    effects = reader.rows(_EFFECTS, (run,))
+    effects = [dict(one) for one in reader.rows(_EFFECTS, (run,))]
     ends = [one["ended"] for one in effects]
     sums = [list(itertools.accumulate((one[name] or 0 for one in effects), initial=0)) for name in _AMOUNTS]
     gpus = any(one["gpu_seconds"] is not None for one in effects)
@@ -82,8 +82,10 @@ def bought_by(reader: Reader, run: int) -> Callable[[float], dict[str, Any]]:
 
 def spent_of(reader: Reader, run: int) -> dict[str, Any]:
     """Return what a run's search has paid as a whole, with its wall-clock seconds, those between two parts left out."""
-    effects = reader.rows(_EFFECTS, (run,))
+    effects = [dict(one) for one in reader.rows(_EFFECTS, (run,))]
+    # Each part of a run begins with an audit line; a run that was killed before its first has none.
     begun = [row[0] for row in reader.rows("SELECT at FROM event WHERE run = ? AND kind = 'audit' ORDER BY id", (run,))]
+    begun = begun or [min((one["started"] for one in effects), default=0.0)]
     seconds = 0.0
     for start, until in itertools.pairwise([*begun, float("inf")]):
         seconds += max((one["ended"] - start for one in effects if start <= one["ended"] < until), default=0.0)
