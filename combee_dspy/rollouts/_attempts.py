@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import logging
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +24,12 @@ from combee_dspy.lms import PooledEngine
 
 T = TypeVar("T")
 
+_logger = logging.getLogger("combee_dspy")
+
 _SILENCE = 600.0  # DSPy's own timeout, and litellm's
+# What an answer may hold at most: characters; brackets and quotes; brackets in brackets.
+_LONGEST_ANSWER, _MOST_MARKS, _DEEPEST = 1_000_000, 20_000, 128
+_STRUCTURE = re.compile(r'[{}\[\]"]')
 # A reply of another API than chat completions has one of these.
 _ANSWERS = ("output", "content", "candidates", "promptFeedback")
 
@@ -41,8 +49,9 @@ def ask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
         with _service_at_fault(lm):
             found = _within(_longest(lm, kwargs), partial(execute, lm, replace(call, cache=False)))
         _check(lm, found)
+        found = _cut(call, found)
         store(lm, call, found, False)
-    return finalize(lm, call, found)
+    return finalize(lm, call, _cut(call, found))
 
 
 async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -58,9 +67,10 @@ async def aask(lm: Any, prompt: Any, messages: Any, kwargs: Mapping[str, Any]) -
         except TimeoutError:
             raise _too_long(longest) from None
         _check(lm, found)
+        found = _cut(call, found)
         if call.cache:
             await asyncio.to_thread(store, lm, call, found, True)
-    return finalize(lm, call, found)
+    return finalize(lm, call, _cut(call, found))
 
 
 def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
@@ -75,9 +85,10 @@ def _longest(lm: Any, kwargs: Mapping[str, Any]) -> float | None:
 
 
 def _within(seconds: float | None, work: Callable[[], T]) -> T:
-    """Carry out blocking work, in a thread of its own that is left behind where it takes longer.
+    """Carry out blocking work, in a thread of its own that is made to end where it takes longer.
 
-    A client that waits for the next byte cannot be told to stop. A thread costs some 30 µs, a call some milliseconds.
+    A client that waits for the next byte cannot be told to stop; once the byte is there its thread can, and closes the
+    connection. A thread costs some 30 µs, a call some milliseconds.
     """
     if seconds is None:
         return work()
@@ -89,10 +100,12 @@ def _within(seconds: float | None, work: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             ended.put((None, error))
 
-    threading.Thread(target=copy_context().run, args=(run,), name="combee-call", daemon=True).start()
+    thread = threading.Thread(target=copy_context().run, args=(run,), name="combee-call", daemon=True)
+    thread.start()
     try:
         result, error = ended.get(timeout=seconds)
     except Empty:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         raise _too_long(seconds) from None
     if error is not None:
         raise error
@@ -143,3 +156,34 @@ def _is_body(body: Any) -> bool:
 def _is_message(choice: Any) -> bool:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     return isinstance(message, Mapping) and isinstance(message.get("content"), (str, list, type(None)))
+
+
+def _cut(call: Any, result: Any) -> Any:
+    """Return a result whose texts are :func:`bounded`; where one was cut, nothing keeps the whole reply."""
+    outputs = bounded(result.outputs)
+    if call.request is not None or outputs == result.outputs:
+        return result
+    return replace(result, outputs=outputs, responses=(), raw=None)
+
+
+def bounded(output: Any) -> Any:
+    """Return an answer as far as a repair of its JSON takes little time.
+
+    DSPy's adapters repair what is no JSON in a time that grows with the square of brackets and quotes, holding the
+    interpreter: 40 kB of ``{`` take half a minute. What is cut was no answer, and fails to parse as it would have.
+    """
+    if isinstance(output, list):
+        return [bounded(one) for one in output]
+    if isinstance(output, dict):
+        return {name: bounded(one) if name == "text" else one for name, one in output.items()}
+    if not isinstance(output, str):
+        return output  # none, or a response as asked for by a request: no adapter parses it
+    text, depth = output[:_LONGEST_ANSWER], 0
+    for number, found in enumerate(_STRUCTURE.finditer(text)):
+        depth = max(0, depth + (found[0] in "{[") - (found[0] in "}]"))
+        if number >= _MOST_MARKS or depth > _DEEPEST:
+            text = text[: found.start()]
+            break
+    if len(text) < len(output):
+        _logger.warning("An answer of %d characters was cut to %d: JSON like it takes minutes.", len(output), len(text))
+    return text

@@ -3,14 +3,13 @@
 ``dspy.LM`` repeats a rejected request by itself, ``num_retries`` times (3 by default), and nobody hears of it. So a
 run would learn that a service is full only when a call has failed four times, and with it the rollout, whose
 earlier calls are then bought again. The LMs here make one attempt at a time, tell of each rejection, and repeat the
-attempt alone: no call that was answered is asked again. They also cut answers that no parser gets through in time.
+attempt alone: no call that was answered is asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
 from combee_dspy.costs import count_repeated
-from combee_dspy.rollouts._attempts import aask, ask
+from combee_dspy.rollouts._attempts import aask, ask, bounded
 
 _logger = logging.getLogger("combee_dspy")
 
@@ -38,9 +37,6 @@ PATIENCE = 300.0
 
 # "Service unavailable", and what some services say instead: pressure, but perhaps an outage, so not for minutes.
 _OVERLOADED = (503, 529)
-# What an answer may hold at most: characters; brackets and quotes; brackets in brackets.
-_LONGEST_ANSWER, _MOST_MARKS, _DEEPEST = 1_000_000, 20_000, 128
-_STRUCTURE = re.compile(r'[{}\[\]"]')
 _ONE_ATTEMPT: ContextVar[bool] = ContextVar("combee_one_attempt", default=False)
 # These grow with every call, and hold no part of a program.
 _RECORDS = frozenset({"callbacks", "demos", "history", "traces", "train"})
@@ -204,10 +200,10 @@ class PatientLM(dspy.LM):
             token = _ONE_ATTEMPT.set(waits)
             try:
                 if not waits:
-                    return dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs)
+                    return bounded(dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs))
                 found = ask(self, prompt, messages, kwargs)
                 patience.answered()
-                return _bounded(found)
+                return found
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or here.wait(seconds):
@@ -225,10 +221,10 @@ class PatientLM(dspy.LM):
             token = _ONE_ATTEMPT.set(waits)
             try:
                 if not waits:
-                    return await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs)
+                    return bounded(await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs))
                 found = await aask(self, prompt, messages, kwargs)
                 patience.answered()
-                return _bounded(found)
+                return found
             except LMError as error:
                 seconds = _seconds(error, patience)
                 if seconds is None or await here.sleep(seconds):
@@ -236,29 +232,6 @@ class PatientLM(dspy.LM):
             finally:
                 _ONE_ATTEMPT.reset(token)
             count_repeated()
-
-
-def _bounded(output: Any) -> Any:
-    """Return an answer as far as a repair of its JSON takes little time.
-
-    DSPy's adapters repair what is no JSON in a time that grows with the square of brackets and quotes, holding the
-    interpreter: 40 kB of ``{`` take half a minute. What is cut was no answer, and fails to parse as it would have.
-    """
-    if isinstance(output, list):
-        return [_bounded(one) for one in output]
-    if isinstance(output, dict):
-        return {name: _bounded(one) if name == "text" else one for name, one in output.items()}
-    if not isinstance(output, str):
-        return output  # none, or a response as asked for by a request: no adapter parses it
-    text, depth = output[:_LONGEST_ANSWER], 0
-    for number, found in enumerate(_STRUCTURE.finditer(text)):
-        depth = max(0, depth + (found[0] in "{[") - (found[0] in "}]"))
-        if number >= _MOST_MARKS or depth > _DEEPEST:
-            text = text[: found.start()]
-            break
-    if len(text) < len(output):
-        _logger.warning("An answer of %d characters was cut to %d: JSON like it takes minutes.", len(output), len(text))
-    return text
 
 
 def is_passing(error: LMError) -> bool:

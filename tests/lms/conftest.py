@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -35,6 +34,7 @@ class Service:
         self.barrier: threading.Barrier | None = None
         self.hang_up = False
         self.drip = 0.0  # seconds between two bytes
+        self.given_up = threading.Event()
         lock = threading.Lock()
         service = self
 
@@ -62,11 +62,13 @@ class Service:
                 for name, value in {"content-length": str(len(data)), **headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                with suppress(ConnectionError):  # whoever asked has given up
+                try:
                     for byte in data if service.drip else ():
                         self.wfile.write(bytes([byte]))
                         time.sleep(service.drip)
                     self.wfile.write(b"" if service.drip else data)
+                except ConnectionError:
+                    service.given_up.set()
                 self.close_connection = self.close_connection or hang_up
 
             def log_message(self, *_: Any) -> None:

@@ -113,6 +113,18 @@ def test_an_empty_answer_and_a_refusal_are_the_models(
     assert len(service.asked) == 1
 
 
+@both
+def test_of_an_endless_answer_nothing_keeps_the_end(service: Service, ask: Any) -> None:
+    service.answer["choices"][0]["message"]["content"] = "word " * 300_000
+    lm = patient(fast(service, cache=True))
+    for _ in range(2):
+        (said,) = ask(lm, "endless")
+        assert len(said) == 1_000_000
+        assert len(str(lm.history[-1])) < 1_100_000
+    assert len(service.asked) == 1
+    assert lm.history[0]["usage"]["completion_tokens"] == 3
+
+
 def test_what_was_kept_of_such_a_reply_before_is_no_answer_either(service: Service) -> None:
     lm = fast(service, cache=True)
     service.script.append((200, {}, {"choices": []}))
@@ -134,7 +146,8 @@ def test_litellms_reply_without_choices_is_none_either(monkeypatch: pytest.Monke
 @both
 @pytest.mark.parametrize("made", [fast, plain])
 def test_a_service_that_drips_is_given_up(service: Service, made: Callable[..., dspy.LM], ask: Any) -> None:
-    # The answer is whole after two seconds; no byte is a tenth of a second late.
-    service.answer, service.drip = answer("42"), 0.01
+    # The answer is whole after three seconds; no byte is a tenth of a second late.
+    service.answer, service.drip = answer("42" * 50), 0.01
     with pytest.raises(LMTimeoutError, match=r"within 0\.2 seconds"):
         ask(patient(made(service, timeout=0.1)), "q")
+    assert service.given_up.wait(30), "its connection is closed, not left to it"

@@ -15,6 +15,7 @@ from dspy.utils.exceptions import AdapterParseError, LMRateLimitError, LMServerE
 
 from combee_dspy.costs import Tariff, metered
 from combee_dspy.rollouts import (
+    _attempts,
     _patient,
     lms_of,
     patient,
@@ -185,7 +186,7 @@ DEEP = '{"answer": ' + "[" * 127 + "]" * 127 + "}"
     ids=["long", "deep", "braces", "objects", "quotes", "fields", "endless"],
 )
 def test_an_answer_that_takes_minutes_to_repair_is_cut(answer: str, kept: int | None):
-    (found,) = _patient._bounded([answer])
+    (found,) = _attempts.bounded([answer])
     assert answer.startswith(found)
     assert len(found) == kept or (kept is None and (found == answer or len(found) < 100_000))
     assert (found == answer) == (answer == DEEP or answer.startswith('{"answer": "4'))

@@ -29,6 +29,7 @@ from combee_bench.options import (
     CompareOptions,
     DamageOptions,
     DiagnoseOptions,
+    FaultsOptions,
     KillsOptions,
     PlacementOptions,
     RedactionOptions,
@@ -237,6 +238,10 @@ _KILLS = """No language model is involved. Each run is a process of its own that
 number of effects drawn by the seed, or where --runs says, and is started again. The exit code is 1 where a run did not
 end as the one that was left alone."""
 
+_FAULTS = """No language model is involved: a server on this machine stands before the simulated service, counts every
+request and spoils some of the answers. The exit code is 1 where a fault of the service was scored, made another
+program, or had a right answer bought twice. What a model may say itself is shown, and decides nothing."""
+
 _DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
 another content, or written over."""
 
@@ -264,6 +269,7 @@ for _name, _options, _epilog in (
     ("capacity", CapacityOptions, _CAPACITY),
     ("ceiling", CeilingOptions, ""),
     ("kills", KillsOptions, _KILLS),
+    ("faults", FaultsOptions, _FAULTS),
     ("damage", DamageOptions, _DAMAGE),
     ("soak", SoakOptions, _SOAK),
     ("sizes", SizesOptions, ""),

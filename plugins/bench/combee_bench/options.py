@@ -17,6 +17,7 @@ __all__ = [
     "ClientOptions",
     "CompareOptions",
     "DamageOptions",
+    "FaultsOptions",
     "KillsOptions",
     "PlacementOptions",
     "RedactionOptions",
@@ -372,6 +373,37 @@ class KillsOptions:
     validation: Count = 30
     workers: Count = 16
     time_scale: Scale = 0.02
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class FaultsOptions:
+    """A compile against a service that misbehaves, once for each fault, beside the same compile left alone.
+
+    Args:
+        faults: Faults, by comma; all of them where none is named. ``outage``, ``dead`` and ``slow`` are whole services.
+        rate: Share of the requests that a fault spoils; a request that is repeated draws again.
+        outage: Seconds that the service is away in the middle of the run.
+        client: ``dspy`` for ``dspy.LM`` as it is, ``pooled`` for the fast one, ``asyncio`` for that on an event loop.
+        timeout: The LM's, in seconds.
+        examples: Training examples, which make one epoch of four updates.
+        validation: Validation examples.
+        heldout: Examples that the learned program is asked, by a service that behaves.
+        workers: Calls in flight.
+        time_scale: Wall seconds for one simulated second.
+        seed: Seed of everything random, which requests are spoiled included.
+    """
+
+    faults: Names | None = None
+    rate: Rate = 0.3
+    outage: AboveZero = 5.0
+    client: Literal["dspy", "pooled", "asyncio"] = "dspy"
+    timeout: AboveZero = 2.0
+    examples: Count = 120
+    validation: Count = 30
+    heldout: Count = 60
+    workers: Count = 32
+    time_scale: Scale = 0.01
     seed: Annotated[int, Field(ge=0)] = 0
 
 

@@ -57,7 +57,7 @@ class SimulatedService:
         self._config = config or SimulatedConfig()
         self._task = task
         self._counters = Counters(self._config.slots, self._config.time_scale)
-        self._running: _Running | None = None
+        self._running: Running | None = None
 
     @property
     def config(self) -> SimulatedConfig:
@@ -85,7 +85,7 @@ class SimulatedService:
         if self._running is None:
             config = self._config
             model = SimulatedModel(self._task, config.capacity, config.seed, config.reasoning, config.wording)
-            self._running = _Running(Endpoint(config, model, self._counters), config.port)
+            self._running = Running(Endpoint(config, model, self._counters), config.port)
         return self
 
     def stop(self) -> None:
@@ -143,10 +143,10 @@ class SimulatedService:
             self._running.loop.call_soon_threadsafe(self._running.endpoint.attempts.clear)
 
 
-class _Running:
+class Running:
     """The thread, loop and socket of a started service."""
 
-    def __init__(self, endpoint: Endpoint, port: int) -> None:
+    def __init__(self, endpoint: Any, port: int) -> None:
         self.endpoint = endpoint
         self.loop = asyncio.new_event_loop()
         self._runner = web.AppRunner(

@@ -1,0 +1,241 @@
+"""A server before the simulated service that spoils some of its answers, and counts every request."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiohttp import ClientSession, web
+
+from combee_bench.simulated.laws import uniform
+
+__all__ = ["FAULTS", "Fault", "Spoiling"]
+
+Spoil = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+"""Answers a request whose right reply is known."""
+
+_DRIP = 0.5
+# Bytes of a request whose prompt a model of a short context still takes: half of what a shard is read by.
+_LONGEST = 9_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One way in which a service misbehaves.
+
+    Attributes:
+        whose: The ``service``'s, which says nothing of a rollout; or what a ``model`` may answer, which is scored.
+        spoil: Answers a request.
+        always: Whether it meets every request, and decides itself.
+    """
+
+    whose: Literal["service", "model"]
+    spoil: Spoil
+    always: bool = False
+
+
+class Spoiling:
+    """What stands before a service; its attributes may be set from any thread.
+
+    Attributes:
+        name: What spoils answers, one of :data:`FAULTS`; another name for nothing.
+        requests: Requests so far.
+        spoiled: Those of them that did not get their right answer.
+        away_from: The request from which on the service is away; ``None`` for never.
+        away: Seconds that it is away.
+    """
+
+    def __init__(self, url: str, rate: float, seed: int) -> None:
+        self._url, self._rate, self._seed = url, rate, seed
+        self.name = ""
+        self.away_from: int | None = None
+        self.away = 0.0
+        self.reset()
+
+    @property
+    def fault(self) -> Fault | None:
+        """What :attr:`name` stands for."""
+        return FAULTS.get(self.name)
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self.requests = self.spoiled = 0
+        self._attempts: Counter[str] = Counter()
+        self._since: float | None = None
+
+    def application(self) -> web.Application:
+        """Return what a server serves."""
+        application = web.Application(client_max_size=2**28)
+        application.router.add_post("/v1/chat/completions", self._complete)
+        application.cleanup_ctx.append(self._asking)
+        return application
+
+    async def _asking(self, _: web.Application) -> AsyncIterator[None]:
+        async with ClientSession() as self._session:
+            yield
+
+    async def _complete(self, http: web.Request) -> web.StreamResponse:
+        body = await http.read()
+        self.requests += 1
+        content = hashlib.blake2b(body, digest_size=8).hexdigest()
+        self._attempts[content] += 1
+        if self.away_from is not None and self.requests > self.away_from:
+            self._since = self._since or time.monotonic()
+            if time.monotonic() - self._since < self.away:
+                self.spoiled += 1
+                return await _reset(http, {})
+        async with self._session.post(self._url, data=body) as reply:
+            right, status = await reply.json(), reply.status
+        fault, drawn = self.fault, uniform(self._seed, "fault", self.name, content, self._attempts[content])
+        if status != 200 or fault is None or not (fault.always or drawn < self._rate):
+            return web.json_response(right, status=status)
+        self.spoiled += not fault.always
+        return await fault.spoil(http, right)
+
+
+def _status(code: int, **headers: str) -> Spoil:
+    async def spoil(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+        error = {"error": {"message": f"spoiled: HTTP {code}", "type": "spoiled", "code": None}}
+        return web.json_response(
+            error, status=code, headers={name.replace("_", "-"): it for name, it in headers.items()}
+        )
+
+    return spoil
+
+
+async def _reset(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    if http.transport is not None:
+        http.transport.abort()
+    return web.Response()
+
+
+async def _hang(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    while http.transport is not None and not http.transport.is_closing():
+        await asyncio.sleep(0.05)
+    return web.Response()
+
+
+async def _slow(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(1.0)
+    return web.json_response(right)
+
+
+async def _short(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    if len(await http.read()) <= _LONGEST:
+        return web.json_response(right)
+    error = {"message": "This model's maximum context length is 2000 tokens.", "code": "context_length_exceeded"}
+    return web.json_response({"error": error}, status=400)
+
+
+def _begun(data: bytes, seconds: float = 0.0, most: int | None = None) -> Callable[[web.Request], Any]:
+    async def sent(http: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-length": str(len(data)), "content-type": "application/json"})
+        await response.prepare(http)
+        with suppress(ConnectionError):  # whoever asked has given up
+            for byte in data[:most] if seconds else ():
+                await response.write(bytes([byte]))
+                await asyncio.sleep(seconds)
+            await response.write(data[:most])
+        return await _reset(http, {})
+
+    return sent
+
+
+async def _half(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    data = json.dumps(right).encode()
+    response: web.StreamResponse = await _begun(data, most=len(data) // 2)(http)
+    return response
+
+
+async def _drip(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    response: web.StreamResponse = await _begun(json.dumps(right).encode(), _DRIP)(http)
+    return response
+
+
+def _body(data: bytes, kind: str = "application/json") -> Spoil:
+    async def spoil(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(body=data, content_type=kind)
+
+    return spoil
+
+
+def _changed(change: Callable[[dict[str, Any]], Any]) -> Spoil:
+    """Return what answers with the right reply, changed in its first choice or beside it."""
+
+    async def spoil(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+        change(right)
+        return web.json_response(right)
+
+    return spoil
+
+
+def _said(text: str | None, finish: str = "stop", **more: Any) -> Spoil:
+    def change(right: dict[str, Any]) -> None:
+        right["choices"][0] |= {"message": {"role": "assistant", "content": text, **more}, "finish_reason": finish}
+
+    return _changed(change)
+
+
+def _cut(right: dict[str, Any]) -> None:
+    choice = right["choices"][0]
+    choice["message"]["content"] = choice["message"]["content"][: len(choice["message"]["content"]) // 2]
+    choice["finish_reason"] = "length"
+
+
+def _with_usage(number: float) -> Spoil:
+    return _changed(lambda right: right["usage"].update(prompt_tokens=number))
+
+
+async def _bad_encoding(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    data = json.dumps(right).encode().replace(b'"content": "', b'"content": "\xff\xfe', 1)
+    return web.Response(body=data, content_type="application/json")
+
+
+async def _infinite(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    data = json.dumps(right).encode().replace(b'"prompt_tokens": ', b'"prompt_tokens": 1e999, "was": ', 1)
+    return web.Response(body=data, content_type="application/json")
+
+
+def _nul(right: dict[str, Any]) -> None:
+    right["choices"][0]["message"]["content"] += "\0" * 100
+
+
+FAULTS: dict[str, Fault] = {
+    "429": Fault("service", _status(429)),
+    "429-retry-after": Fault("service", _status(429, **{"Retry-After": "0.2"})),
+    "500": Fault("service", _status(500)),
+    "503": Fault("service", _status(503)),
+    "reset": Fault("service", _reset),
+    "hang": Fault("service", _hang),
+    "half-body": Fault("service", _half),
+    "drip": Fault("service", _drip),
+    "html": Fault("service", _body(b"<html><body>Welcome</body></html>", "text/html")),
+    "broken-json": Fault("service", _body(b'{"choices": [{"index": 0,')),
+    "empty-object": Fault("service", _body(b"{}")),
+    "no-choices": Fault("service", _changed(lambda right: right.update(choices=[]))),
+    "message-null": Fault("service", _changed(lambda right: right["choices"][0].update(message=None))),
+    "list": Fault("service", _body(b"[1, 2]")),
+    "nested-reply": Fault("service", _body(b'{"a":' * 10_000 + b"1" + b"}" * 10_000)),
+    "invalid-utf8": Fault("service", _bad_encoding),
+    "nan-usage": Fault("service", _with_usage(math.nan)),
+    "1e999-usage": Fault("service", _infinite),
+    "empty-text": Fault("model", _said("")),
+    "refusal": Fault("model", _said(None, refusal="I cannot help with that.")),
+    "1-mb": Fault("model", _said("word " * 200_000)),
+    "50-mb": Fault("model", _said("word " * 10_000_000)),
+    "nested-answer": Fault("model", _said('{"a":' * 10_000)),
+    "another-language": Fault("model", _said("Я не могу ответить на этот вопрос. 对不起。")),
+    "length": Fault("model", _changed(_cut)),
+    "nul": Fault("model", _changed(_nul)),
+    "long-prompts": Fault("model", _short, always=True),
+    "slow": Fault("service", _slow, always=True),
+}
+"""What a service may do to a share of its requests. Sizes are in characters."""
