@@ -15,6 +15,25 @@ from typing import Any, Literal
 NO_BASELINE = "no serial baseline: none can be stated"
 """What is said of the cost per held-out point where nobody knows what serial optimization came to."""
 
+# A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
+_DEMONSTRATIONS, _FIELDS = "::demonstrations", "::fields"
+
+
+def demonstrations_key(component: str) -> str:
+    """Return the key under which a component's demonstrations stand in a candidate."""
+    return component + _DEMONSTRATIONS
+
+
+def fields_key(component: str) -> str:
+    """Return the key under which the descriptions of a component's fields stand in a candidate."""
+    return component + _FIELDS
+
+
+def is_hidden(key: str) -> bool:
+    """Whether a key names demonstrations or field descriptions rather than a text that a proposer edits."""
+    return key.endswith((_DEMONSTRATIONS, _FIELDS))
+
+
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""
 

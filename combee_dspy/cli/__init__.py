@@ -45,7 +45,6 @@ app = typer.Typer(
 RUN is a run's log_dir. Exit codes: 0 done, 1 a fault in a program, a plugin or
 combee, 2 something cannot be used or went wrong, with one line that says what.""",
     no_args_is_help=True,
-    add_completion=False,
     # Its tracebacks show local variables, and keys are among them.
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -18,27 +18,19 @@ from pydantic_core import to_jsonable_python
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import Guards, own_description
 from combee_dspy.operators._base import Operator, OperatorInput, field_descriptions
-from combee_dspy.records import Demonstration, Edit, Lessons, PredictorRun, Rollout
+from combee_dspy.records import (
+    Demonstration,
+    Edit,
+    Lessons,
+    PredictorRun,
+    Rollout,
+    demonstrations_key,
+    fields_key,
+    is_hidden,
+)
 from combee_dspy.reflections import estimate_record_tokens
 
 _VERSION = 1
-# A predictor's path is made of identifiers, dots and subscripts: it cannot end like these.
-_DEMONSTRATIONS, _FIELDS = "::demonstrations", "::fields"
-
-
-def demonstrations_key(component: str) -> str:
-    """Return the key under which a component's demonstrations stand in a candidate."""
-    return component + _DEMONSTRATIONS
-
-
-def fields_key(component: str) -> str:
-    """Return the key under which the descriptions of a component's fields stand in a candidate."""
-    return component + _FIELDS
-
-
-def is_hidden(key: str) -> bool:
-    """Whether a key names demonstrations or field descriptions rather than a text that a proposer edits."""
-    return key.endswith((_DEMONSTRATIONS, _FIELDS))
 
 
 def visible(keys: Iterable[str]) -> tuple[str, ...]:

@@ -39,7 +39,6 @@ from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed
 from combee_dspy.search._run import Run
 from combee_dspy.tracking import default_trackers, track
-from combee_dspy.tracking.report import keep_report
 
 __all__ = [
     "check_lm",
@@ -333,6 +332,8 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
             finally:
                 await log.finish(state, result)
                 if kept:
+                    from combee_dspy.tracking.report import keep_report  # whoever keeps none loads none
+
                     await asyncio.to_thread(keep_report, shared.journal.path, log.number, task.name)
     finally:
         shared.on_limit.remove(limit_changed)

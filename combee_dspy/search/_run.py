@@ -21,8 +21,8 @@ from combee_dspy.guards import check_program
 from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.lms import probe
 from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
-from combee_dspy.operators import decode_fields, fields_key
-from combee_dspy.records import CallUsage
+from combee_dspy.operators import decode_fields
+from combee_dspy.records import CallUsage, fields_key
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import patient
 from combee_dspy.search._budget import Purse
@@ -46,7 +46,7 @@ from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.stopping import require_countable
-from combee_dspy.tracking.report import page_file
+from combee_dspy.tracking import page_file
 
 __all__ = ["Run"]
 

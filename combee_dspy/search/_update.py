@@ -14,8 +14,8 @@ from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.guards import CopyIndex, guard_notes
-from combee_dspy.operators import decode_fields, fields_key
-from combee_dspy.records import Lesson, Lessons, Reflection, Rollout
+from combee_dspy.operators import decode_fields
+from combee_dspy.records import Lesson, Lessons, Reflection, Rollout, fields_key
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures

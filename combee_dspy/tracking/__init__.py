@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from combee_dspy.tracking._base import Follower, Tracker, default_trackers, track
+from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page_file, track
 
 if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
@@ -29,6 +29,7 @@ __all__ = [
     "candidates",
     "costs",
     "default_trackers",
+    "page_file",
     "replay",
     "rollouts",
     "run_number",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -15,11 +16,12 @@ from typing import ClassVar
 from combee_dspy.journal import Reader
 from combee_dspy.strategies import Strategy
 
-__all__ = ["Follower", "Tracker", "default_trackers", "track"]
+__all__ = ["Follower", "Tracker", "default_trackers", "page_file", "track"]
 
 _logger = logging.getLogger(__name__)
 
 _EVERY = 0.5
+_OTHER = re.compile(r"[^\w.-]+")
 _LONGEST, _INTERRUPTED = 30.0, 0.3
 
 
@@ -121,3 +123,8 @@ def _follow(path: Path, run: int, tracker: Tracker, over: threading.Event) -> No
 
         said = one_line(cleaner()(f"{type(error).__name__}: {error}"), 300)
         _logger.warning("Tracker %r has stopped following the run: %s", tracker.name, said)
+
+
+def page_file(journal: Path, run: int, name: str) -> Path:
+    """Return where a run's page lies: beside its journal, where several tasks have one each."""
+    return journal.with_name("report.html" if name == "main" else f"report-{run}-{_OTHER.sub('_', name)[:60]}.html")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from combee_dspy.operators import is_hidden
+from combee_dspy.records import is_hidden
 
 __all__ = ["diffs", "gain", "learned", "lines_of"]
 

@@ -20,10 +20,9 @@ from rich.text import Text
 
 from combee_dspy.journal import Outcome, Reader, failure_counts, outcomes
 from combee_dspy.strategies import parameters
-from combee_dspy.tracking._base import Follower, Tracker
+from combee_dspy.tracking._base import Follower, Tracker, page_file
 from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import amount, cleaner, dollars, one_line
-from combee_dspy.tracking.report import page_file
 
 __all__ = ["Progress"]
 

@@ -15,7 +15,6 @@ from typing import Any
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._learned import diffs
-from combee_dspy.tracking._lint import suspicious
 from combee_dspy.tracking._sql import EVALUATOR, FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
@@ -277,6 +276,8 @@ def _diff(one: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> dict[st
 
 def suspicious_in(reader: Reader, run: int | None, candidate: str) -> list[dict[str, Any]]:
     """Return the lines of a candidate that a reviewer should look at; see :func:`suspicious`."""
+    from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
+
     # As they were written: what a display takes out is what is looked for.
     known = recorded(reader, run)
     texts = next(one["texts"] for one in known if one["candidate"] == candidate)

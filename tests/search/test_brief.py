@@ -35,13 +35,12 @@ def test_the_preset_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_threads": 64, "diversity": False}, ["diversity"]),
         ({"num_threads": 2, "diversity": False}, []),
         ({"cache": False}, ["cache"]),
         ({"num_threads": 64}, []),
     ],
 )
-def test_many_workers_without_diversity_and_no_cache_are_warned_of_by_name(
+def test_a_cache_that_is_off_is_warned_of(
     world: World, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: list[str]
 ) -> None:
     with caplog.at_level(logging.WARNING, "combee_dspy"):

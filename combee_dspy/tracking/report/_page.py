@@ -6,25 +6,19 @@ import base64
 import hashlib
 import json
 import logging
-import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking._base import page_file
 from combee_dspy.tracking._queries import run_number
 from combee_dspy.tracking._text import clean_values, cleaner
 from combee_dspy.tracking.report._facts import facts
 
-__all__ = ["keep_report", "page_file", "render_report", "write_report"]
+__all__ = ["keep_report", "render_report", "write_report"]
 
 _logger = logging.getLogger(__name__)
-_OTHER = re.compile(r"[^\w.-]+")
-
-
-def page_file(journal: Path, run: int, name: str) -> Path:
-    """Return where a run's page lies: beside its journal, where several tasks have one each."""
-    return journal.with_name("report.html" if name == "main" else f"report-{run}-{_OTHER.sub('_', name)[:60]}.html")
 
 
 def keep_report(journal: Path, run: int, name: str) -> None:
