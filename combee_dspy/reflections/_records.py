@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -37,6 +38,9 @@ def estimate_tokens(text: str) -> int:
     return -(-ascii_length // 4) + len(text) - ascii_length
 
 
+_key_tokens = functools.lru_cache(estimate_tokens)  # the same few names in every record
+
+
 def estimate_record_tokens(value: Any) -> int:
     """Estimate the tokens of a record or of any value in it, keys and punctuation included.
 
@@ -46,8 +50,8 @@ def estimate_record_tokens(value: Any) -> int:
         return estimate_tokens(value)
     inside = _opened(value)
     if isinstance(inside, Mapping):
-        keys = [estimate_tokens(str(key)) for key in inside]
-        return len(keys) * _KEY_TOKENS + sum(keys) + sum(map(estimate_record_tokens, inside.values()))
+        keys = sum(map(_key_tokens, map(str, inside)))
+        return len(inside) * _KEY_TOKENS + keys + sum(map(estimate_record_tokens, inside.values()))
     if inside is not None:
         return len(inside) + sum(map(estimate_record_tokens, inside))
     return MEDIA_TOKENS if is_media(value) else estimate_tokens(_as_text(value))
