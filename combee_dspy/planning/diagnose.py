@@ -86,8 +86,9 @@ class Diagnosis:
         more = "until the curve is flat"
         if self.saturates is not None and self.saturates > self.rollouts:
             more = f"up to about {self.saturates} by the saturating fit"
+        target = min(self.score + POINT, 1.0)  # no score is above 1
         return _ALTERNATIVE[self.verdict].format(
-            wide=_WIDER * (self.to_plateau or 0), target=min(self.score + POINT, 1.0), more=more, rollouts=self.rollouts // 2,
+            wide=_WIDER * (self.to_plateau or 0), target=target, more=more, rollouts=self.rollouts // 2,
             low=self.gain.low / POINT, high=self.gain.high / POINT, rows=self.gain.n, validated=self.validated,
         )  # fmt: skip
 
