@@ -123,7 +123,7 @@ class CostPerPoint:
         found = f"paired {self.versus.low:+.3f} to {self.versus.high:+.3f}, {self.versus.confidence:.0%} interval"
         if self.versus.low <= -self.margin:
             return f"no speed is stated: held-out may be more than {self.margin:g} worse ({found})"
-        speed = "" if self.faster is None else f"{self.faster:.1f} times as fast, "
+        speed = "" if self.faster is None else f"{self.faster:.3g} times as fast, "
         return f"{speed}held-out no more than {self.margin:g} worse ({found})"
 
 
