@@ -54,7 +54,7 @@ def test_what_holds_everywhere_survives_and_is_ready(tmp_path):
     text = (tmp_path / "verify.md").read_text(encoding="utf-8")
     assert text.startswith("# The claim is ready\n")
     assert text.count("| survives |") == len(checks) == 9
-    assert "3.0 times as fast, held-out no more than 0.02 worse" in text
+    assert "3 times as fast, held-out no more than 0.02 worse" in text
     # One that does not, and it is not; nor is one that was not tried in every way.
     assert not replace(whole, checks=(*checks, replace(checks[0], verdict="not shown"))).ready
     for kind in ("run", "seed", "slice", "hardware"):

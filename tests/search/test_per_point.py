@@ -79,7 +79,7 @@ def test_a_speed_is_never_said_without_the_guarantee_beside_it() -> None:
     better = PairedDifference(0.5, 0.6, 0.1, -0.019, 0.2, 100, 0.95)
     found = CostPerPoint.of(serial, 0.6, spent, point=0.01, versus=better)
     assert found.speedup == 3.0
-    assert "3.0 times as fast, held-out no more than 0.02 worse (paired -0.019 to +0.200, 95% interval)" in str(found)
+    assert "3 times as fast, held-out no more than 0.02 worse (paired -0.019 to +0.200, 95% interval)" in str(found)
     assert found.seconds == pytest.approx(10.0)
     # Of figures that somebody gave, of a result that may be worse, and by a margin that is finer, none is said.
     wide = replace(better, low=-0.021)
