@@ -55,6 +55,9 @@ def write_api(app: Sphinx) -> None:
             listed = ", ".join(names)
             directive = f".. automodule:: {module.__name__}\n   :members: {listed}\n   :show-inheritance:"
             _write(folder / f"{rooms[-1]}.md", f"# `{rooms[-1]}`\n\n```{{eval-rst}}\n{directive}\n```\n")
+    for page in folder.glob("*.md"):
+        if page.stem not in (*rooms, "index"):
+            page.unlink()  # of a room that is no more
     toctree = "\n".join(rooms)
     said = "# API\n\nEvery public name, by room."
     _write(folder / "index.md", f"{said}\n\n```{{toctree}}\n:maxdepth: 1\n\n{toctree}\n```\n")
