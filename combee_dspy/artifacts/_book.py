@@ -166,6 +166,7 @@ def read_text(text: str) -> ReadText:
     """
     sections: list[str] = []
     bullets: dict[str, Bullet] = {}
+    contents: dict[str, list[str]] = {}
     ignored: list[str] = []
     current, last = "", ""
     if text.partition("\n")[0].endswith("\r"):
@@ -174,8 +175,7 @@ def read_text(text: str) -> ReadText:
     for number, line in enumerate(text.split("\n"), start=1):
         heading, found = _HEADING.fullmatch(line), _LINE.fullmatch(line)
         if last and (line.startswith(_MORE) or (line.strip() and not heading and not found)):
-            more = line.removeprefix(_MORE)
-            bullets[last] = replace(bullets[last], content=f"{bullets[last].content}\n{more}")
+            contents[last].append(line.removeprefix(_MORE))
         elif heading:
             current, last = heading[1], ""
             sections += [current] * (current not in sections)
@@ -185,12 +185,14 @@ def read_text(text: str) -> ReadText:
             name, last = found[1], "" if found[1] in bullets else found[1]
             if not last:
                 ignored.append(f"line {number}: the id {name!r} stands twice, the first bullet is kept")
-            bullets.setdefault(name, Bullet(name, current, found[4] or "", int(found[2]), int(found[3])))
+            bullets.setdefault(name, Bullet(name, current, "", int(found[2]), int(found[3])))
+            contents.setdefault(name, [found[4] or ""])
         elif not line.strip():
             last = ""
         else:
             ignored.append(f"line {number} is neither a section nor a bullet: {line[:80]!r}")
-    return ReadText(Book(tuple(bullets.values()), tuple(sections or [_UNNAMED])), tuple(ignored))
+    read = tuple(replace(one, content="\n".join(contents[name])) for name, one in bullets.items())
+    return ReadText(Book(read, tuple(sections or [_UNNAMED])), tuple(ignored))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ _SHAPES: Mapping[str, re.Pattern[str]] = {
 }
 _PERSONAL = personal({})
 _QUOTE = 200
+_LONGEST = 20_000
+"""Characters of a line: no lesson has so many, and the patterns take 3 µs for each where it was made for that."""
 
 
 def suspicious(
@@ -83,6 +85,9 @@ def suspicious(
 
 
 def _reasons(line: str, copied: Callable[[str], str]) -> Iterator[str]:
+    if len(line) > _LONGEST:
+        yield f"longer than {_LONGEST:,} characters: the rest of it was not looked at"
+        line = line[:_LONGEST]
     if any(not one.isprintable() and one != "\t" for one in line):
         yield "characters that cannot be seen"
     yield from (reason for reason, pattern in _SHAPES.items() if pattern.search(line))

@@ -30,6 +30,7 @@ from combee_bench.options import (
     DamageOptions,
     DiagnoseOptions,
     FaultsOptions,
+    FuzzOptions,
     KillsOptions,
     PlacementOptions,
     RedactionOptions,
@@ -242,6 +243,10 @@ _FAULTS = """No language model is involved: a server on this machine stands befo
 request and spoils some of the answers. The exit code is 1 where a fault of the service was scored, made another
 program, or had a right answer bought twice. What a model may say itself is shown, and decides nothing."""
 
+_FUZZ = """No language model is involved. Answers of the simulated service are changed on their way: cut, spliced with
+marks, control codes and what is no text, nested, repeated. The exit code is 1 where anything but an error of the
+package's own was raised, a placeholder or a bullet was lost, or a megabyte took more than a second."""
+
 _DAMAGE = """No run and no service is involved. The exit code is 1 where a journal that was changed was opened with
 another content, or written over."""
 
@@ -270,6 +275,7 @@ for _name, _options, _epilog in (
     ("ceiling", CeilingOptions, ""),
     ("kills", KillsOptions, _KILLS),
     ("faults", FaultsOptions, _FAULTS),
+    ("fuzz", FuzzOptions, _FUZZ),
     ("damage", DamageOptions, _DAMAGE),
     ("soak", SoakOptions, _SOAK),
     ("sizes", SizesOptions, ""),

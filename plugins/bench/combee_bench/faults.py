@@ -103,7 +103,7 @@ class _Bench:
     def row(self, name: str, folder: Path, alone: FaultsRow | None) -> FaultsRow:
         spoiling, ended = self.spoiling, "as usual"
         spoiling.reset()
-        spoiling.name = name
+        spoiling.name, spoiling.fault = name, FAULTS.get(name)
         spoiling.away_from = alone.requests // 2 if alone is not None and name in _AWAY else None
         spoiling.away = math.inf if name == "dead" else self.options.outage
         began = time.monotonic()

@@ -18,6 +18,7 @@ __all__ = [
     "CompareOptions",
     "DamageOptions",
     "FaultsOptions",
+    "FuzzOptions",
     "KillsOptions",
     "PlacementOptions",
     "RedactionOptions",
@@ -404,6 +405,27 @@ class FaultsOptions:
     heldout: Count = 60
     workers: Count = 32
     time_scale: Scale = 0.01
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class FuzzOptions:
+    """Answers, files and texts that hold anything, given to all that reads them.
+
+    Args:
+        outputs: Hostile answers that runs get, at least.
+        rate: Share of the answers that are hostile.
+        files: Files of each kind.
+        texts: Short texts for each reader.
+        longest: Characters of a long text.
+        seed: Seed of everything random.
+    """
+
+    outputs: Count = 2_000
+    rate: Rate = 0.5
+    files: Count = 300
+    texts: Count = 300
+    longest: Count = 1_000_000
     seed: Annotated[int, Field(ge=0)] = 0
 
 

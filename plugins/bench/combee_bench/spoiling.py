@@ -7,8 +7,9 @@ import hashlib
 import json
 import math
 import time
+import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,7 +47,8 @@ class Spoiling:
     """What stands before a service; its attributes may be set from any thread.
 
     Attributes:
-        name: What spoils answers, one of :data:`FAULTS`; another name for nothing.
+        name: Names what happens, for the draws.
+        fault: What spoils answers, ``None`` for nothing.
         requests: Requests so far.
         spoiled: Those of them that did not get their right answer.
         away_from: The request from which on the service is away; ``None`` for never.
@@ -56,14 +58,10 @@ class Spoiling:
     def __init__(self, url: str, rate: float, seed: int) -> None:
         self._url, self._rate, self._seed = url, rate, seed
         self.name = ""
+        self.fault: Fault | None = None
         self.away_from: int | None = None
         self.away = 0.0
         self.reset()
-
-    @property
-    def fault(self) -> Fault | None:
-        """What :attr:`name` stands for."""
-        return FAULTS.get(self.name)
 
     def reset(self) -> None:
         """Begin to count anew."""
@@ -208,6 +206,13 @@ def _nul(right: dict[str, Any]) -> None:
     right["choices"][0]["message"]["content"] += "\0" * 100
 
 
+def _mixed(kinds: Sequence[Spoil]) -> Spoil:
+    async def spoil(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+        return await kinds[zlib.crc32(await http.read()) % len(kinds)](http, right)
+
+    return spoil
+
+
 FAULTS: dict[str, Fault] = {
     "429": Fault("service", _status(429)),
     "429-retry-after": Fault("service", _status(429, **{"Retry-After": "0.2"})),
@@ -238,4 +243,6 @@ FAULTS: dict[str, Fault] = {
     "long-prompts": Fault("model", _short, always=True),
     "slow": Fault("service", _slow, always=True),
 }
+_NOW_AND_THEN = [one.spoil for one in FAULTS.values() if one.whose == "service" and not one.always]
+FAULTS["mixed"] = Fault("service", _mixed(_NOW_AND_THEN))
 """What a service may do to a share of its requests. Sizes are in characters."""
