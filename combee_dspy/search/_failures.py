@@ -11,6 +11,7 @@ from combee_dspy.exceptions import TooManyFailuresError
 from combee_dspy.journal import Outcome, failure_counts
 from combee_dspy.options import Validation
 from combee_dspy.records import Cause, FailureCount, Role, Rollout
+from combee_dspy.rollouts import fingerprints
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Place, Row
 from combee_dspy.search._effects import Effects
@@ -70,13 +71,15 @@ class Failures:
         ]
 
     async def try_first(self, seed: Candidate, validation: Row, train: Row) -> None:
-        """Run one row of each split before anything else is bought, and say what raised in it."""
+        """Run one row of each split before anything else is bought; say what raised in it, and what it changed."""
         if not self._options.probe:
             return
         rows = [(validation, Place("validation", -1))]
         if self._effects.purse.room != 0 and not self._effects.purse.grants:
             # Of a limited cost the student's validation has its share first.
             rows.append((train, Place("train", 0)))
+        program, metric = self._effects.programs.of(seed, 0), self._effects.metric
+        before = fingerprints(program, metric)["program"]
         rollouts = [self._effects.rollout(seed, row, place, counted=False) for row, place in rows]
         for found in await asyncio.gather(*rollouts, return_exceptions=True):
             if isinstance(found, BudgetReached):
@@ -84,9 +87,16 @@ class Failures:
             if isinstance(found, BaseException):
                 raise found
             if found.failed_in in _RAISED:
-                text = f"The {found.failed_in} raised on the first row that was tried: {found.error}"
-                logger.warning("%s", text)
-                self._effects.log.emit("warning", {"text": text})
+                self._warn(f"The {found.failed_in} raised on the first row that was tried: {found.error}")
+        if fingerprints(program, metric)["program"] != before:
+            self._warn(
+                "A rollout changed the program itself, which other threads run at the same moment: what it answers may "
+                "hang on the order of the rows. Keep such state in local variables of forward."
+            )
+
+    def _warn(self, text: str) -> None:
+        logger.warning("%s", text)
+        self._effects.log.emit("warning", {"text": text})
 
     async def first(self, split: str, rollouts: Sequence[Awaitable[Rollout]]) -> None:
         """End the run as soon as the first rollouts of a split are there, where program or metric raised on all.

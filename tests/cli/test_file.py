@@ -289,3 +289,11 @@ def test_a_file_that_is_no_configuration_is_refused_in_one_line(shell, text, par
     assert err.count("\n") == 1
     assert "nowhere.yaml" in shell("run", "nowhere.yaml")[2]
     assert "CONFIG.yaml is missing" in shell("run")[2]
+
+
+def test_a_file_of_nested_aliases_is_refused_in_a_moment(shell):
+    levels = [f"l{one}: &l{one} [{', '.join([f'*l{one - 1}'] * 9)}]" for one in range(1, 12)]
+    Path("run.yaml").write_text("\n".join(["l0: &l0 [x]", *levels, "data: *l11", "budget: {rollouts: *l11}"]))
+    code, _, err = shell("run", "run.yaml")
+    assert code == 2
+    assert len(err) < 5_000

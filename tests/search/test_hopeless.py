@@ -217,3 +217,23 @@ def test_what_a_budget_in_tokens_was_passed_by_is_said() -> None:
         "The budget of 100 tokens was passed by 25: something cost more than was known beforehand."
     ]
     assert not Purse(Limits(tokens=125), [("rollout", usage)]).passed()
+
+
+class Counting(dspy.Module):
+    """Keeps state on itself, as no program should."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering, self.seen = dspy.Predict("question -> answer"), []
+
+    def forward(self, question: str) -> dspy.Prediction:
+        self.seen.append(question)
+        return self.answering(question=question)
+
+
+def test_a_program_that_keeps_state_on_itself_is_warned_of(caplog):
+    World.made().compile(Counting(), max_metric_calls=40)
+    assert "changed the program itself" in caplog.text
+    caplog.clear()
+    World.made().compile(max_metric_calls=40)
+    assert "changed the program itself" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import json
 import math
@@ -182,6 +183,19 @@ def _said(text: str | None, finish: str = "stop", **more: Any) -> Spoil:
     return _changed(change)
 
 
+async def _said_in_large(http: web.Request, right: dict[str, Any]) -> web.StreamResponse:
+    # Written once: what takes its time must be who reads it.
+    return web.Response(body=_large(), content_type="application/json")
+
+
+@functools.cache
+def _large() -> bytes:
+    message = {"role": "assistant", "content": "word " * 10_000_000}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
+    return json.dumps({"id": "large", "object": "chat.completion", "choices": [choice], "usage": usage}).encode()
+
+
 def _cut(right: dict[str, Any]) -> None:
     choice = right["choices"][0]
     choice["message"]["content"] = choice["message"]["content"][: len(choice["message"]["content"]) // 2]
@@ -235,7 +249,7 @@ FAULTS: dict[str, Fault] = {
     "empty-text": Fault("model", _said("")),
     "refusal": Fault("model", _said(None, refusal="I cannot help with that.")),
     "1-mb": Fault("model", _said("word " * 200_000)),
-    "50-mb": Fault("model", _said("word " * 10_000_000)),
+    "50-mb": Fault("model", _said_in_large),
     "nested-answer": Fault("model", _said('{"a":' * 10_000)),
     "another-language": Fault("model", _said("Я не могу ответить на этот вопрос. 对不起。")),
     "length": Fault("model", _changed(_cut)),
