@@ -9,6 +9,7 @@ breaks ``import combee_dspy`` nor another strategy.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -79,6 +80,7 @@ class Entry:
         target: ``module:attribute``.
         distribution: The distribution that publishes it, in ``version``.
         problem: Why it cannot be used, else ``None``. Filled by :func:`installed`.
+        does: What it does, in a sentence. Filled by :func:`installed`.
     """
 
     kind: str
@@ -87,6 +89,7 @@ class Entry:
     distribution: str
     version: str = ""
     problem: str | None = None
+    does: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +281,15 @@ def installed() -> tuple[Entry, ...]:
             else:
                 taken[entry.name] = entry.distribution
                 try:
-                    _class_of(entry)
+                    entry = replace(entry, does=_first_sentence(_class_of(entry)))
                 except PluginError as error:
                     problem = error.reason
             found.append(replace(entry, version=entry.version or _own_version(), problem=problem))
     return tuple(found)
+
+
+def _first_sentence(found: type) -> str:
+    return " ".join((inspect.getdoc(found) or "").partition("\n\n")[0].split())
 
 
 def _own_version() -> str:

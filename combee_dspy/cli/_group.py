@@ -79,8 +79,8 @@ def plugin_commands(own: Iterable[str]) -> tuple[Entry, ...]:
             continue
         taken[entry.name] = entry.distribution
         try:
-            _load(point, entry)
-            found.append(entry)
+            command = _load(point, entry)
+            found.append(replace(entry, does=(command.help or "").partition("\n\n")[0]))
         except PluginError as error:
             found.append(replace(entry, problem=error.reason))
     return tuple(found)

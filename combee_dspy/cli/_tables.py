@@ -34,14 +34,27 @@ def show_facts(facts: Mapping[str, Any]) -> None:
         console.print(Text.assemble((f"{name:<{width}}", "bold"), plain(value)), soft_wrap=True)
 
 
-def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0) -> None:
-    """Print the first rows as a table; where they are wider than the screen, long texts give way first."""
+def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: str = "") -> None:
+    """Print the first rows as a table, a line each: narrow columns whole, and long texts as far as there is room.
+
+    One column may be ``folded`` instead of cut: what stands there can be typed again.
+    """
     table = Table(box=None, pad_edge=False)
-    lines = [[plain(_cell(value), _CELL) for value in row.values()] for row in rows[: limit or None]]
-    for number, name in enumerate(rows[0] if rows else ()):
-        table.add_column(name, no_wrap=max(len(line[number]) for line in lines) <= _SHORT)
+    names = list(rows[0]) if rows else []
+    lines = [
+        [plain(_cell(value), 1_000 if name == folded else _CELL) for name, value in row.items()]
+        for row in rows[: limit or None]
+    ]
+    for number, name in enumerate(names):
+        width = max(len(name), *(len(line[number]) for line in lines))
+        table.add_column(name, min_width=width if width <= _SHORT else len(name), no_wrap=width <= _SHORT)
     for line in lines:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
+        table.add_row(
+            *(
+                Text(cell, overflow="fold") if name == folded else Text(cell, no_wrap=True, overflow="ellipsis")
+                for name, cell in zip(names, line, strict=True)
+            )
+        )
     # Nobody's window bounds a file.
     console = Console(width=None if sys.stdout.isatty() else _WIDE)
     console.print(table)
@@ -54,17 +67,22 @@ def _cell(value: object) -> object:
 
 
 def show_rows(
-    rows: Sequence[dict[str, Any]], shown: Callable[[dict[str, Any]], dict[str, Any]], as_json: bool, limit: int = 0
+    rows: Sequence[dict[str, Any]],
+    shown: Callable[[dict[str, Any]], dict[str, Any]],
+    as_json: bool | None,
+    limit: int = 0,
+    folded: str = "",
 ) -> None:
     """Print what is shown of each row, as a table; or whole rows as JSON, one object a line.
 
-    The JSON is ASCII, so that nothing in it steers a terminal, and has neither NaN nor infinity.
+    By default a terminal gets a table, and a pipe or a file JSON. The JSON is ASCII, so that nothing in it steers a
+    terminal, and has neither NaN nor infinity.
     """
-    if as_json:
+    if as_json or (as_json is None and not sys.stdout.isatty()):
         for row in rows:
             typer.echo(json.dumps({name: _finite(value) for name, value in row.items()}))
     else:
-        show_table([shown(row) for row in rows], limit)
+        show_table([shown(row) for row in rows], limit, folded)
 
 
 def _finite(value: Any) -> Any:

@@ -63,8 +63,8 @@ def plugins(
         return
     show_table(
         [
-            {"kind": one.kind, "name": one.name, "distribution": one.distribution, "version": one.version}
-            | {"status": "problem" if one.problem else "ok"}
+            {"kind": one.kind, "name": one.name, "from": one.distribution.removeprefix("combee-dspy-")}
+            | {"what it does": "cannot be loaded: see below" if one.problem else one.does}
             for one in entries
         ]
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import webbrowser
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,16 +22,24 @@ __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 _Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's log_dir.", show_default=False)]
 _Task = Annotated[str | None, typer.Option("--run", help="One of several tasks, by its name; all by default.")]
 _Json = Annotated[bool, typer.Option("--json", help="Write JSON, whole texts included.")]
+_Rows = Annotated[
+    bool | None,
+    typer.Option("--json/--table", help="JSON lines, whole texts included, or a table; a terminal gets the table."),
+]
 
-_ROLLOUT = ("id", "step", "purpose", "candidate", "score", "seconds", "error", "inputs", "prediction")
-_COSTS = ("role", "model", "calls", "errors", "cached", "prompt_tokens", "completion_tokens", "dollars", "gpu_seconds")
+_COSTS = {
+    "role": "role", "model": "model", "calls": "calls", "errors": "errors", "cached": "cached", "prompt_tokens": "in",
+    "completion_tokens": "out", "dollars": "dollars", "gpu_seconds": "GPU s",
+}  # fmt: skip
+_SHORT_ID = 6
 _AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")
+_TIMES = ("created", "ended", "finished", "started", "validated_at")
 _STYLES = {"+ ": "green", "- ": "red"}
 
 
 def runs(
     folders: Annotated[list[Path] | None, typer.Argument(help="Where to look; this folder by default.")] = None,
-    as_json: _Json = False,
+    as_json: _Rows = None,
 ) -> None:
     """List the runs whose journals lie in some folders, or anywhere below them."""
     found: list[dict[str, Any]] = []
@@ -38,19 +48,20 @@ def runs(
             raise ArgumentValueError("FOLDERS", str(folder), "is not there", "Name a folder, or a journal.")
         for journal in sorted(folder.rglob("journal.sqlite")) if folder.is_dir() else [folder]:
             found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
-    if found or as_json:
-        show_rows(found, _run_row, as_json)
+    if found:
+        show_rows(found, _run_row, as_json, folded="run")
     else:
-        typer.echo("No journal was found. Name the log_dir of a run, or a folder that holds some.")
+        typer.echo("No journal was found. Name the log_dir of a run, or a folder that holds some.", err=True)
 
 
 def _run_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        **{name: row[name] for name in ("run", "name", "state", "updates", "rollouts")},
+        **{name: row[name] for name in ("state", "rollouts")},
         "validation": _change(row["seed_score"], row["best_score"]),
         "held-out": _change(row["heldout_before"], row["heldout_after"]),
         "dollars": _dollars(row["dollars"]),
-        "fit for claims": "yes" if row["supports_claims"] else "no",
+        "claims": "fit" if row["supports_claims"] else "unfit",
+        "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
     }
 
 
@@ -94,16 +105,24 @@ def show(
         for one in found:
             costs, paid, parts = one.pop("costs"), one.pop("spending"), one.pop("audit")
             one["dollars"] = _dollars(one["dollars"])
-            show_facts({name: value for name, value in one.items() if value is not None})
-            show_table([{name: row[name] for name in _COSTS} | {"dollars": _dollars(row["dollars"])} for row in costs])
-            show_table([row | {"dollars": _dollars(row["dollars"])} for row in paid])
+            show_facts({name: _told(name, value) for name, value in one.items() if value is not None})
+            priced = [row | {"dollars": _dollars(row["dollars"])} for row in costs]
+            show_table([{head: row[name] for name, head in _COSTS.items()} for row in priced])
+            renamed = [{_COSTS.get(name, name): value for name, value in row.items()} for row in paid]
+            show_table([row | {"dollars": _dollars(row["dollars"])} for row in renamed])
             show_table([{name: plain(row[name]) for name in _AUDIT} for row in parts])
+
+
+def _told(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")
+    return f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _show_one(found: dict[str, Any]) -> None:
     diff, value, suspicious = found.pop("diff", {}), found.pop("value", {}), found.pop("suspicious", [])
     found.pop("texts", None)
-    show_facts({name: one for name, one in found.items() if one not in (None, "", [])})
+    show_facts({name: _told(name, one) for name, one in found.items() if one not in (None, "", [])})
     show_facts(value if isinstance(value, dict) else {"value": value})
     console = Console()
     for component, lines in diff.items():
@@ -138,7 +157,7 @@ def rollouts(
     where: Annotated[str | None, typer.Option(help="Which rollouts, as an SQL expression; all by default.")] = None,
     run: _Task = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows of a table; 0 for all.")] = 50,
-    as_json: _Json = False,
+    as_json: _Rows = None,
 ) -> None:
     """List a run's rollouts, straight from its journal.
 
@@ -149,12 +168,37 @@ def rollouts(
 
     A condition can only read. What the held-out set holds is not shown.
     """  # noqa: D301 - the backspace keeps lines apart on the help page
+    as_json = not sys.stdout.isatty() if as_json is None else as_json
     # One more than is shown tells whether there are more.
     found = tracking.rollouts(place, run=run, where=where, limit=limit + 1 if limit and not as_json else None)
-    show_rows(found, lambda row: {name: row[name] for name in _ROLLOUT}, as_json, limit)
+    failed = any(row["error"] for row in found)
+    show_rows(found, lambda row: _rollout_row(row, failed), as_json, limit)
 
 
-def candidates(place: _Run, run: _Task = None, as_json: _Json = False) -> None:
+def _rollout_row(row: dict[str, Any], failed: bool) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "update": row["step"],
+        "for": row["purpose"],
+        "candidate": row["candidate"][:_SHORT_ID],
+        "score": row["score"],
+        "seconds": row["seconds"],
+        **({"error": row["error"]} if failed else {}),
+        "inputs": _values(row["inputs"]),
+        "prediction": _values(row["prediction"]),
+    }
+
+
+def _values(text: str | None) -> str | None:
+    """Return what the fields of a row say, without their names."""
+    try:
+        found = json.loads(text or "null")
+    except ValueError:
+        return text
+    return "; ".join(map(str, found.values())) if isinstance(found, dict) else text
+
+
+def candidates(place: _Run, run: _Task = None, as_json: _Rows = None) -> None:
     """List every candidate of a run, with its lineage and scores.
 
     combee show RUN ID shows what a candidate says; from Python,
@@ -169,15 +213,15 @@ def candidates(place: _Run, run: _Task = None, as_json: _Json = False) -> None:
 
 def _candidate_row(one: dict[str, Any], indices: dict[str, int | None]) -> dict[str, Any]:
     screened = one["screened"] or {}
-    parents = (parent if indices.get(parent) is None else str(indices[parent]) for parent in one["parents"])
+    parents = (parent[:_SHORT_ID] if indices.get(parent) is None else str(indices[parent]) for parent in one["parents"])
     return {
         "index": one["index"],
-        "candidate": one["candidate"],
+        "id": one["candidate"][:_SHORT_ID],
         "parents": ", ".join(parents),
         "operator": one["operator"],
         "update": one["step"],
         "validation": one["score"],
-        "screen": f"{screened['score']:.4g} against {screened['parent_score']:.4g}" if screened else None,
+        "screen": f"{screened['score']:.3g} to {screened['parent_score']:.3g}" if screened else None,
         "fate": "chosen" if one["selected"] else "" if screened.get("accepted", True) else screened["reason"],
     }
 

@@ -67,11 +67,13 @@ def listed(shell):
     return {(entry["kind"], entry["name"], entry["distribution"]): entry for entry in json.loads(out)}
 
 
-def test_the_list_names_kind_name_distribution_version_and_state(shell):
+def test_the_list_names_kind_name_distribution_and_what_it_does(shell):
     entry = listed(shell)["controller", "power-law", "combee-dspy"]
     assert entry["problem"] is None
     (line,) = [line for line in shell("plugins")[1].splitlines() if "power-law" in line]
-    assert line.split() == ["controller", "power-law", "combee-dspy", entry["version"], "ok"]
+    assert line.split()[:3] == ["controller", "power-law", "combee-dspy"]
+    assert entry["does"].startswith(" ".join(line.split()[3:]).rstrip("…"))
+    assert all(len(one["does"]) > 10 for one in listed(shell).values() if one["problem"] is None)
     assert ("command", "bench", "combee-bench") in listed(shell)
 
 

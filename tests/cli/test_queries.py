@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -29,12 +30,41 @@ def test_what_was_held_out_is_counted_and_not_shown(shell, recorded):
 
 
 def test_a_table_says_that_it_leaves_rows_out(shell, recorded):
-    assert "These are the first 2" in shell("rollouts", recorded, "--limit", "2")[1]
-    assert "These are" not in shell("rollouts", recorded, "--limit", "0")[1]
+    assert "These are the first 2" in shell("rollouts", recorded, "--table", "--limit", "2")[1]
+    assert "These are" not in shell("rollouts", recorded, "--table", "--limit", "0")[1]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_tables_fit_a_terminal_and_what_they_name_can_be_typed_back(shell, recorded, monkeypatch, columns):
+    def table(*arguments):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        code, out, _ = shell(*arguments)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= columns
+        return [line.split() for line in out.splitlines()]
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    heads, *found = table("candidates", recorded)
+    assert heads == ["index", "id", "parents", "operator", "update", "validation", "screen", "fate"]
+    for row in found:
+        assert shell("show", recorded, row[1])[1] == shell("show", recorded, row[0])[1]
+    heads, *found = table("rollouts", recorded)
+    assert heads[:6] == ["id", "update", "for", "candidate", "score", "seconds"]
+    assert shell("show", recorded, f"effect/{found[0][0]}")[0] == 0
+    heads, *found = table("runs", recorded)
+    assert heads == ["state", "rollouts", "validation", "held-out", "dollars", "claims", "run"]
+    assert "".join(part for row in found for part in row).endswith(str(recorded))
+    table("plugins")
+
+
+def test_a_pipe_gets_a_line_of_json_a_row(shell, recorded):
+    for command in ("runs", "rollouts", "candidates"):
+        assert lines(shell(command, recorded)[1]) == lines(shell(command, recorded, "--json")[1])
 
 
 def test_nothing_that_a_run_wrote_steers_the_terminal_and_no_key_is_shown(shell, recorded):
-    for arguments in (["rollouts"], ["rollouts", "--json"], ["candidates"], ["show"]):
+    for arguments in (["rollouts", "--table"], ["rollouts"], ["candidates", "--table"], ["show"]):
         code, out, err = shell(arguments[0], recorded, *arguments[1:])
         assert (code, err) == (0, ""), arguments
         assert "\x1b" not in out
@@ -52,9 +82,9 @@ def test_candidates_have_lineage_and_scores(shell, recorded):
     assert code == 0
     assert (seed["operator"], seed["score"], seed["index"]) == ("seed", 0.0, 0)
     assert (child["operator"], child["score"], child["parents"]) == ("insert", 1.0, [seed["candidate"]])
-    table = shell("candidates", recorded)[1]
+    table = shell("candidates", recorded, "--table")[1]
     assert "chosen" in table
-    assert child["candidate"] in table
+    assert child["candidate"][:6] in table
 
 
 def test_a_run_is_shown_with_what_it_has_cost(shell, recorded):
@@ -77,11 +107,11 @@ def test_one_candidate_and_one_rollout_are_shown(shell, recorded):
 
 
 def test_runs_are_found_in_folders(shell, recorded, tmp_path):
-    assert "No journal was found" in shell("runs")[1]
+    assert "No journal was found" in shell("runs")[2]
     code, out, _ = shell("runs", recorded.parent, "--json")
     (row,) = lines(out)
     assert (code, row["run"], row["state"], row["best_score"]) == (0, str(recorded), "finished", 1.0)
-    assert "0.000 → 1.000" in shell("runs", recorded.parent)[1]
+    assert "0.000 → 1.000" in shell("runs", recorded.parent, "--table")[1]
 
 
 def test_the_report_is_written(shell, recorded, tmp_path):

@@ -51,9 +51,9 @@ def _counts_agree(report: Any, said: list[str], folder: Path, capsys: pytest.Cap
     assert f"{report.rollouts} of " in ended
     assert "$ unknown" in ended
     assert "total/dollars" not in metrics
-    for command in ("runs", "show"):
+    for command in ("runs --table", "show"):
         with pytest.raises(SystemExit):
-            main([command, str(folder)])
+            main([*command.split(), str(folder)])
         out = capsys.readouterr().out
         assert str(report.rollouts) in out
         assert re.search(r"^dollars +unknown", out, re.MULTILINE) if command == "show" else "unknown" in out
@@ -88,9 +88,13 @@ def test_a_new_users_first_run_learns_no_less_than_gepa(
         assert server.total - bought <= 2, "a probe of each LM at most"
         assert again.combee_report.texts == report.texts
 
-        for command, shown in (("report", "report.html"), ("rollouts", "validation"), ("candidates", "chosen")):
+        for command, shown in (
+            ("report", "report.html"),
+            ("rollouts --table", "validation"),
+            ("candidates --table", "chosen"),
+        ):
             with pytest.raises(SystemExit) as ended:
-                main([command, str(tmp_path)])
+                main([*command.split(), str(tmp_path)])
             assert not ended.value.code
             assert shown in capsys.readouterr().out
         assert (tmp_path / "report.html").stat().st_size > 1000
