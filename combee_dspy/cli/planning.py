@@ -15,6 +15,7 @@ from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
 from combee_dspy.lms.redact import scrub
 
 if TYPE_CHECKING:
+    from combee_dspy import Combee
     from combee_dspy.planning import Spec
 
 __all__ = ["plan"]
@@ -59,21 +60,24 @@ def plan(
     found = _specified(file)
     from combee_dspy.planning import make_plan
 
-    if found.run is not None:
-        _check_run(file.parent / found.run, found)
+    combee = None if found.run is None else _checked_run(file.parent / found.run, found)
     try:
-        made = make_plan(found, file.parent)
+        made = make_plan(found, file.parent, combee)
     except PlanGapsError as error:
         _tell_gaps(error)
         raise typer.Exit(2) from error
     place = output or file.with_name("plan")
+    place = place.with_suffix("") if place.suffix in _ENDINGS else place
     made.write(place)
     if mlflow:
         _log(found.task.name, place)
-    typer.echo(f"Wrote {place.with_suffix('.md')}, {place.with_suffix('.html')} and {place.with_suffix('.json')}")
+    typer.echo(f"Wrote {', '.join(f'{place}{ending}' for ending in _ENDINGS)}")
 
 
-def _check_run(config: Path, spec: Spec) -> None:
+_ENDINGS = (".md", ".html", ".json")
+
+
+def _checked_run(config: Path, spec: Spec) -> Combee:
     import dspy
 
     from combee_dspy.cli.run import planned
@@ -86,14 +90,15 @@ def _check_run(config: Path, spec: Spec) -> None:
         combee.metric_fn = one.task.metric or combee.metric_fn
         with dspy.context(lm=dspy.LM(one.lm.model)):
             check_search(combee, trainset=one.task.trainset, valset=one.task.valset, reasons=reasons)
+    return combee
 
 
 def _log(name: str, place: Path) -> None:
     import mlflow
 
     with mlflow.start_run(run_name=f"plan {name}"):
-        for ending in (".md", ".html", ".json"):
-            mlflow.log_artifact(str(place.with_suffix(ending)))
+        for ending in _ENDINGS:
+            mlflow.log_artifact(f"{place}{ending}")
 
 
 def _known(run: Path, shown: str) -> dict[str, Any]:
@@ -104,6 +109,10 @@ def _known(run: Path, shown: str) -> dict[str, Any]:
     typer.echo(f"Measured: {found.source}: {found.verdict}, {found.score:.3f} after {found.rollouts} rollouts.")
     known = {"serial.run": shown, "serial.score": round(found.score, 4),
              "serial.rollouts": found.to_plateau or found.rollouts}  # fmt: skip
+    known["serial.method"] = "the same search, serially: minibatches of three, as dspy.GEPA"
+    for row in tracking.runs(run)[:1]:
+        if row["heldout_n"]:
+            known |= {"task.baseline": row["heldout_before"], "serial.score": row["heldout_after"]}
     for part in tracking.audit(run)[:1]:
         known["serial.version"] = f"combee_dspy {part['version']}, dspy {part['dspy']}"
     for one in tracking.rollouts(run, where="purpose = 'validation' AND error IS NULL", limit=1):

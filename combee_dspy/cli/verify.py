@@ -11,6 +11,7 @@ import typer
 
 from combee_dspy.cli.diagnose import one_task, serially
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
+from combee_dspy.hashing import row_hash
 
 if TYPE_CHECKING:
     from combee_dspy.cli._plan import Plan
@@ -32,7 +33,7 @@ def verify(  # noqa: PLR0913 - each has a default
         list[str] | None, typer.Option(help="Field of the held-out rows; the length of their inputs by default.")
     ] = None,
     gain: Annotated[float, typer.Option(min=0, help="The claimed held-out gain over the student, in points.")] = 0.0,
-    margin: Annotated[float, typer.Option(min=0.01, help="How much worse counts as no worse, in points.")] = 2.0,
+    margin: Annotated[float, typer.Option(min=0.01, max=10, help="How much worse is no worse, in points.")] = 2.0,
     faster: Annotated[
         float, typer.Option(min=0, help="Times as fast as serial search, at least; 0: not claimed.")
     ] = 1.0,
@@ -61,18 +62,22 @@ def verify(  # noqa: PLR0913 - each has a default
     claim, seed = planning.Claim(gain / 100, margin / 100, faster), data.get("seed") or 0
     checks: list[Check] = []
     headline, simulated = "", False
-    for kind, where, wide in _variants(data, seed, seeds, hardware or []):
-        plan = _plan.plan_run(wide, folder)
-        if plan.tasks[0].task.heldout is None:
-            raise RefusedError("a claim without held-out rows", "the search chose by the others", "Name data.heldout.")
-        report, serial = _searched(plan), _searched(_plan.plan_run(_serial(data, wide, where), folder))
+    # Everything is read and checked before the first search is bought.
+    variants = [
+        (kind, where, _plan.plan_run(wide, folder), _plan.plan_run(_serial(data, wide, name), folder))
+        for kind, where, name, wide in _variants(data, seed, seeds, hardware or [])
+    ]
+    rows = _rows(variants[0][2])
+    slices = planning.slices_of(rows, by or ())
+    for kind, where, plan, baseline in variants:
+        report, serial = _searched(plan), _searched(baseline)
         report = replace(report, per_point=planning.over_serial(report, serial, margin=claim.margin))
         if kind == "run":
             planning.check_headline(report)
             headline = str(report.per_point)
         checks += planning.check_run(kind, where, claim, report)
         if kind == "run":
-            checks += planning.check_slices(claim, report, planning.slices_of(_rows(plan), by or ()))
+            checks += planning.check_slices(claim, report, slices)
             simulated = "simulated" in (plan.tasks[0].lm.model, plan.proposer.model)
     source = f"{config.name}{' (a simulated service, no language model)' if simulated else ''}"
     found = planning.Verification(claim, source, headline, tuple(checks))
@@ -87,25 +92,30 @@ def verify(  # noqa: PLR0913 - each has a default
 
 def _variants(
     data: dict[str, Any], seed: int, seeds: int, hardware: Sequence[Path]
-) -> Iterator[tuple[Kind, str, dict[str, Any]]]:
-    """Give what is searched: the file's own mapping, and others, each with a log_dir of its own."""
+) -> Iterator[tuple[Kind, str, str, dict[str, Any]]]:
+    """Give what is searched, with a name of its own: the file's own mapping, and others, each with its own log_dir."""
     from combee_dspy.cli import _reading
 
-    yield "run", f"seed {seed}", data
+    yield "run", f"seed {seed}", f"seed {seed}", data
     place = f"{data['log_dir']}-verify"
     for other in range(seed + 1, seed + 1 + seeds):
-        yield "seed", f"seed {other}", {**data, "seed": other, "log_dir": f"{place}/seed {other}"}
+        yield "seed", f"seed {other}", f"seed {other}", {**data, "seed": other, "log_dir": f"{place}/seed {other}"}
     for file in hardware:
         given = _reading.read_mapping(file)
         if beyond := set(given) - set(_HARDWARE):
             remedy = f"A file of hardware holds {', '.join(_HARDWARE)}, and leaves the claim as it is."
             raise ArgumentValueError("--hardware", str(file), f"changes {', '.join(sorted(beyond))}", remedy)
-        yield "hardware", file.stem, {**data, **given, "log_dir": f"{place}/on {file.stem}"}
+        if {**data, **given} == data:
+            remedy = "Give another num_threads, lms or costs: another service, or another concurrency."
+            raise ArgumentValueError("--hardware", str(file), "changes nothing of the run", remedy)
+        # An edited file is other hardware, and is searched anew.
+        name = f"{file.stem} {row_hash(given)[:8]}"
+        yield "hardware", file.stem, name, {**data, **given, "log_dir": f"{place}/on {name}"}
 
 
-def _serial(data: dict[str, Any], wide: dict[str, Any], where: str) -> dict[str, Any]:
+def _serial(data: dict[str, Any], wide: dict[str, Any], name: str) -> dict[str, Any]:
     heldout = {name: one for name, one in (wide.get("heldout") or {}).items() if name != "baseline"}
-    return {**serially(wide), "heldout": heldout, "log_dir": f"{data['log_dir']}-verify/serial {where}"}
+    return {**serially(wide), "heldout": heldout, "log_dir": f"{data['log_dir']}-verify/serial {name}"}
 
 
 def _searched(plan: Plan) -> CombeeReport:
@@ -120,4 +130,6 @@ def _searched(plan: Plan) -> CombeeReport:
 
 def _rows(plan: Plan) -> Sequence[Any]:
     heldout: Any = plan.tasks[0].task.heldout
+    if heldout is None:
+        raise RefusedError("a claim without held-out rows", "the search chose by the others", "Name data.heldout.")
     return heldout.rows

@@ -6,8 +6,7 @@ number's origin; a :class:`Verification` whether what is claimed in the end surv
 refused (:func:`check_search`, :func:`check_headline`).
 """
 
-from combee_dspy.planning.curve import Ceiling, Curve
-from combee_dspy.planning.diagnose import Diagnosis, diagnose, read_diagnosis
+from combee_dspy.diagnosis import Ceiling, Curve, Diagnosis, diagnose, read_diagnosis
 from combee_dspy.planning.plan import Choices, Plan, batch_sizes, make_plan
 from combee_dspy.planning.refusals import check_converged, check_headline, check_search
 from combee_dspy.planning.spec import Override, Spec, ask, questions, read_spec

@@ -5,32 +5,37 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from combee_dspy.diagnosis import MARGIN, POINT, Curve, Diagnosis, diagnose
+from combee_dspy.diagnosis.page import beside, write_page
 from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import PlanGapsError, RefusedError
 from combee_dspy.journal import Reader, journal_file
-from combee_dspy.planning._page import write_page
-from combee_dspy.planning.curve import Curve
-from combee_dspy.planning.diagnose import MARGIN, POINT, Diagnosis, diagnose, read_diagnosis
 from combee_dspy.planning.refusals import check_converged
 from combee_dspy.planning.spec import Override, Spec
+from combee_dspy.registry import names
 from combee_dspy.rollouts import FlushView, full_or_stale
 from combee_dspy.search import check_wide
+from combee_dspy.stopping import Budget, Patience
 from combee_dspy.streams import derive_seed
 from combee_dspy.tracking import run_number
 from combee_dspy.tracking._spending import spent_of
 
-__all__ = ["Choices", "Plan", "batch_sizes", "make_plan"]
+if TYPE_CHECKING:
+    from combee_dspy.combee import Combee
+
+__all__ = ["Choices", "Plan", "batch_sizes", "in_flight", "make_plan"]
 
 _JOBS = 2_000
 _SAID = "assumption: the specification says so"
-_SHARE = Field(gt=0, le=1)
+_MARGIN = 10  # points: who accepts a larger loss has no claim left to defend
 
 REASONS = ("cache", "controller", "diagnosis")
 """Overrides that replace no number: why a search has its cache off or a static batch, or is planned undiagnosed."""
@@ -46,17 +51,25 @@ class Choices(BaseModel):
 
     workers: Annotated[int, Field(ge=1)]
     rollouts: Annotated[int, Field(ge=1)]
-    flush_seconds: Annotated[float, Field(gt=0)] = 0.2
-    variance: Annotated[float, Field(gt=0)] = 0.01
+    margin_points: Annotated[float, Field(gt=0, le=_MARGIN)] = 100 * MARGIN
+    flush_seconds: Annotated[float, Field(gt=0, le=60)] = 0.2
+    variance: Annotated[float, Field(gt=0, lt=0.25)] = 0.01
     operators: Annotated[tuple[str, ...], Field(min_length=1)] = ("insert", "delete", "rephrase", "reorder")
     similarity: Annotated[float, Field(gt=0, lt=1)] = 0.92
-    calibration_share: Annotated[float, _SHARE] = 0.05
-    spearman: Annotated[float, _SHARE] = 0.7
-    patience: Annotated[int, Field(ge=1)] = 3
-    target_points: Annotated[float, Field(gt=0)] = 1.0
-    canary_share: float = 0.05
-    canary_hours: float = 24.0
-    canary_points: Annotated[float, Field(gt=0)] = 0.5
+    calibration_share: Annotated[float, Field(ge=0.01, le=1)] = 0.05
+    spearman: Annotated[float, Field(ge=0.5, le=1)] = 0.7
+    patience: Annotated[int, Field(ge=1, le=100)] = 3
+    target_points: Annotated[float, Field(gt=0, le=100)] = 1.0
+    canary_share: Annotated[float, Field(ge=0.001, le=1)] = 0.05
+    canary_hours: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] = 24.0
+    canary_points: Annotated[float, Field(gt=0, le=_MARGIN)] = 0.5
+
+    @field_validator("operators")
+    @classmethod
+    def _known(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := set(given) - {*names("operator")}:
+            raise ValueError(f"no operator is called {', '.join(sorted(unknown))}")
+        return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,8 @@ class Plan:
         diagnosis: Of the serial search; ``None`` where a reason was given to plan without.
         tables: By section, what, its value, and where that comes from.
         batches: Sizes of the batches of the simulation; empty without a measured profile.
+        departures: What the file of the wide search sets otherwise: what, the plan's value, the file's; ``None`` where
+            the specification names no file, so that nothing of it was checked.
     """
 
     spec: Spec
@@ -76,18 +91,21 @@ class Plan:
     diagnosis: Diagnosis | None
     tables: Mapping[str, Sequence[Row]]
     batches: Sequence[int]
+    departures: Sequence[Row] | None = None
 
     def write(self, path: Path) -> None:
-        """Write it beside itself as ``.md``, ``.html`` and ``.json``."""
+        """Write it as three files: the path with ``.md``, ``.html`` and ``.json`` added."""
         record = {
             "spec": self.spec.model_dump(mode="json"),
             "choices": self.choices.model_dump(mode="json"),
+            "diagnosis": None if self.diagnosis is None else asdict(self.diagnosis),
             "tables": self.tables,
+            "batches": self.histogram(),
+            "departures": self.departures,
         }
-        path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        write_page(
-            path, "plan.md.j2", p=self, s=self.spec, c=self.choices, d=self.diagnosis, histogram=self.histogram()
-        )
+        beside(path, ".json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        given = {"p": self, "s": self.spec, "c": self.choices, "d": self.diagnosis, "histogram": self.histogram()}
+        write_page(path, __package__, "plan.md.j2", **given)
 
     def histogram(self) -> list[tuple[int, float]]:
         """Return sizes of batches, and the share of batches that had them."""
@@ -96,54 +114,97 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What the serial search shows: seconds of each rollout, and what the whole has paid."""
+    """What the serial search shows: when each rollout ran, and what the whole has paid."""
 
     diagnosis: Diagnosis
     seconds: Sequence[float]
     spent: Mapping[str, Any]
 
 
-def make_plan(spec: Spec, folder: Path | str = ".") -> Plan:
+def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None) -> Plan:
     """Return the plan of a specification.
 
     Args:
         spec: Without gaps.
         folder: Where its paths start.
+        combee: The wide search, as it will compile: the plan says where it departs.
 
     Raises:
-        PlanGapsError: An override is not known, or its value cannot be used.
+        PlanGapsError: An override is not known, or its value cannot be used; the run that should be serial is not.
         RefusedError: Serial search has not converged, or is not diagnosed, and no reason was given to plan all the
             same; a canary is skipped; so many workers with diversity off.
         ArgumentValueError: ``serial.run`` is no run, or was not searched far enough.
     """
-    measured = None if spec.serial.run is None else _measured(Path(folder) / spec.serial.run, spec.hardware.slots)
-    found = None if measured is None else measured.diagnosis
-    if "diagnosis" not in spec.overrides:
-        check_converged(found)
-    choices = _choices(spec, measured)
     for name in ("canary_share", "canary_hours"):
-        if getattr(choices, name) <= 0:
+        if name in spec.overrides and _is_none(spec.overrides[name].value):
             reason = "held-out rows are not what is served tomorrow"
             raise RefusedError(
                 f"a canary skipped ({name})", reason, f"Leave overrides.{name} out, or give more than 0."
             )
+    choices = _choices(spec, None)
+    measured = None if spec.serial.run is None else _measured(Path(folder) / spec.serial.run, spec, choices)
+    found = None if measured is None else measured.diagnosis
+    if "diagnosis" not in spec.overrides:
+        check_converged(found)
+    choices = _choices(spec, measured)
     check_wide(choices.workers, Diversity(threshold=choices.similarity))
     batches, rate = batch_sizes(measured.seconds, choices, spec.hardware.slots) if measured else ((), 0.0)
     tables = _Tables(spec, choices, measured, batches, rate).all()
-    return Plan(spec, choices, found, tables, batches)
+    return Plan(spec, choices, found, tables, batches, None if combee is None else tuple(_departures(choices, combee)))
 
 
-def _measured(place: Path, slots: int) -> _Measured:
-    # From the journal, whatever the file says; a margin that somebody chose holds, and stands in the plan.
-    said = read_diagnosis(place)
-    found = diagnose(Curve.of_run(place), slots=slots, margin=MARGIN if said is None else said.margin)
+def _is_none(value: object) -> bool:
+    try:
+        return not float(str(value)) > 0  # NaN too
+    except ValueError:
+        return False
+
+
+def _measured(place: Path, spec: Spec, choices: Choices) -> _Measured:
+    # From the journal, whatever a diagnosis beside it says, and by the margin that stands in the plan.
+    curve = Curve.of_run(place)
+    found = diagnose(curve, slots=spec.hardware.slots, margin=choices.margin_points * POINT)
     with Reader(journal_file(place)) as reader:
         run = run_number(reader, None)
-        seconds = [row[0] for row in reader.rows(_SECONDS, (run,))]
-        return _Measured(found, seconds, spent_of(reader, run))
+        spans = [(row[0], row[1]) for row in reader.rows(_SPANS, (run,))]
+        measured = _Measured(found, [end - start for start, end in spans], spent_of(reader, run))
+    if (most := in_flight(spans)) > spec.serial.workers:
+        said = f"serial.workers {spec.serial.workers} is not what {spec.serial.run} had: up to {most} in flight"
+        purpose = "the plan has eight times as many, and a wide search is no serial baseline"
+        raise PlanGapsError([f"{said}: {purpose} (such as: a run with num_threads=1)"])
+    return measured
 
 
-_SECONDS = "SELECT ended - started FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
+_SPANS = "SELECT started, ended FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
+
+
+def in_flight(spans: Iterable[tuple[float, float]]) -> int:
+    """Return how many of some spans (start, end) were under way at once, at most."""
+    # An end at the moment of a start comes before it.
+    moves = sorted(move for start, end in spans for move in ((start, 1), (end, -1)))
+    return max(accumulate(step for _, step in moves), default=0)
+
+
+def _departures(choices: Choices, combee: Combee) -> Iterator[Row]:
+    """Give what a search sets otherwise than the plan; what it leaves to the package is measured as it runs."""
+    rules = [*getattr(combee.budget, "rules", (combee.budget,))]
+    limits = [one.rollouts for one in rules if isinstance(one, Budget) and one.rollouts is not None]
+    patience = [one.updates for one in rules if isinstance(one, Patience)]
+    compared = combee.diversity.build_embedder()
+    theirs: dict[str, Any] = {
+        "workers": combee.num_threads or "as many as the service takes",
+        "rollouts": min(limits, default="no limit of its own"),
+        "operators": tuple(one.name for one in combee.operators),
+        "similarity": "off" if compared is None else compared[1],
+        "patience": min(patience, default="none"),
+    }
+    for name, value in theirs.items():
+        if (ours := getattr(choices, name)) != value:
+            yield name, _listed(ours), _listed(value)
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _choices(spec: Spec, measured: _Measured | None) -> Choices:
@@ -236,7 +297,9 @@ class _Tables:
             ("program as it is, held-out", f"{task.baseline:.3f}", _SAID),
             ("serial baseline", f"{serial.method}, {serial.version}, {serial.workers} in flight", _SAID),
             ("its rollouts to the plateau", *self.plateau),
-            ("its score", f"{self.score:.3f}", f"{self.journal}, on validation" if self.measured else _SAID),
+            *([("as the specification says", f"{serial.rollouts:,}", _SAID)] if self.measured else []),
+            ("its score, held-out", f"{serial.score:.3f}", _SAID),
+            *([("its score, on validation", f"{self.score:.3f}", self.journal)] if self.measured else []),
             ("hardware", f"{machine}; optimiser and task model {hardware.models}", _SAID),
         ]
 

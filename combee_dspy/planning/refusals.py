@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from combee_dspy.controllers import Static
+from combee_dspy.diagnosis import Diagnosis
 from combee_dspy.evaluation import check_roles
 from combee_dspy.exceptions import RefusedError
 from combee_dspy.hashing import row_hash
-from combee_dspy.planning.diagnose import Diagnosis
 from combee_dspy.search import check_verdict, check_wide
 from combee_dspy.stopping import Patience, StoppingRule, Target
 
@@ -62,7 +62,7 @@ def check_search(
             patience or a target on scores of the training examples.
         ArgumentValueError: The judge is the proposer, and nothing calibrates it.
     """
-    given = {name: why for name, why in (reasons or {}).items() if len(why.split()) >= _WORDS}
+    given = {name: why for name, why in (reasons or {}).items() if len({*why.lower().split()}) >= _WORDS}
     check_wide(workers, combee.diversity)
     if combee.cache is False and "cache" not in given:
         reason = "the same rollout is bought twice, and cost per point counts it twice"
@@ -89,7 +89,7 @@ def _say(name: str) -> str:
 
 def _reasoned(controller: Static) -> bool:
     # The package's own words for a size that somebody gave say nothing of why.
-    return len(controller.reason.split()) >= _WORDS and "was given" not in controller.reason
+    return len({*controller.reason.lower().split()}) >= _WORDS and "was given" not in controller.reason
 
 
 def _rules(rule: StoppingRule | None) -> Iterator[StoppingRule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,10 +19,12 @@ __all__ = ["Override", "Spec", "ask", "questions", "read_spec"]
 
 _VAGUE = re.compile(
     r"\W*(tbd|tba|todo|n/?a|none|unknown|later|some(thing)?|various|stuff|good|fast|big|small|few|many|yes|no|any(thing)?"
-    r"|\w?|the usual|as usual|see above|standard|default|x+|\.+)\W*",
+    r"|\w?|the usual|as usual|see above|standard|default|x+|\.+|whatever|no idea|i? ?do( no|n'?)t know|ask me( later)?"
+    r"|(still )?to be [\w ]+|(is |as |still )*(yet )?(not|un)( yet)? ?(known|decided|determined|defined|sure|clear)"
+    r"( yet)?)\W*",
     re.IGNORECASE,
 )
-_SENTENCE = 5
+_SENTENCE, _DISTINCT = 5, 4
 
 
 def _clear(text: str) -> str:
@@ -32,12 +34,14 @@ def _clear(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    if len(text.split()) < _SENTENCE:
-        raise ValueError(f"is vague: a sentence has {_SENTENCE} words or more")
+    words = re.findall(r"\w+", text.lower())
+    if len(words) < _SENTENCE or len(set(words)) < _DISTINCT or _VAGUE.fullmatch(text):
+        raise ValueError(f"is vague: a sentence has {_SENTENCE} words or more, and says something")
     return text.strip()
 
 
 _Words = Annotated[str, AfterValidator(_clear)]
+_Name = Annotated[str, AfterValidator(_clear), Field(pattern=r"^[\w.-]+$")]
 _Sentence = Annotated[str, AfterValidator(_sentence)]
 _Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -55,7 +59,7 @@ class _Section(BaseModel):
 class TaskSpec(_Section):
     """What is learned."""
 
-    name: _Words = _asked("names the diagnosis, the plan and the runs", "formula")
+    name: _Name = _asked("names the diagnosis, the plan and the runs: letters, digits, _ . -", "formula")
     inputs: _Words = _asked("the shape of what the program is given", "question: str, up to 400 tokens")
     outputs: _Words = _asked("the shape of what it must return", "answer: a number with a unit")
     metric: _Words = _asked("what a point is a hundredth of", "my_package.qa:exact_match, 0 or 1 an example")
@@ -157,9 +161,23 @@ def read_spec(given: Mapping[str, Any] | Path) -> Spec:
     sections = {name: given.get(name) for name in _sections()}
     whole = {**given, **{name: one if isinstance(one, Mapping) else {} for name, one in sections.items()}}
     try:
-        return Spec.model_validate(whole)
+        found = Spec.model_validate(whole)
     except ValidationError as error:
         raise PlanGapsError(tuple(_gap(one) for one in error.errors(include_url=False))) from error
+    if contradictions := tuple(_contradictions(found)):
+        raise PlanGapsError(contradictions)
+    return found
+
+
+def _contradictions(spec: Spec) -> Iterator[str]:
+    task, serial, budget = spec.task, spec.serial, spec.budget
+    if budget.deadline < datetime.now(UTC).date():
+        yield f"budget.deadline {budget.deadline} is past: the day by which the result is needed (such as: 2027-01-31)"
+    if serial.score <= task.baseline:
+        said = f"serial.score {serial.score:g} is not above task.baseline {task.baseline:g}"
+        yield f"{said}: where serial search has brought nothing, going wide repeats that (such as: another method)"
+    if not getattr(budget, budget.binds):
+        yield f"budget.binds names {budget.binds}, of which there is none: which one is met first (such as: rollouts)"
 
 
 _INIT = "Write one with combee plan init."

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from combee_dspy.diagnosis import POINT
+from combee_dspy.diagnosis.page import write_page
 from combee_dspy.evaluation import CostPerPoint, PairedDifference, SerialBaseline, paired_difference
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.journal import Reader
-from combee_dspy.planning._page import write_page
-from combee_dspy.planning.diagnose import POINT
 from combee_dspy.planning.refusals import HOLD_OUT
 from combee_dspy.report import CombeeReport
 from combee_dspy.streams import derive_seed
@@ -25,6 +25,7 @@ __all__ = ["Check", "Claim", "Kind", "Verification", "check_run", "check_slices"
 Kind = Literal["run", "seed", "slice", "hardware"]
 _KINDS: tuple[Kind, ...] = ("run", "seed", "slice", "hardware")
 _MOST, _QUARTERS, _RESAMPLES = 8, 4, 1_000
+_LOSS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,11 @@ class Claim:
     gain: float = 0.0
     margin: float = 0.02
     faster: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin <= _LOSS:
+            problem, remedy = f"is not above 0 and at most {_LOSS}", "A larger loss is one: claim no less than that."
+            raise ArgumentValueError("margin", self.margin, problem, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ class Verification:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
         record = {"ready": self.ready, "untried": self.untried, **asdict(self)}
         (folder / "verify.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        write_page(folder / "verify", "verify.md.j2", v=self)
+        write_page(folder / "verify", __package__, "verify.md.j2", v=self)
 
 
 def over_serial(report: CombeeReport, serial: CombeeReport, *, margin: float = 0.02) -> CostPerPoint | None:

@@ -39,10 +39,9 @@ from combee_dspy.search._compile import (
     open_shared,
 )
 from combee_dspy.search._gepa import ONLY_PARETO, check_names, checked_gepa_kwargs
-from combee_dspy.search._refusals import DIAGNOSIS, check_verdict, check_wide
+from combee_dspy.search._refusals import check_verdict, check_wide
 
 __all__ = [
-    "DIAGNOSIS",
     "ONLY_PARETO",
     "Shared",
     "check_lm",

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.diversity import Diversity
-from combee_dspy.exceptions import RefusedError
+from combee_dspy.exceptions import ArgumentValueError, RefusedError
 
-__all__ = ["DIAGNOSIS", "check_diagnosed", "check_verdict", "check_wide"]
+__all__ = ["check_diagnosed", "check_verdict", "check_wide"]
 
 logger = logging.getLogger("combee_dspy")
-
-DIAGNOSIS = "diagnosis.json"
-"""Where a diagnosis lies, beside the journal that it is of."""
 
 _WIDE = 8  # times the one rollout in flight of serial search
 _MANY = 64
@@ -26,8 +22,9 @@ _ALIKE = 0.99  # a threshold above refuses nothing but the same text
 def check_diagnosed(settings: Any) -> None:
     """Say once that nobody knows whether serial search has converged, or refuse the search where that is required.
 
-    The diagnosis is looked for beside the journal of the serial search, in ``log_dir`` with ``-serial`` added. Nothing
-    is said of a search with a few workers, or without a ``log_dir``, which is none to plan for.
+    The diagnosis is looked for beside the journal of the serial search, in ``log_dir`` with ``-serial`` added, and made
+    again from that journal: what its file says is not what counts. Nothing is said of a search with a few workers, or
+    without a ``log_dir``, which is none to plan for.
 
     Raises:
         RefusedError: It is required, and there is none that says go.
@@ -45,14 +42,17 @@ def check_diagnosed(settings: Any) -> None:
 
 
 def _found(log_dir: str | None) -> tuple[str | None, str]:
-    file = Path(f"{log_dir}-serial") / DIAGNOSIS
-    if log_dir is None or not file.is_file():
-        return None, f"Run combee diagnose on a serial search of this task; its {DIAGNOSIS} belongs into {file.parent}."
-    try:
-        found = json.loads(file.read_bytes())
-        return str(found["verdict"]), f"See {file.with_suffix('.md')}."
-    except (ValueError, KeyError, TypeError) as error:
-        raise RefusedError("parallelism without a diagnosis", f"{file} cannot be read", "Diagnose again.") from error
+    folder = Path(f"{log_dir}-serial")
+    if log_dir is not None and folder.is_dir():
+        from combee_dspy.diagnosis import diagnosis_now  # of a few searches, and it fits curves
+
+        try:
+            if (found := diagnosis_now(folder)) is not None:
+                return found.verdict, found.advice
+        except ArgumentValueError as error:
+            reason = f"what is in {folder} cannot be read"
+            raise RefusedError("parallelism without a diagnosis", reason, "Diagnose again.") from error
+    return None, f"Run combee diagnose on a serial search of this task; its diagnosis.json belongs into {folder}."
 
 
 def check_verdict(verdict: str | None, remedy: str) -> None:

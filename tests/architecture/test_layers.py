@@ -18,6 +18,7 @@ LAYERS = (
         "journal", "lms", "operators", "reflections", "rollouts", "shuffle", "stopping",
     ),
     ("options", "report", "tracking"),
+    ("diagnosis",),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),

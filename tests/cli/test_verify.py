@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -28,7 +29,7 @@ def world(tmp_path, monkeypatch):
     told = {}
 
     def compiled(plan):
-        place = plan.config.arguments()["log_dir"]
+        place = re.sub(r" [0-9a-f]{8}$", "", plan.config.arguments()["log_dir"])  # which hardware, by its content
         serial = "serial" in place
         name = "serial" if serial else place.rpartition("/")[2]
         found = report(*(told.get(name, (WRONG, RIGHT))[:2]))
@@ -101,6 +102,41 @@ def test_other_hardware_leaves_the_claim_as_it_is(shell, world, tmp_path):
     code, out, err = shell("verify", "run.yaml", "--hardware", "small.yaml")
     assert (code, out) == (2, "")
     assert "changes budget" in err
+
+
+def test_hardware_that_changes_nothing_is_none(shell, world, tmp_path):
+    for text in ("{}", "{lms: {task: {model: simulated, time_scale: 0}}}"):
+        (tmp_path / "small.yaml").write_text(text, "utf-8")
+        code, out, err = shell("verify", "run.yaml", "--hardware", "small.yaml")
+        assert (code, out) == (2, "")
+        assert "changes nothing" in err
+    assert not world[1], "it was searched"
+
+
+def test_an_edited_file_of_hardware_is_searched_anew(shell, tmp_path, world, monkeypatch):
+    places = []
+    inner = sys.modules["combee_dspy.cli.run"].compiled
+    monkeypatch.setattr(
+        sys.modules["combee_dspy.cli.run"],
+        "compiled",
+        lambda plan: places.append(plan.config.arguments()["log_dir"]) or inner(plan),
+    )
+    for slots in (2, 3, 2):
+        (tmp_path / "small.yaml").write_text(f"{{num_threads: {slots}}}", "utf-8")
+        verify(shell, "--seeds", "0")
+    on = [place for place in places if "/on small" in place]
+    assert (len(on), len(set(on)), on[0]) == (3, 2, on[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("--by", "colour"), "by"), (("--margin", "50"), "margin"), (("--hardware", "nowhere.yaml"), "nowhere.yaml")],
+)
+def test_what_cannot_be_tried_is_said_before_anything_is_searched(shell, world, arguments, said):
+    code, out, err = shell("verify", "run.yaml", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not world[1], "it was searched"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -123,3 +124,12 @@ def test_gepas_own_results_are_a_curve():
 def test_what_is_no_curve_is_refused(wrong):
     with pytest.raises(ArgumentValueError):
         wrong()
+
+
+def test_advice_for_too_few_rows_says_how_many_would_do():
+    few = diagnose(search(CONVERGED, rows=30))
+    assert few.verdict == "undecided"
+    rows = int(re.search(r"Validate on about (\d+) rows", few.advice).group(1))
+    assert diagnose(search(CONVERGED, rows=rows)).gain.high < few.gain.high
+    assert rows > 30
+    assert diagnose(search(CONVERGED, rows=2 * rows)).go

@@ -16,7 +16,7 @@ SPEC = yaml.safe_load("""
 task: {name: formula, inputs: "question: str", outputs: "formula: number", metric: exact match, baseline: 0.4}
 serial: {method: dspy.GEPA, version: dspy 3.4.1, rollouts: 1200, score: 0.62}
 hardware: {kind: NVIDIA H100, count: 2, memory_gb: 80, network: same rack, slots: 64, models: split}
-budget: {rollouts: 5000, tokens: 20000000, gpu_seconds: 7200, deadline: 2027-01-31, binds: rollouts}
+budget: {rollouts: 5000, tokens: 20000000, gpu_seconds: 7200, deadline: 2999-01-31, binds: rollouts}
 evaluation: {dataset: formula-mini, split: by formula, scorer: exact match, owner: Ada Lovelace, used_to_tune: false}
 failure_cost: a wrong answer is seen by a customer and refunded
 """)  # fmt: skip
@@ -39,7 +39,7 @@ def gaps(spec: dict) -> tuple[str, ...]:
 
 def test_a_whole_specification_is_read():
     spec = read_spec(SPEC)
-    assert spec.budget.deadline == date(2027, 1, 31)
+    assert spec.budget.deadline == date(2999, 1, 31)
     assert spec.serial.workers == 1
 
 
@@ -66,7 +66,10 @@ def test_an_empty_specification_lacks_every_field_and_a_missing_section_each_of_
     assert [one.split()[0] for one in gaps(without("budget"))] == [one for one in names if one.startswith("budget.")]
 
 
-@pytest.mark.parametrize("text", ["", "?", "TBD", "n/a", "todo...", "something", "Unknown", "  "])
+@pytest.mark.parametrize(
+    "text",
+    ["", "?", "TBD", "n/a", "todo...", "something", "Unknown", "  ", "to be decided", "not yet known"],
+)
 def test_a_word_that_says_nothing_is_no_answer(text):
     spec = copy.deepcopy(SPEC)
     spec["evaluation"]["owner"] = text
@@ -85,6 +88,25 @@ def test_a_key_that_is_not_known_is_a_gap_that_names_the_nearest():
 def test_an_override_without_a_reason_is_a_gap():
     assert gaps({**SPEC, "overrides": {"workers": {"value": 4}}})[0].startswith("overrides.workers.reason is missing")
     assert gaps({**SPEC, "overrides": {"workers": {"value": 4, "reason": "faster"}}})[0].count("is vague")
+
+
+@pytest.mark.parametrize("reason", ["we we we we we", "still to be decided later", "a a b b c c", "... - ... - ..."])
+def test_a_reason_is_a_sentence_that_says_something(reason):
+    assert gaps({**SPEC, "overrides": {"workers": {"value": 4, "reason": reason}}})[0].count("is vague")
+
+
+def test_fields_that_contradict_each_other_are_all_said():
+    spec = copy.deepcopy(SPEC)
+    spec["serial"]["score"] = spec["task"]["baseline"]
+    spec["budget"] |= {"gpu_seconds": 0, "binds": "gpu_seconds", "deadline": "2020-02-01"}
+    assert [one.split()[0] for one in gaps(spec)] == ["budget.deadline", "serial.score", "budget.binds"]
+
+
+@pytest.mark.parametrize("name", ["two words", "a;b", "../up", "$(x)", "`x`", 'a"b', "a\nb"])
+def test_a_name_that_stands_in_commands_is_a_plain_word(name):
+    spec = copy.deepcopy(SPEC)
+    spec["task"]["name"] = name
+    assert [one.split()[0] for one in gaps(spec)] == ["task.name"]
 
 
 def test_a_file_that_holds_no_mapping_is_refused(tmp_path):

@@ -147,3 +147,9 @@ def test_slices_cut_the_rows_into_parts():
     for wrong in ("question", "nothing"):
         with pytest.raises(ArgumentValueError, match="by"):
             slices_of(ROWS, [wrong])
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.02, 0.5, float("nan")])
+def test_a_margin_that_excludes_no_loss_is_no_claim(margin):
+    with pytest.raises(ArgumentValueError, match="margin"):
+        Claim(margin=margin)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import dspy
 import pytest
 
 from combee_dspy import Search, Task, compile_many
+from combee_dspy.diagnosis import diagnose, read_diagnosis
 from combee_dspy.exceptions import RefusedError
+from tests.planning.test_diagnose import CONVERGED, search
+from tests.planning.test_plan import Converged
+from tests.tracking.journals import Story
 from tests.worlds import examples
 
 SAID = "nobody knows whether serial search has converged"
@@ -22,10 +24,10 @@ def compiled(world, place, many=False, **given):
         return combee.compile(dspy.Predict("question -> answer"), trainset=examples(6))
 
 
-def told(place, verdict):
-    place.with_name(f"{place.name}-serial").mkdir(exist_ok=True)
-    file = place.with_name(f"{place.name}-serial") / "diagnosis.json"
-    file.write_text(json.dumps({"verdict": verdict}), encoding="utf-8")
+def told(place, levels):
+    folder = place.with_name(f"{place.name}-serial")
+    folder.mkdir(exist_ok=True)
+    diagnose(search(levels)).save(folder)
 
 
 def test_a_wide_search_is_told_once_for_each_log_dir(world, tmp_path, caplog):
@@ -40,7 +42,7 @@ def test_small_users_are_not_told_nor_who_has_diagnosed(world, tmp_path, caplog)
     compiled(world, None, num_threads=16)  # nothing to come back to
     compiled(world, tmp_path / "a", num_threads=4)
     compiled(world, tmp_path / "b", num_threads=1)
-    told(tmp_path / "c", "converged")
+    told(tmp_path / "c", CONVERGED)
     compiled(world, tmp_path / "c", num_threads=16)
     assert SAID not in caplog.text
 
@@ -49,12 +51,12 @@ def test_small_users_are_not_told_nor_who_has_diagnosed(world, tmp_path, caplog)
 def test_where_it_is_required_nothing_is_bought_without_a_go(world, tmp_path, many):
     required = {"search": Search(require_diagnosis=True), "many": many}
     # Neither few workers nor no log_dir nor another's diagnosis is a way around it.
-    told(tmp_path / "another", "converged")
+    told(tmp_path / "another", CONVERGED)
     for place, threads in ((tmp_path / "a", 16), (tmp_path / "a", None), (tmp_path / "a", 2), (None, 16)):
         with pytest.raises(RefusedError, match=SAID):
             compiled(world, place, num_threads=threads, **required)
-    for verdict in ("flat", "rising", "undecided", "Converged", ""):
-        told(tmp_path / "a", verdict)
+    for levels in ([0.4] * 15, [0.4 + 0.02 * step for step in range(15)]):
+        told(tmp_path / "a", levels)
         with pytest.raises(RefusedError, match="before convergence"):
             compiled(world, tmp_path / "a", num_threads=16, **required)
     (tmp_path / "a-serial" / "diagnosis.json").write_text("[]", encoding="utf-8")
@@ -63,7 +65,7 @@ def test_where_it_is_required_nothing_is_bought_without_a_go(world, tmp_path, ma
     assert world.asked == 0
     assert not (tmp_path / "a").exists()
     compiled(world, tmp_path / "b", num_threads=1, **required)  # the serial search itself
-    told(tmp_path / "a", "converged")
+    told(tmp_path / "a", CONVERGED)
     compiled(world, tmp_path / "a", num_threads=16, **required)
     # It is no part of what was learned: a run goes on with or without it.
     asked = world.asked
@@ -74,3 +76,19 @@ def test_where_it_is_required_nothing_is_bought_without_a_go(world, tmp_path, ma
 def test_many_workers_with_diversity_off_are_no_optimizer_at_all(world):
     with pytest.raises(RefusedError, match="64 workers with diversity off"):
         world.combee(num_threads=64, diversity=False)
+
+
+def test_what_counts_is_the_journal_and_not_what_a_file_says_of_it(world, tmp_path):
+    required = Search(require_diagnosis=True)
+    (tmp_path / "a-serial").mkdir()
+    Story(tmp_path / "a-serial").whole()  # four validation rows show nothing
+    told(tmp_path / "a", CONVERGED)
+    assert read_diagnosis(tmp_path / "a-serial").go
+    with pytest.raises(RefusedError, match="the diagnosis is 'undecided'"):
+        compiled(world, tmp_path / "a", num_threads=16, search=required)
+    (tmp_path / "b-serial").mkdir()
+    Converged(tmp_path / "b-serial").write("begin")
+    with pytest.raises(RefusedError, match=SAID):  # nobody has looked
+        compiled(world, tmp_path / "b", num_threads=16, search=required)
+    told(tmp_path / "b", [0.4] * 15)
+    compiled(world, tmp_path / "b", num_threads=16, search=required)

@@ -9,14 +9,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from combee_dspy.diagnosis.curve import Ceiling, Curve
+from combee_dspy.diagnosis.page import write_page
 from combee_dspy.evaluation import PairedDifference, paired_difference
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.planning._page import write_page
-from combee_dspy.planning.curve import Ceiling, Curve
-from combee_dspy.search import DIAGNOSIS
+from combee_dspy.journal import journal_file
 from combee_dspy.streams import derive_seed
 
-__all__ = ["Diagnosis", "diagnose", "read_diagnosis"]
+__all__ = ["MARGIN", "POINT", "Diagnosis", "diagnose", "diagnosis_now", "read_diagnosis"]
+
+DIAGNOSIS = "diagnosis.json"
+"""Where a diagnosis lies, beside the journal that it is of."""
+
 
 POINT = 0.01
 MARGIN = 0.03
@@ -33,8 +37,8 @@ _ALTERNATIVE: Mapping[Verdict, str] = {
     "flat": "No go: switch the method (the metric's feedback, the proposer, what is learned). More rollouts in "
     "parallel repeat what has brought nothing that can be told from luck.",
     "undecided": "No go yet: {rows} validation rows and {validated} validated candidates cannot tell a plateau from a "
-    "slope: by these the second half rose by {low:.1f} to {high:.1f} points. Validate on more rows, or average several "
-    "draws: Validation(draws=…).",
+    "slope: by these the second half rose by {low:.1f} to {high:.1f} points. {need}, or average several draws: "
+    "Validation(draws=…).",
 }
 
 
@@ -87,15 +91,19 @@ class Diagnosis:
         if self.saturates is not None and self.saturates > self.rollouts:
             more = f"up to about {self.saturates} by the saturating fit"
         target = min(self.score + POINT, 1.0)  # no score is above 1
+        # An interval around 0 would end below the margin; its width falls with the root of the rows.
+        rows = math.ceil(self.gain.n * ((self.gain.high - self.gain.low) / 2 / self.margin) ** 2)
+        need = f"Validate on about {rows} rows" if rows > self.gain.n else "Search for longer, validate on more rows"
         return _ALTERNATIVE[self.verdict].format(
             wide=_WIDER * (self.to_plateau or 0), target=target, more=more, rollouts=self.rollouts // 2,
             low=self.gain.low / POINT, high=self.gain.high / POINT, rows=self.gain.n, validated=self.validated,
+            need=need,
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
         (folder / DIAGNOSIS).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
-        write_page(folder / "diagnosis", "diagnosis.md.j2", d=self)
+        write_page(folder / "diagnosis", __package__, "diagnosis.md.j2", d=self)
 
 
 def read_diagnosis(place: Path | str) -> Diagnosis | None:
@@ -113,6 +121,22 @@ def read_diagnosis(place: Path | str) -> Diagnosis | None:
         return TypeAdapter(Diagnosis).validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
         raise ArgumentValueError("diagnosis", str(file), f"cannot be read: {error}", "Run combee diagnose.") from error
+
+
+def diagnosis_now(place: Path | str) -> Diagnosis | None:
+    """Return the diagnosis of a folder that was diagnosed, as its journal says now, by the default margin.
+
+    What was written is believed only where there is no journal to ask: of MLflow's run, or of ``dspy.GEPA``'s results.
+
+    Raises:
+        ArgumentValueError: It cannot be read.
+    """
+    found = read_diagnosis(place)
+    try:
+        journal_file(place)
+    except ArgumentValueError:
+        return found  # there is none
+    return None if found is None else diagnose(Curve.of_run(place))
 
 
 def diagnose(

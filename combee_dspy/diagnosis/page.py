@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_page"]
+__all__ = ["beside", "write_page"]
 
 _MARKS = re.compile(r"([\\`*\[\]<>|#])")
 _HEAD = """<!doctype html>
@@ -33,8 +33,13 @@ def _told(value: object) -> str:
     return _MARKS.sub(r"\\\1", re.sub(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", " ", text))
 
 
-def write_page(path: Path, template: str, **given: Any) -> str:
-    """Write a page beside itself as ``.md`` and ``.html``; return the Markdown.
+def beside(path: Path, ending: str) -> Path:
+    """Return a path with an ending added; a dot in its name begins none."""
+    return path.with_name(path.name + ending)
+
+
+def write_page(path: Path, package: str, template: str, **given: Any) -> str:
+    """Write a page of a package's template as ``.md`` and ``.html``; return the Markdown.
 
     Every value is escaped by ``told``: it may come from a journal or a file.
     """
@@ -42,7 +47,7 @@ def write_page(path: Path, template: str, **given: Any) -> str:
     from markdown_it import MarkdownIt
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: resources.files(__package__).joinpath(name).read_text("utf-8")),
+        loader=jinja2.FunctionLoader(lambda name: resources.files(package).joinpath(name).read_text("utf-8")),
         autoescape=False,  # noqa: S701 - this is Markdown, where finalize escapes; raw HTML is off below
         finalize=_told,
         trim_blocks=True,
@@ -55,6 +60,6 @@ def write_page(path: Path, template: str, **given: Any) -> str:
     # Raw HTML is shown and not obeyed; links and images are no part of these pages.
     body = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"]).render(text)
     title = re.sub(r"[^\w .,:-]", "", text.partition("\n")[0]).strip()
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
-    path.with_suffix(".html").write_text(f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n", encoding="utf-8")
+    beside(path, ".md").write_text(text, encoding="utf-8")
+    beside(path, ".html").write_text(f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n", encoding="utf-8")
     return text
