@@ -34,6 +34,7 @@ from combee_bench.options import (
     KillsOptions,
     PlacementOptions,
     RedactionOptions,
+    RetentionOptions,
     ScaleOptions,
     ScanOptions,
     SizesOptions,
@@ -176,7 +177,7 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
         raise typer.Exit(1)
 
 
-_DRAWN = ("combee_bench.speed", "combee_bench.compare", "combee_bench.scale")
+_DRAWN = ("combee_bench.speed", "combee_bench.compare", "combee_bench.scale", "combee_bench.retention")
 
 _COMPARABLE = """A method is called so many times faster than the first one only if it learned no less: the 95 %
 interval of its held-out score minus the first one's (Tango's score interval over examples, joined with Student's over
@@ -222,6 +223,15 @@ neither, so take q(m) as an upper bound."""
 _CAPACITY = """No language model is involved. The client is not told the number of slots. The exit code is 1 where a
 rollout failed, or where rollouts in flight after the warm-up are not within 10 % of the slots of a service that
 rejects."""
+
+_RETENTION = """Each reflection says one invented fact, so what came back is counted and not judged: a fact is kept
+where its code stands in one line with its goods or its port. Nothing has to be learned for it, so a small model can
+show it.
+Without --lm the law of one call is ours, and decides what is seen: compare it with a model's curve.
+
+\b
+    combee bench retention --lm embedded --file qwen.gguf --json retention.json --picture retention.svg
+    combee bench retention --lm openai/my-model --api-base http://gpu:8000/v1 --slots 32"""
 
 _SWEEP = """No child is refused and no parent is chosen, so that what differs between two rows is the aggregator and the
 size, and nothing else. On the simulated service the planted lessons are known: "lessons kept" counts those in
@@ -272,6 +282,7 @@ for _name, _options, _epilog in (
     ("scan", ScanOptions, ""),
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
+    ("retention", RetentionOptions, _RETENTION),
     ("ceiling", CeilingOptions, ""),
     ("kills", KillsOptions, _KILLS),
     ("faults", FaultsOptions, _FAULTS),

@@ -22,6 +22,7 @@ __all__ = [
     "KillsOptions",
     "PlacementOptions",
     "RedactionOptions",
+    "RetentionOptions",
     "ScaleOptions",
     "ScanOptions",
     "SizesOptions",
@@ -535,6 +536,48 @@ class ScanOptions:
     law: OverloadLaw = "reading"
     log_dir: str | None = None
     seed: Annotated[int, Field(ge=0)] = 0
+
+
+@parameters
+class RetentionOptions:
+    """How many planted lessons come back from an aggregator, by how many reflections it is given at once.
+
+    Args:
+        aggregators: Aggregators, by comma.
+        sizes: Reflections that are aggregated at once, by comma.
+        seeds: Seeds, such as 0-4: each of the facts and of the aggregator's draws.
+        lm: embedded, or a model by DSPy's name; simulated by default.
+        law: Law of one call of the simulated service, of those of combee bench sweep.
+        file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
+        sha256: SHA-256 of the file, checked before it is loaded.
+        slots: Calls at once.
+        context: Longest prompt plus answer in tokens, for embedded.
+        max_tokens: Longest answer in tokens.
+        temperature: Of a model by name.
+        api_base: Address of an OpenAI-compatible service.
+        api_key_env: Environment variable that holds the key.
+    """
+
+    aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
+    sizes: Sizes = (5, 10, 20, 40, 80)
+    seeds: Numbers = (0, 1, 2, 3, 4)
+    lm: str | None = None
+    law: OverloadLaw = "attention"
+    file: str | None = None
+    sha256: str | None = None
+    slots: Count = 4
+    context: Annotated[int, Field(ge=1024)] = 16_384
+    max_tokens: Count = 4_096
+    temperature: float = 0.0
+    api_base: str | None = None
+    api_key_env: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("aggregators", "sizes", "seeds"):
+            _each_once(name, getattr(self, name))
+        _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
+        if self.lm != "embedded" and self.file is not None:
+            raise ArgumentValueError("file", self.file, "is for the embedded model only", "Give --lm embedded.")
 
 
 @parameters

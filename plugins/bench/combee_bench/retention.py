@@ -1,0 +1,234 @@
+"""How many planted lessons come back from an aggregator, by how many reflections it is given at once.
+
+Each reflection says one invented fact in words of its own, so what was kept is read off, not judged. This is context
+overload itself: no score has to rise for it, and a small model can show it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+from rich.console import Group
+from rich.table import Table
+
+from combee_bench.asking import asker, there
+from combee_bench.endpoints import model_lm
+from combee_bench.options import RetentionOptions
+from combee_bench.pictures import figure
+from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_record, planted_task
+from combee_bench.simulated import SimulatedConfig, SimulatedService
+from combee_bench.surroundings import LABEL, quietly
+from combee_bench.sweep import LAWS
+from combee_bench.tables import by_rows
+from combee_bench.tuning.laws import Sample, fit_law, pooled
+from combee_dspy import registry
+from combee_dspy.lms import ConstrainedJSONAdapter
+from combee_dspy.records import Lessons
+from combee_dspy.strategies import StrategyContext
+from combee_dspy.streams import derive_seed
+
+__all__ = ["RetentionRow", "draw", "line", "run", "summary", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRow:
+    """One aggregation.
+
+    Attributes:
+        aggregator: Its name.
+        reflections: n, each with one fact that no other has.
+        seed: Of the facts, and of the aggregator's own draws.
+        by_level: Facts that are left after each level of calls, level 1 first.
+        kept: Facts in the result.
+        reads: Of each call that reads reflections, how many facts it was given and how many its answer holds.
+        failed: Calls without a usable answer.
+        calls: LM calls.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens written.
+        seconds: Wall seconds.
+        text: What was written, a lesson a line.
+    """
+
+    aggregator: str
+    reflections: int
+    seed: int
+    by_level: tuple[int, ...]
+    kept: int
+    reads: tuple[tuple[int, int], ...]
+    failed: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    text: str
+
+
+def run(options: RetentionOptions) -> Iterator[RetentionRow]:
+    """Aggregate, seed by seed, so that an end before the last leaves whole seeds behind.
+
+    Raises:
+        UnknownStrategyError: An aggregator is not installed.
+        ArgumentValueError: A key is not set.
+    """
+    for name in options.aggregators:
+        registry.find("aggregator", name)
+    return (
+        _row(options, name, size, seed)
+        for seed in options.seeds for size in options.sizes for name in options.aggregators
+    )  # fmt: skip
+
+
+def _row(options: RetentionOptions, name: str, size: int, seed: int) -> RetentionRow:
+    facts = plant(size, derive_seed(seed, "bench retention", size))
+    with _model(options, facts, seed) as (lm, adapter), quietly():
+        return asyncio.run(_aggregated(options, name, facts, seed, lm, adapter))
+
+
+@contextmanager
+def _model(options: RetentionOptions, facts: Sequence[PlantedFact], seed: int) -> Iterator[tuple[dspy.LM, Any]]:
+    if options.lm is None:
+        config = SimulatedConfig(seed=seed, time_scale=0.0, capacity=LAWS[options.law])
+        with SimulatedService(config, planted_task(facts)) as service:
+            yield service.lm(), dspy.JSONAdapter()
+        return
+    if options.lm == "embedded":
+        files = options.file.split(",") if options.file else None
+        own: dict[str, Any] = {"file": files, "sha256": options.sha256, "context": options.context}
+        lm, _ = model_lm("embedded", slots=options.slots, max_tokens=options.max_tokens, **own)
+        yield lm, ConstrainedJSONAdapter()
+        return
+    where: dict[str, Any] = {
+        "api_base": options.api_base,
+        "api_key_env": options.api_key_env,
+        "max_tokens": options.max_tokens,
+    }
+    yield model_lm(options.lm, temperature=options.temperature, **where)[0], dspy.JSONAdapter()
+
+
+async def _aggregated(
+    options: RetentionOptions, name: str, facts: Sequence[PlantedFact], seed: int, lm: dspy.LM, adapter: Any
+) -> RetentionRow:
+    aggregator: Any = registry.build("aggregator", name)
+    reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
+    async with asker(lm, options.slots, adapter) as ask:
+        context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=seed)
+        since = time.monotonic()
+        lessons = await aggregator.aggregate(there(reflections), context)
+        seconds, total = time.monotonic() - since, ask.costs().total
+    final = [one.text for one in lessons.lessons] + (lessons.rewrite or "").splitlines()
+    return RetentionRow(
+        name, len(facts), seed, _by_level(facts, lessons), len(planted_in(facts, final)), _reads(facts, lessons),
+        sum(node.failed is not None for node in lessons.nodes), total.calls, total.prompt_tokens,
+        total.completion_tokens, seconds, "\n".join(final),
+    )  # fmt: skip
+
+
+def _lines(lessons: Sequence[str]) -> list[str]:
+    return [line for text in lessons for line in text.splitlines()]
+
+
+def _by_level(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[int, ...]:
+    levels = sorted({node.level for node in lessons.nodes})
+    return tuple(
+        len(planted_in(facts, [line for node in lessons.nodes if node.level == one for line in _lines(node.lessons)]))
+        for one in levels
+    )
+
+
+def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, int], ...]:
+    found = []
+    for node in lessons.nodes:
+        if node.level == 1 and node.failed is None:
+            given = [facts[index] for index in node.sources]
+            found.append((len(given), len(planted_in(given, _lines(node.lessons)))))
+    return tuple(found)
+
+
+def line(options: RetentionOptions, row: RetentionRow) -> str:
+    """Say what one aggregation kept."""
+    failed = f", {row.failed} calls failed" if row.failed else ""
+    return f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in {row.seconds:.0f} s{failed}"
+
+
+def _samples(rows: Sequence[RetentionRow]) -> list[Sample]:
+    return [Sample(items, 1, kept) for row in rows for items, kept in row.reads]
+
+
+def summary(options: RetentionOptions, rows: Sequence[RetentionRow]) -> dict[str, Any]:
+    """Return the share that is kept by aggregator and size, and the law of one call, as plain JSON data."""
+    samples = _samples(rows)
+    law = fit_law(samples).law if len({one.items for one in samples}) > 1 else None
+    return {
+        "kept": {
+            name: {size: _share(rows, name, size) for size in options.sizes if _some(rows, name, size)}
+            for name in options.aggregators
+        },
+        "law": None if law is None else {"rate": law.rate, "reads": str(law.reads), "writes": str(law.writes)},
+    }
+
+
+def _some(rows: Sequence[RetentionRow], name: str, size: int) -> list[RetentionRow]:
+    return [row for row in rows if (row.aggregator, row.reflections) == (name, size)]
+
+
+def _share(rows: Sequence[RetentionRow], name: str, size: int) -> float:
+    own = _some(rows, name, size)
+    return sum(row.kept for row in own) / (size * len(own))
+
+
+def _title(options: RetentionOptions) -> str:
+    if options.lm is None:
+        return f"{LABEL}, law {options.law}"
+    return Path(options.file.partition(",")[0]).name if options.file else options.lm
+
+
+def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
+    """Return what came back by aggregator and size, and what one reading call keeps beside the law fitted to it."""
+    kept = []
+    for name in options.aggregators:
+        for size in options.sizes:
+            if not (own := _some(rows, name, size)):
+                continue
+            shares = [row.kept / size for row in own]
+            levels = [sum(one) for one in zip(*(row.by_level for row in own), strict=False)]
+            kept.append((
+                name, str(size), str(len(own)), f"{_share(rows, name, size):.0%}",
+                f"{min(shares):.0%} to {max(shares):.0%}",
+                " ".join(f"{one / (size * len(own)):.0%}" for one in levels),
+                *(f"{sum(getattr(row, what) for row in own) / len(own):,.0f}"
+                  for what in ("calls", "prompt_tokens", "completion_tokens", "seconds")),
+                str(sum(row.failed for row in own)),
+            ))  # fmt: skip
+    heads = "<aggregator,reflections,seeds,kept,by seed,<left after each level,calls,tokens read,written,seconds,failed"
+    parts: list[Table] = [by_rows(f"Planted lessons that come back: {_title(options)}", heads.split(","), kept)]
+    samples = _samples(rows)
+    if len({one.items for one in samples}) > 1:
+        fit = fit_law(samples)
+        lines = [
+            (str(items), f"{count}/{total}", f"{count / total:.2f} [{low:.2f}, {high:.2f}]",
+             "{:.2f} [{:.2f}, {:.2f}]".format(fit.law.q(items), *fit.interval(items)))
+            for (items, _), (count, total, low, high) in sorted(pooled(samples).items())
+        ]  # fmt: skip
+        law = f"fitted: rate {fit.law.rate:.2f}, at most {min(fit.law.reads, fit.law.writes):.1f} lessons a call"
+        parts.append(by_rows("One call that reads", ("reflections", "kept", "share, 95 %", "fitted"), lines, (law,)))
+    return Group(*parts)
+
+
+def draw(options: RetentionOptions, rows: Sequence[RetentionRow], path: Path) -> None:
+    """Draw the share that comes back against the number of reflections, a line for each aggregator."""
+    with figure(path, f"Planted lessons that come back: {_title(options)}", 1) as (axes,):
+        for name in options.aggregators:
+            sizes = [size for size in options.sizes if _some(rows, name, size)]
+            axes.plot(sizes, [_share(rows, name, size) for size in sizes], "o-", label=name)
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("reflections")
+        axes.set_ylabel("kept")
+        axes.legend(fontsize=8)
