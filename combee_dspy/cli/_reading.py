@@ -31,7 +31,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # a date that is none is a ValueError
         raise ArgumentValueError("CONFIG", str(path), f"cannot be read as YAML: {error}", _HELP) from error
     if not isinstance(data, dict):
         raise ArgumentValueError("CONFIG", str(path), "holds no mapping at the top", _HELP)
@@ -88,6 +88,8 @@ def _told(error: ValidationError) -> ArgumentError:
     tail = f" ({len(more)} more to correct.)" if more else ""
     value = _without_keys(first["input"], place)
     if first["type"] in _UNKNOWN:
+        if not parts:  # a key that is no plain name, such as one with a bracket
+            return ArgumentValueError(place, value, "has a key that is no name", f"{_HELP}{tail}")
         if parts[0] in StrategiesConfig.model_fields and len(parts) == 1:
             return ArgumentValueError(place, value, "is no key of its own", f"Write strategies: {{{place}: …}}.{tail}")
         whole = schema()

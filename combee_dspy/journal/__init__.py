@@ -46,9 +46,9 @@ Only :class:`Journal` writes, from one thread. Anyone may read, with :class:`Rea
 
 from combee_dspy.journal._cache import Cache
 from combee_dspy.journal._journal import Journal, RunLog
-from combee_dspy.journal._rows import Effect, Identity, Outcome, Reader, failure_counts, journal_file, outcomes
+from combee_dspy.journal._rows import Effect, Identity, Outcome, Reader, failure_counts, journal_file, outcomes, sound
 
 __all__ = [
     "Cache", "Effect", "Identity", "Journal", "Outcome", "Reader", "RunLog", "failure_counts", "journal_file",
-    "outcomes",
+    "outcomes", "sound",
 ]  # fmt: skip

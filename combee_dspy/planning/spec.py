@@ -153,7 +153,7 @@ def read_spec(given: Mapping[str, Any] | Path) -> Spec:
     if isinstance(given, Path):
         try:
             given = yaml.safe_load(given.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # a date that is none is a ValueError
             raise ArgumentValueError("SPEC", str(given), f"cannot be read as YAML: {error}", _INIT) from error
     if not isinstance(given, Mapping):
         raise ArgumentValueError("SPEC", given, "holds no mapping at the top", _INIT)

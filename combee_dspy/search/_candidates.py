@@ -17,7 +17,7 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout
 from combee_dspy.hashing import row_hash
-from combee_dspy.journal import Cache, Journal
+from combee_dspy.journal import Cache, Journal, sound
 from combee_dspy.operators import visible
 from combee_dspy.rollouts import Slots, fingerprint, patient_program
 from combee_dspy.stopping import Limits
@@ -40,7 +40,7 @@ class Candidate:
     """A program's texts by component.
 
     Attributes:
-        texts: Not to be changed.
+        texts: Not to be changed. What a model wrote with half a character in it is mended: no program can hold it.
         id: Content hash, 16 hex digits: the same for the same texts.
     """
 
@@ -48,8 +48,9 @@ class Candidate:
     id: str = field(init=False, compare=True)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", {name: sound(text) for name, text in self.texts.items()})
         canonical = json.dumps(dict(self.texts), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        digest = hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
         object.__setattr__(self, "id", digest)
 
     def __hash__(self) -> int:

@@ -297,3 +297,11 @@ def test_a_file_of_nested_aliases_is_refused_in_a_moment(shell):
     code, _, err = shell("run", "run.yaml")
     assert code == 2
     assert len(err) < 5_000
+
+
+@pytest.mark.parametrize("text", ["budget: {2027-13-99: 1}", "seed: 2027-02-30", '"[x]": 1', '"a[": {b: 1}'])
+def test_a_date_that_is_none_and_a_key_with_a_bracket_are_one_line(shell, tmp_path, text):
+    (tmp_path / "run.yaml").write_text(f"data: {{benchmark: {{name: formula-mini}}}}\n{text}\n", encoding="utf-8")
+    code, out, err = shell("run", "run.yaml")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1

@@ -25,7 +25,7 @@ from combee_dspy.exceptions import InfrastructureError, LMUnreachableError
 from combee_dspy.operators import Operator
 from combee_dspy.rollouts import _patient
 from combee_dspy.stopping import StoppingRule
-from tests.worlds import World, events, examples, metric, rows, task_answer
+from tests.worlds import World, events, examples, metric, proposer_answer, rows, task_answer
 
 
 class Bug(Exception):  # noqa: N818 - a part of the user's own
@@ -342,3 +342,15 @@ def test_an_error_in_a_scan_is_raised_while_other_rollouts_are_under_way() -> No
 
     with pytest.raises(Bug, match="aggregator"):
         World.made(slow).compile(aggregator=BadAggregator(), reflection_minibatch_size=24)
+
+
+def test_half_a_character_in_what_a_model_writes_ends_nothing(tmp_path):
+    def proposer(request: Any) -> str:
+        return proposer_answer(request).replace("Give the code word.", "Give the code\ud800 word.")
+
+    world = World.made(proposer=proposer)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        combee = world.combee(log_dir=tmp_path, operators="rewrite", max_metric_calls=80)
+        learned = combee.compile(dspy.Predict("question -> answer"), trainset=examples(12))
+    assert "Give the code\N{REPLACEMENT CHARACTER} word." in learned.signature.instructions
+    learned.save(tmp_path / "program.json")

@@ -122,6 +122,7 @@ def _runs(options: FuzzOptions) -> Iterator[FuzzRow]:
             if spoiling.spoiled >= options.outputs:
                 break
             aggregator, operators, artifact = kinds[number % len(kinds)]
+            spoiling.name = str(number)  # what is drawn in a run depends on its number alone
             began, place = time.monotonic(), folder / str(number)
             student = rows.program()
             for predictor in student.predictors():

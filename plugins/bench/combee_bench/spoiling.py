@@ -67,7 +67,7 @@ class Spoiling:
     def reset(self) -> None:
         """Begin to count anew."""
         self.requests = self.spoiled = 0
-        self._attempts: Counter[str] = Counter()
+        self._attempts: Counter[tuple[str, str]] = Counter()
         self._since: float | None = None
 
     def application(self) -> web.Application:
@@ -85,7 +85,7 @@ class Spoiling:
         body = await http.read()
         self.requests += 1
         content = hashlib.blake2b(body, digest_size=8).hexdigest()
-        self._attempts[content] += 1
+        self._attempts[self.name, content] += 1
         if self.away_from is not None and self.requests > self.away_from:
             self._since = self._since or time.monotonic()
             if time.monotonic() - self._since < self.away:
@@ -93,7 +93,7 @@ class Spoiling:
                 return await _reset(http, {})
         async with self._session.post(self._url, data=body) as reply:
             right, status = await reply.json(), reply.status
-        fault, drawn = self.fault, uniform(self._seed, "fault", self.name, content, self._attempts[content])
+        fault, drawn = self.fault, uniform(self._seed, "fault", self.name, content, self._attempts[self.name, content])
         if status != 200 or fault is None or not (fault.always or drawn < self._rate):
             return web.json_response(right, status=status)
         self.spoiled += not fault.always
