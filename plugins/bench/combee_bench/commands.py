@@ -33,6 +33,7 @@ from combee_bench.options import (
     FuzzOptions,
     KillsOptions,
     PlacementOptions,
+    RealOptions,
     RedactionOptions,
     RetentionOptions,
     ScaleOptions,
@@ -233,6 +234,16 @@ Without --lm the law of one call is ours, and decides what is seen: compare it w
     combee bench retention --lm embedded --file qwen.gguf --json retention.json --picture retention.svg
     combee bench retention --lm openai/my-model --api-base http://gpu:8000/v1 --slots 32"""
 
+_REAL = """The order of the runs is drawn before the first. What each run came to is a file in --folder, so that an
+interruption costs the run under way; the same command goes on. With --hours the budget is what fits.
+
+\b
+    combee bench real --folder study --file qwen.gguf --hours 3
+    combee bench real --folder study --lm openai/my-model --api-base http://gpu:8000/v1 --slots 64 --tokens 2000000
+
+Held-out rows are read after each run and are in no method's budget. dspy.GEPA looks at the budget between iterations,
+and may pass it by one. The page real.md in the folder says what may be concluded, and what was learned."""
+
 _SWEEP = """No child is refused and no parent is chosen, so that what differs between two rows is the aggregator and the
 size, and nothing else. On the simulated service the planted lessons are known: "lessons kept" counts those in
 the last instruction, out of those that the epoch's failures could teach.
@@ -283,6 +294,7 @@ for _name, _options, _epilog in (
     ("placement", PlacementOptions, ""),
     ("capacity", CapacityOptions, _CAPACITY),
     ("retention", RetentionOptions, _RETENTION),
+    ("real", RealOptions, _REAL),
     ("ceiling", CeilingOptions, ""),
     ("kills", KillsOptions, _KILLS),
     ("faults", FaultsOptions, _FAULTS),

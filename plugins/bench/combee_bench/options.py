@@ -21,6 +21,7 @@ __all__ = [
     "FuzzOptions",
     "KillsOptions",
     "PlacementOptions",
+    "RealOptions",
     "RedactionOptions",
     "RetentionOptions",
     "ScaleOptions",
@@ -578,6 +579,73 @@ class RetentionOptions:
         _of_a_model(self.lm, api_base=self.api_base, api_key_env=self.api_key_env)
         if self.lm != "embedded" and self.file is not None:
             raise ArgumentValueError("file", self.file, "is for the embedded model only", "Give --lm embedded.")
+
+
+@parameters
+class RealOptions:
+    """Is it better than dspy.GEPA on a model? Methods at an equal budget in tokens, in an order drawn beforehand.
+
+    Args:
+        folder: Where the plan, a file for each run, and the page lie; the same folder goes on.
+        methods: Methods, by comma; untouched is always read.
+        seeds: Seeds, such as 0-2: each of every method.
+        tokens: Tokens that each run may take, of both models.
+        hours: Hours that the whole study may take: the budget is made to fit, by the speed that is measured first.
+        benchmark: A benchmark's name.
+        train: Training rows.
+        validation: Validation rows.
+        heldout: Held-out rows, read after each run.
+        lm: Model of the program, by DSPy's name, or embedded.
+        file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
+        sha256: SHA-256 of the file, checked before it is loaded.
+        api_base: Address of an OpenAI-compatible service.
+        reflection_lm: Another model that writes.
+        reflection_file: Another GGUF file that writes.
+        reflection_sha256: Its SHA-256.
+        reflection_api_base: Another address for the model that writes.
+        api_key_env: Environment variable that holds the key.
+        slots: Calls at once.
+        context: Longest prompt plus answer in tokens, for embedded.
+        max_tokens: Longest answer in tokens.
+    """
+
+    folder: str = "real"
+    methods: Names = ("gepa", "naive-40", "pxn", "union", "parallel-scan", "single-call", "top-k", "summarize",
+                      "trunk", "few-shot")  # fmt: skip
+    seeds: Numbers = (0, 1, 2)
+    tokens: Count = 100_000
+    hours: AboveZero | None = None
+    benchmark: str = "house-rules"
+    train: Count = 120
+    validation: Count = 48
+    heldout: Count = 120
+    lm: str = "embedded"
+    file: str | None = None
+    sha256: str | None = None
+    api_base: str | None = None
+    reflection_lm: str | None = None
+    reflection_file: str | None = None
+    reflection_sha256: str | None = None
+    reflection_api_base: str | None = None
+    api_key_env: str | None = None
+    slots: Count = 4
+    context: Annotated[int, Field(ge=1024)] = 16_384
+    max_tokens: Count = 1_024
+
+    def __post_init__(self) -> None:
+        from combee_bench.real import METHODS
+
+        _each_once("methods", self.methods)
+        _each_once("seeds", self.seeds)
+        for name in self.methods:
+            if name not in METHODS:
+                raise ArgumentValueError("methods", name, "is no method", f"Known: {', '.join(METHODS)}.")
+        if "gepa" not in self.methods:
+            raise ArgumentValueError("methods", self.methods, "lacks gepa, what others are set against", "Add gepa.")
+        if self.lm != "embedded" and self.file is not None:
+            raise ArgumentValueError("file", self.file, "is for the embedded model only", "Leave out lm, or file.")
+        if self.lm == "embedded" and self.api_base is not None:
+            raise ArgumentValueError("api_base", self.api_base, "is not that of the embedded model", "Name the lm.")
 
 
 @parameters

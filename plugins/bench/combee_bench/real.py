@@ -1,0 +1,339 @@
+"""Is it better than ``dspy.GEPA`` on a model? Methods at an equal budget in tokens, on rows that a rule can teach.
+
+Each run of a method is one file in a folder. A study that is interrupted goes on with the first run that has none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dspy
+from gepa.strategies.proposal_sampling import PxNSampling
+from rich.table import Table
+
+from combee_bench.endpoints import Endpoint, as_proposer, model_lm
+from combee_bench.options import RealOptions
+from combee_bench.scoring import scores_of
+from combee_bench.statistics import Side, side_by_side
+from combee_bench.surroundings import environment, load_rows, quietly
+from combee_bench.tables import by_rows
+from combee_dspy import Budget, Combee, Search, Validation
+from combee_dspy.benchmarks import LoadedBenchmark
+from combee_dspy.costs import metered, totals
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms import ConstrainedJSONAdapter
+from combee_dspy.reflections import normalised
+from combee_dspy.streams import derive
+
+__all__ = ["METHODS", "RealRun", "line", "run", "summary", "table"]
+
+UNTOUCHED = "untouched"
+_NO_LIMIT = 1_000_000
+_MARGIN = 2.0
+_PROBED = 8
+
+Spent = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class RealRun:
+    """One run of one method.
+
+    Attributes:
+        method: Its name.
+        seed: Its seed.
+        before: Held-out score of the student per row.
+        after: Held-out score of what the method chose, in the same order.
+        tokens: Tokens of the search, by role: those of held-out readings are in no method's budget.
+        seconds: Wall seconds of the search.
+        kept: Rules of the benchmark, written by hand, that the prompt holds.
+        rules: How many there are.
+        prompt: What the chosen program says, with its worked examples.
+        versions: Of the libraries.
+    """
+
+    method: str
+    seed: int
+    before: tuple[float, ...] = field(repr=False)
+    after: tuple[float, ...] = field(repr=False)
+    tokens: Mapping[str, int]
+    seconds: float
+    kept: int
+    rules: int
+    prompt: str
+    versions: Mapping[str, str]
+
+
+def _gepa(rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, **chosen: Any) -> Any:
+    # GEPA looks at its stoppers between iterations, and may pass the budget by one.
+    gepa_kwargs = {"stop_callbacks": [lambda state: spent() >= options.tokens], **chosen.pop("gepa_kwargs", {})}
+    return dspy.GEPA(
+        rows.metric, max_metric_calls=_NO_LIMIT, reflection_lm=lm, num_threads=options.slots, seed=seed,
+        gepa_kwargs=gepa_kwargs, **chosen,
+    )  # fmt: skip
+
+
+def _combee(rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, **chosen: Any) -> Any:
+    return Combee(
+        rows.metric, budget=Budget(tokens=options.tokens), reflection_lm=lm, num_threads=options.slots, seed=seed,
+        validation=Validation(probe=False), tracker=(), **chosen,
+    )  # fmt: skip
+
+
+METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
+    UNTOUCHED: ("the program as it is", None),
+    "gepa": ("dspy.GEPA, minibatches of 3", _gepa),
+    "naive-40": ("dspy.GEPA, minibatches of 40", partial(_gepa, reflection_minibatch_size=40)),
+    "pxn": ("dspy.GEPA, P×N(2, 4)", partial(_gepa, gepa_kwargs={"sampling_strategy": PxNSampling(2, 4)})),
+    "combee": ("Combee, its defaults", _combee),
+    "union": ("Combee, union", partial(_combee, aggregator="union")),
+    "parallel-scan": ("Combee, parallel-scan", partial(_combee, aggregator="parallel-scan")),
+    "single-call": ("Combee, single-call", partial(_combee, aggregator="single-call")),
+    "top-k": ("Combee, top-k", partial(_combee, aggregator="top-k")),
+    "summarize": ("Combee, summarize", partial(_combee, aggregator="summarize")),
+    "trunk": ("Combee, its defaults, keep='trunk'", partial(_combee, search=Search(keep="trunk"))),
+    "few-shot": ("Combee, worked examples and no lessons", partial(_combee, operators=["few-shot-swap"])),
+}
+"""What each method is, and what makes it; ``untouched`` is read and not searched."""
+
+
+def run(options: RealOptions) -> Iterator[RealRun]:
+    """Run what has not been run, in the order that was drawn when the study began; say the plan first.
+
+    Raises:
+        ArgumentValueError: The folder holds another study, or an option cannot be used.
+    """
+    sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
+    rows = load_rows(options.benchmark, {}, **sizes)
+    folder = Path(options.folder)
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    with _endpoint(options) as endpoint:
+        plan = _planned(options, rows, endpoint, folder / "plan.json")
+        options = _fitted(options, plan)
+        before: tuple[float, ...] | None = None
+        for method, seed in plan["order"]:
+            file = folder / "runs" / f"{method}-{seed}.json"
+            found = _read(file)
+            if found is None:
+                found = _run(options, method, seed, rows, endpoint, before)
+                _written(file, asdict(found))
+            before = found.before
+            yield found
+
+
+@contextmanager
+def _endpoint(options: RealOptions) -> Iterator[Endpoint]:
+    made = []
+    for lm, file, sha256, base in (
+        (options.lm, options.file, options.sha256, options.api_base),
+        (options.reflection_lm or options.lm, options.reflection_file or options.file,
+         options.reflection_sha256 or (None if options.reflection_file else options.sha256),
+         options.reflection_api_base or options.api_base),
+    ):  # fmt: skip
+        given: dict[str, Any] = {"api_base": base, "api_key_env": options.api_key_env}
+        if lm == "embedded":
+            given = {"file": file.split(",") if file else None, "sha256": sha256, "context": options.context}
+        made.append(model_lm(lm, slots=options.slots, max_tokens=options.max_tokens, **given)[0])
+    task, reflection = made
+    embedded = options.lm == "embedded"
+    yield Endpoint(task, as_proposer(reflection), task, adapter=ConstrainedJSONAdapter() if embedded else None)
+
+
+def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, file: Path) -> dict[str, Any]:
+    """Draw the order, measure the model, and say how long it will take; or read what an earlier start has drawn."""
+    chosen = json.loads(json.dumps({name: one for name, one in asdict(options).items() if name != "folder"}))
+    if (plan := _json(file)) is not None:
+        if plan["options"] != chosen:
+            wrong = sorted(name for name in chosen if chosen[name] != plan["options"].get(name))
+            problem = f"holds a study with other options: {', '.join(wrong)}"
+            raise ArgumentValueError("folder", options.folder, problem, "Name another folder.")
+        return plan
+    order = [(method, seed) for method in options.methods for seed in options.seeds if method != UNTOUCHED]
+    derive(options.seeds[0], "bench real", "order").shuffle(order)
+    first = [(UNTOUCHED, seed) for seed in options.seeds[:1]]  # one reading is enough: nothing in it is drawn
+    few = _first(rows, _PROBED)
+    with endpoint.counting() as counted:
+        began = time.monotonic()
+        scores_of(rows.program(), few, endpoint, options.slots)
+        seconds = time.monotonic() - began
+    plan = {"options": chosen, "order": first + order, "tokens_per_second": counted.tokens / seconds,
+            "reading_tokens": counted.tokens * len(rows.heldout) / _PROBED}  # fmt: skip
+    _written(file, plan)
+    return plan
+
+
+def _first(rows: LoadedBenchmark, count: int) -> LoadedBenchmark:
+    from dataclasses import replace
+
+    own = rows.heldout
+    return replace(rows, heldout=replace(own, examples=rows.train.examples[:count], row_hashes=own.row_hashes[:count]))
+
+
+def _fitted(options: RealOptions, plan: Mapping[str, Any]) -> RealOptions:
+    """Return the options with the budget that fits into ``hours``; say what is ahead."""
+    from dataclasses import replace
+
+    rate, runs = plan["tokens_per_second"], len(plan["order"]) - 1
+    readings = plan["reading_tokens"] * len(plan["order"])
+    if options.hours is not None:
+        tokens = int((options.hours * 3600 * rate - readings) / max(runs, 1))
+        if tokens < _PROBED * len(options.methods):
+            problem = f"leaves {tokens} tokens for each of {runs} runs at {rate:.0f} tokens a second"
+            raise ArgumentValueError("hours", options.hours, problem, "Give more, fewer seeds, or fewer methods.")
+        options = replace(options, tokens=tokens)
+    hours = (runs * options.tokens + readings) / rate / 3600
+    sys.stderr.write(
+        f"{runs} runs of {options.tokens:,} tokens each, and {len(plan['order'])} readings of the held-out rows: about "
+        f"{hours:.1f} hours at the {rate:.0f} tokens a second that {_PROBED} questions had (long prompts have more, "
+        "long answers fewer). Interrupt it at any time: the same command goes on.\n"
+    )
+    return options
+
+
+def _run(
+    options: RealOptions,
+    method: str,
+    seed: int,
+    rows: LoadedBenchmark,
+    endpoint: Endpoint,
+    before: tuple[float, ...] | None,
+) -> RealRun:
+    student, make = rows.program(), METHODS[method][1]
+    learned, seconds, tokens = student, 0.0, {}
+    if make is not None:
+        with dspy.context(**endpoint.settings()), quietly(), endpoint.counting() as counted, metered() as meter:
+
+            def spent() -> int:
+                found = totals(meter.usage()).total
+                return int(found.prompt_tokens + found.completion_tokens)
+
+            began = time.monotonic()
+            splits = {"trainset": list(rows.train.examples), "valset": list(rows.validation.examples)}
+            learned = make(rows, endpoint.reflection_lm, seed, options, spent).compile(student, **splits)
+            seconds = time.monotonic() - began
+        tokens = {role: one.prompt_tokens + one.completion_tokens for role, one in counted.tallies.items()}
+    after = scores_of(learned, rows, endpoint, options.slots)
+    prompt = _prompt(learned)
+    versions = environment()["versions"]
+    kept = _kept(prompt, rows.lessons)
+    return RealRun(method, seed, before or after, after, tokens, seconds, kept, len(rows.lessons), prompt, versions)
+
+
+def _prompt(program: dspy.Module) -> str:
+    parts = []
+    for predictor in program.predictors():
+        parts.append(predictor.signature.instructions)
+        parts += ["; ".join(f"{name}: {value}" for name, value in dict(demo).items()) for demo in predictor.demos]
+    return "\n".join(parts)
+
+
+def _kept(prompt: str, lessons: Sequence[str]) -> int:
+    """Count the rules of which one line of the prompt has every word that no other rule has."""
+    words = [set(normalised(lesson).split()) for lesson in lessons]
+    own = [one - set().union(*(other for other in words if other is not one)) for one in words]
+    lines = [set(normalised(text).split()) for text in prompt.splitlines()]
+    return sum(bool(telling) and any(telling <= said for said in lines) for telling in own)
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def _read(file: Path) -> RealRun | None:
+    found = _json(file)
+    if found is None:
+        return None
+    return RealRun(**{**found, "before": tuple(found["before"]), "after": tuple(found["after"])})
+
+
+def _written(file: Path, record: Mapping[str, Any]) -> None:
+    # Whole or not at all: an interruption leaves no half of a run.
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    part.replace(file)
+
+
+def _sides(runs: Sequence[RealRun]) -> list[Side[RealRun]]:
+    searched = [one for one in runs if one.method != UNTOUCHED]
+    # The reference comes first, wherever it was drawn.
+    return side_by_side(sorted(searched, key=lambda one: one.method != "gepa"), lambda *_: None, margin=_MARGIN)
+
+
+def _concluded(side: Side[RealRun]) -> str:
+    if side.versus is None:
+        return "the reference"
+    found = side.versus.difference
+    if found.low > 0:
+        return "better"
+    if found.high < 0:
+        return "worse"
+    return "no worse by the margin" if side.versus.comparable else "cannot be told apart"
+
+
+def line(options: RealOptions, row: RealRun) -> str:
+    """Say what one run came to."""
+    score = sum(row.after) / len(row.after)
+    return f"{row.method}, seed {row.seed}: held-out {score:.3f}, {row.kept} of {row.rules} rules, {row.seconds:.0f} s"
+
+
+def summary(options: RealOptions, rows: Sequence[RealRun]) -> list[dict[str, Any]]:
+    """Return the methods side by side, with what may be concluded, as plain JSON data."""
+    return [{**side.figures(), "concluded": _concluded(side)} for side in _sides(rows)]
+
+
+_HEADS = ("method", "what it is", "seeds", "held-out", "gain", "minus GEPA", "tokens", "of them to learn", "seconds",
+          "rules", "so it is")  # fmt: skip
+
+
+def table(options: RealOptions, rows: Sequence[RealRun]) -> Table:
+    """Return the methods over the seeds that all have finished, and what may be concluded; write it as a page too."""
+    sides = _sides(rows)
+    untouched = [one for one in rows if one.method == UNTOUCHED]
+    cells = [
+        (one.method, METHODS[one.method][0], "", f"{sum(one.after) / len(one.after):.3f}", "", "", "", "", "",
+         f"{one.kept} of {one.rules}", "the floor")
+        for one in untouched[:1]
+    ]  # fmt: skip
+    for side in sides:
+        mean = {
+            name: sum(one.tokens.get(name, 0) for one in side.runs) / len(side.runs) for name in ("task", "reflect")
+        }
+        cells.append((
+            side.method, METHODS[side.method][0], str(len(side.runs)), str(side.heldout), side.gain.signed,
+            "" if side.versus is None else side.versus.difference.signed, f"{sum(mean.values()):,.0f}",
+            f"{mean['reflect']:,.0f}", f"{sum(one.seconds for one in side.runs) / len(side.runs):,.0f}",
+            f"{sum(one.kept for one in side.runs) / len(side.runs):.1f} of {side.runs[0].rules}", _concluded(side),
+        ))  # fmt: skip
+    apart = f"Cannot be told apart: neither, and a loss of {_MARGIN:g} points is not excluded."
+    notes = [
+        f"{options.benchmark}, {len(rows[0].after)} held-out rows; 95 % intervals over rows and seeds.",
+        f"Better, worse: the interval of the difference from dspy.GEPA leaves 0 out. {apart}",
+        "Intervals are not corrected for the number of methods. It holds for these models, rows and this budget.",
+    ]
+    _page(Path(options.folder) / "real.md", cells, notes, sides)
+    return by_rows(
+        "Methods at an equal budget in tokens", ["<" + _HEADS[0], "<" + _HEADS[1], *_HEADS[2:]], cells, notes
+    )
+
+
+def _page(
+    file: Path,
+    cells: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    sides: Sequence[Side[RealRun]],
+) -> None:
+    lines = ["# Methods at an equal budget in tokens", "", f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}"]
+    lines += [f"| {' | '.join(row)} |" for row in cells]
+    lines += ["", *notes, "", "## What each first seed ended with", ""]
+    for side in sides:
+        text = "\n".join(f"    {one}" for one in side.runs[0].prompt.splitlines())
+        lines += [f"{side.method}, seed {side.runs[0].seed}:", "", text, ""]
+    file.write_text("\n".join(lines), encoding="utf-8")

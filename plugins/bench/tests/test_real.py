@@ -1,0 +1,109 @@
+"""A study of methods on a model: its order, its budget, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from combee_bench import real
+from combee_bench.options import RealOptions
+from combee_dspy.exceptions import ArgumentError, ArgumentValueError
+from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat, as_json
+
+_RULE = r"A message about an? \w+ [^.]*\."
+SIZES = {"train": 24, "validation": 24, "heldout": 24, "max_tokens": 64}
+
+
+def _answer(request: ScriptedRequest) -> str:
+    """Obey the rules in the prompt; learn those in the feedback."""
+    reply = as_chat if "[[ ## completed ## ]]" in request.text else as_json
+    learned = "\n".join(dict.fromkeys(re.findall(_RULE, request.text)))
+    if "[[ ## message ## ]]" not in request.last:
+        if "lessons" in request.text:
+            return reply({"lessons": learned.splitlines()})
+        return f"```\n{learned}\n```"
+    question = request.last.split("[[ ## message ## ]]", 1)[1]
+    for topic, rest in re.findall(r"A message about an? (\w+) (.*)", request.system):
+        if topic in question:
+            order = re.search(r"\d{4,}", question)
+            assert order is not None
+            mark = re.match(r"gets the letter (\w)", rest)
+            said = re.match(r"(?:gets the code|goes to the desk) (\w+)\.", rest)
+            return as_chat({"answer": mark[1] + order[0] if mark else said[1] if said else "?"})
+    return as_chat({"answer": "I do not know"})
+
+
+@pytest.fixture
+def lm(monkeypatch: pytest.MonkeyPatch) -> ScriptedLM:
+    found = ScriptedLM(_answer)
+    monkeypatch.setattr(real, "model_lm", lambda name, **where: (found, None))
+    return found
+
+
+def options(folder: Path, **given: object) -> RealOptions:
+    chosen = {"lm": "openai/m", "methods": ("gepa", "combee", "few-shot"), "seeds": (0, 1), "tokens": 20_000}
+    return RealOptions(folder=str(folder), **{**chosen, **SIZES, **given})
+
+
+def test_methods_get_one_budget_and_what_they_learned_is_counted(lm, tmp_path: Path) -> None:
+    rows = list(real.run(options(tmp_path)))
+    assert (rows[0].method, rows[0].seed) == ("untouched", 0)
+    assert sorted((row.method, row.seed) for row in rows[1:]) == [
+        (method, seed) for method in ("combee", "few-shot", "gepa") for seed in (0, 1)
+    ]
+    assert [row.method for row in rows[1:]] != sorted(row.method for row in rows[1:]), "the order is drawn"
+    untouched, combee = rows[0], next(row for row in rows if row.method == "combee")
+    assert (sum(untouched.after), untouched.kept, untouched.rules) == (0.0, 0, 24)
+    assert sum(combee.after) == combee.kept > 0
+    assert 0 < sum(combee.tokens.values()) <= 20_000 + 1_000
+    assert combee.tokens["reflect"] > 0
+    real.table(options(tmp_path), rows)
+    page = (tmp_path / "real.md").read_text()
+    assert "| combee | Combee, its defaults | 2 | " in page
+    assert "A message about a" in page
+
+
+def test_an_interrupted_study_goes_on_and_nothing_is_run_twice(lm, tmp_path: Path) -> None:
+    begun = real.run(options(tmp_path))
+    first = [next(begun) for _ in range(3)]
+    begun.close()
+    asked = len(lm.requests)
+    again = real.run(options(tmp_path))
+    assert [next(again) for _ in range(3)] == first
+    assert len(lm.requests) == asked
+    again.close()
+    order = json.loads((tmp_path / "plan.json").read_text())["order"]
+    assert [[row.method, row.seed] for row in first] == order[:3]
+    with pytest.raises(ArgumentValueError, match="other options: tokens"):
+        next(real.run(options(tmp_path, tokens=30_000)))
+
+
+def test_hours_make_the_budget(lm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next(real.run(options(tmp_path, hours=0.02)))
+    said = capsys.readouterr().err
+    assert "about 0.0 hours" in said
+    assert not re.search(r" 20,000 tokens each", said)
+    with pytest.raises(ArgumentValueError, match="hours"):
+        next(real.run(options(tmp_path / "b", hours=1e-9)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"methods": ("gepa", "best")}, {"methods": ("combee",)}, {"methods": ("gepa", "gepa")}, {"file": "a.gguf"},
+        {"lm": "embedded", "api_base": "http://a"},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused(given: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError):
+        options(tmp_path, **given)
+
+
+def test_a_rule_counts_where_one_line_has_what_tells_it() -> None:
+    rules = ["A message about a kettle gets the code X7.", "A message about a lamp goes to the desk Morvane."]
+    assert real._kept("kettle: X7\nlamp: Corwick", rules) == 0
+    assert real._kept("- message about a kettle gets the code X7", rules) == 1
+    assert real._kept("A message about a kettle gets the code X7. The lamp: goes to desk Morvane", rules) == 2
