@@ -28,7 +28,7 @@ _logger = logging.getLogger("combee_dspy")
 
 _SILENCE = 600.0  # DSPy's own timeout, and litellm's
 # What an answer may hold at most: characters; brackets and quotes; brackets in brackets.
-_LONGEST_ANSWER, _MOST_MARKS, _DEEPEST = 1_000_000, 20_000, 128
+_LONGEST_ANSWER, _MOST_MARKS, _DEEPEST, _MOST_DOUBLE = 1_000_000, 20_000, 128, 256
 _STRUCTURE = re.compile(r'[{}\[\]"]')
 # A reply of another API than chat completions has one of these.
 _ANSWERS = ("output", "content", "candidates", "promptFeedback")
@@ -170,7 +170,8 @@ def bounded(output: Any) -> Any:
     """Return an answer as far as a repair of its JSON takes little time.
 
     DSPy's adapters repair what is no JSON in a time that grows with the square of brackets and quotes, holding the
-    interpreter: 40 kB of ``{`` take half a minute. What is cut was no answer, and fails to parse as it would have.
+    interpreter: 40 kB of ``{`` take half a minute, 20 kB of ``{{x}}`` outside of any object five. What is cut was no
+    answer, and fails to parse as it would have.
     """
     if isinstance(output, list):
         return [bounded(one) for one in output]
@@ -178,10 +179,11 @@ def bounded(output: Any) -> Any:
         return {name: bounded(one) if name == "text" else one for name, one in output.items()}
     if not isinstance(output, str):
         return output  # none, or a response as asked for by a request: no adapter parses it
-    text, depth = output[:_LONGEST_ANSWER], 0
+    text, depth, doubles = output[:_LONGEST_ANSWER], 0, 0
     for number, found in enumerate(_STRUCTURE.finditer(text)):
         depth = max(0, depth + (found[0] in "{[") - (found[0] in "}]"))
-        if number >= _MOST_MARKS or depth > _DEEPEST:
+        doubles += depth == 1 and text.startswith("{{", found.start())
+        if number >= _MOST_MARKS or depth > _DEEPEST or doubles > _MOST_DOUBLE:
             text = text[: found.start()]
             break
     if len(text) < len(output):
