@@ -28,6 +28,7 @@ from combee_dspy.operators import FewShotSwap, Insert, Operator
 from combee_dspy.options import Search
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import Budget
+from combee_dspy.tracking import Progress
 
 __all__ = ["EMBEDDED", "DemoOptions", "DemoPlan", "run_demo"]
 
@@ -123,7 +124,7 @@ def run_demo(options: DemoOptions, console: Console | None = None) -> CombeeRepo
             num_threads=plan.threads,
             seed=options.seed,
             log_dir=options.log_dir,
-            tracker=("progress", "mlflow") if options.mlflow else "progress",
+            tracker=[Progress(result=False), *(["mlflow"] if options.mlflow else [])],  # the result is shown below
             **plan.arguments,
         )
         program = combee.compile(

@@ -115,9 +115,13 @@ def compiled(plan: Plan) -> list[TaskResult]:
     import dspy
 
     from combee_dspy import compile_many
+    from combee_dspy.tracking import Progress, default_trackers
 
     with plan.lms() as lm_of:
         combee = plan.combee(lm_of(plan.proposer))
+        # The command shows the result itself, once.
+        trackers = default_trackers() if combee.trackers is None else combee.trackers
+        combee.trackers = tuple(replace(one, result=False) if isinstance(one, Progress) else one for one in trackers)
         settings = [{"lm": lm_of(one.lm), **one.settings()} for one in plan.tasks]
         tasks = [replace(one.task, context=own) for one, own in zip(plan.tasks, settings, strict=True)]
         with dspy.context(**settings[0]):

@@ -21,12 +21,15 @@ from rich.text import Text
 from combee_dspy.journal import Outcome, Reader, failure_counts, outcomes
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker, page_file
+from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
 from combee_dspy.tracking._sql import SPENT
 from combee_dspy.tracking._text import amount, cleaner, dollars, one_line
 
 __all__ = ["Progress"]
 
 _WINDOW = 5.0  # seconds over which what is in flight is averaged
+_SILENCE = 30.0  # seconds after which a line says what is being done, where there is no panel
+_RESULT = ("heldout", "per_point", "stopped")
 
 # Several runs of one process share a terminal: the first to come has the panel, the others write lines above it.
 _PANEL = threading.Lock()
@@ -36,6 +39,11 @@ _logger = logging.getLogger("combee_dspy.progress")
 # How loud each kind of line is; others are details.
 _LEVELS = dict.fromkeys(("update", "heldout", "per_point", "selected", "stopped"), logging.INFO) | dict.fromkeys(
     ("warning", "error"), logging.WARNING
+)
+
+_NEW = (
+    "SELECT kind, purpose, started, ended, key, step, candidate, example FROM effect"
+    " WHERE run = ? AND id <= ? AND id > ?"
 )
 
 _LINES = {
@@ -61,47 +69,63 @@ _LINES = {
 class Progress(Tracker):
     """Says on standard error what a run is doing and what it has cost.
 
-    On a terminal a panel follows the run: update, batch, validation, rollouts of the
-    budget, effects in flight, tokens by role and dollars. Each update is a line, there
-    and anywhere else: of the logger ``combee_dspy.progress`` at INFO where logging is set
-    up, else on standard error, as in a notebook. Its details are lines of that logger at
-    DEBUG. Text that an LM wrote is shown without control characters
-    and never read as markup; keys are removed.
+    On a terminal a panel follows the run: what is being done, batch, validation, what is
+    used of the budget and how long that lasts, effects in flight, tokens by role and
+    dollars. Each update is a line, there and anywhere else: of the logger
+    ``combee_dspy.progress`` at INFO where logging is set up, else on standard error, as in
+    a notebook; where nothing has been said for half a minute, what is being done is one.
+    Details are lines of that logger at DEBUG. Text that an LM wrote is shown without
+    control characters and never read as markup; keys are removed.
+
+    Args:
+        result: Whether to end with the result; not where somebody else shows it, as ``combee run`` does.
     """
+
+    result: bool = True
 
     name: ClassVar[str] = "progress"
 
     def open(self, reader: Reader, run: int) -> Follower:
         """Return the display of one run."""
-        return Display(reader, run)
+        return Display(reader, run, result=self.result)
 
 
 class Display(Follower):
     """Reads what is new of one run's journal, and shows it: on standard error, by the system's clock."""
 
     def __init__(
-        self, reader: Reader, run: int, console: Console | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        reader: Reader,
+        run: int,
+        console: Console | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        result: bool = True,
     ) -> None:
-        self._reader, self._run, self._clock = reader, run, clock
+        self._reader, self._run, self._clock, self._result = reader, run, clock, result
         # In a notebook too lines go to standard error: rich's own way shows them where the cursor was.
         self._console = Console(stderr=True, force_jupyter=False) if console is None else console
         self._logs = console is None and not self._console.is_terminal and _logger.hasHandlers()
         self._clean = cleaner()
-        self._began = clock()
+        self._began = self._spoke = clock()
         row = reader.rows("SELECT name, description FROM run WHERE id = ?", (run,))[0]
         about = json.loads(row["description"])
         self._name = one_line(self._clean(row["name"]), 60)
-        self._budget: int | None = (about.get("limits") or {}).get("rollouts")
+        self._limits: dict[str, float | None] = about.get("limits") or {}
+        self._doing = Doing(about.get("sizes", {}))
         self._effect = self._event = 0
         self._bought = 0  # beside the held-out set, which is read beyond the budget
         self._recent: list[tuple[float, float]] = []
         self._outcomes: list[Outcome] = []
         self._tokens: Counter[str] = Counter()
         self._dollars = self._unpriced = 0.0
-        self._facts: dict[str, str] = {"update": "the seed's validation"}
+        self._counted = Counter[str]()  # what limits hold, beside the held-out set as well
+        self._facts: dict[str, str] = {}
         self._scores: dict[str, tuple[int, float]] = {}  # index and score by candidate
         self._chosen = ""
         self._news()  # of an earlier part of the run: it counts, and is not told again
+        self._resumed = self._effect > 0
+        self._before = self._shares()
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal and _PANEL.acquire(blocking=False):
             self._live = Live(self._panel(), console=self._console, auto_refresh=False, transient=True)
@@ -113,6 +137,9 @@ class Display(Follower):
         """Show what is new."""
         for line, level in self._news():
             self._say(line, level)
+        if self._live is None and self._clock() - self._spoke >= _SILENCE:
+            used = ", ".join(filter(None, (f"{self._rollouts()} rollouts", self._used(), self._cost())))
+            self._say(f"now: {self._doing or 'waiting'}; {used}")
         if self._live is not None:
             self._live.update(self._panel(), refresh=True)
 
@@ -124,6 +151,8 @@ class Display(Follower):
             _PANEL.release()
         state, name = self._reader.rows("SELECT state, name FROM run WHERE id = ?", (self._run,))[0]
         said = "not over" if state == "running" else state
+        if not self._result and state == "finished":
+            return
         facts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts", self._cost(), self._failed()
         self._say(f"{said}: {', '.join(filter(None, facts))}")
         if state != "running" and (page := page_file(self._reader.path, self._run, name)).is_file():
@@ -147,16 +176,23 @@ class Display(Follower):
             self._tokens[role] += tokens
             self._dollars += spent
             self._unpriced += unpriced
+        beside = self._reader.rows(SPENT.format("e.id > ? AND e.purpose IS NOT 'heldout'"), new)
+        for _, calls, tokens, spent, _ in beside:
+            self._counted.update(calls=calls, tokens=tokens, dollars=spent)
         self._outcomes = _joined([*self._outcomes, *outcomes(self._reader, self._run, after=self._effect, upto=newest)])
-        sql = "SELECT kind, purpose, started, ended FROM effect WHERE run = ? AND id <= ? AND id > ?"
-        for kind, purpose, started, ended in self._reader.rows(sql, new):
+        for kind, purpose, started, ended, *place in self._reader.rows(_NEW, new):
             self._bought += kind == "rollout" and purpose != "heldout"
             self._recent.append((started, ended))
+            key, step, candidate, example = place
+            self._doing.effect(key, purpose, step, candidate, example)
         since = self._clock() - _WINDOW
         self._recent = [one for one in self._recent if one[1] > since]
         events = self._reader.after("event", self._event, self._run)
         self._effect, self._event = newest, events[-1]["id"] if events else self._event
-        return [told for event in events if (told := self._told(event))[0]]
+        for event in events:
+            self._doing.event(event["kind"], event["step"], json.loads(event["data"]))
+        hidden = () if self._result else _RESULT
+        return [told for event in events if (told := self._told(event))[0] and event["kind"] not in hidden]
 
     def _told(self, event: Any) -> tuple[str, int]:
         """Take one event into account; return the line that tells it, or nothing, and its level."""
@@ -167,7 +203,7 @@ class Display(Follower):
         match event["kind"]:
             case "batch":
                 data["reason"] += "".join(f"; {one['reason']}" for one in data["clamps"])
-                self._facts |= {"update": str(event["step"]), "batch": f"{data['size']}: {data['reason']}"}
+                self._facts |= {"batch": f"{data['size']}: {data['reason']}"}
             case "scan":
                 failed = sum(one["failed"] is not None for one in data["nodes"])
                 data |= {"calls": len(data["nodes"]), "failed": f", {failed} failed" if failed else ""}
@@ -193,6 +229,7 @@ class Display(Follower):
         return _LINES.get(event["kind"], "").format_map(data), _LEVELS.get(event["kind"], logging.DEBUG)
 
     def _say(self, line: str, level: int = logging.INFO) -> None:
+        self._spoke = self._clock()
         name = "" if self._name == "main" else f"{self._name}  "
         said = f"{self._elapsed():>7}  {name}{one_line(self._clean(line), 300)}"
         if level == logging.DEBUG or self._logs:
@@ -205,7 +242,21 @@ class Display(Follower):
         return f"{seconds // 60}:{seconds % 60:02d}"
 
     def _rollouts(self) -> str:
-        return amount(self._bought) + (f" of {amount(self._budget)}" if self._budget else "")
+        limit = self._limits.get("rollouts")
+        return amount(self._bought) + (f" of {amount(limit)}" if limit else "")
+
+    def _shares(self) -> dict[str, float]:
+        spent: dict[str, float] = {"rollouts": self._bought, **self._counted, "updates": self._doing.updates}
+        # How long earlier parts took is not known here.
+        return shares_of(self._limits, spent if self._resumed else {**spent, "seconds": self._clock() - self._began})
+
+    def _used(self) -> str:
+        """Return what is used of each limit but the rollouts, which are told on their own, and how long it lasts."""
+        shares = self._shares()
+        said = [f"{share:.0%} of {amount(self._limits[name] or 0)} {name}" for name, share in shares.items()
+                if name != "rollouts"]  # fmt: skip
+        left = left_of(shares, self._before, self._clock() - self._began)
+        return ", ".join([*said, *([] if left is None else [f"at most about {spoken(left)} left"])])
 
     def _cost(self) -> str:
         tokens = (f"{role} {amount(number)} tokens" for role, number in sorted(self._tokens.items()))
@@ -226,18 +277,19 @@ class Display(Follower):
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column()
         facts = {
-            **{name: self._facts.get(name, "") for name in ("update", "batch", "lesson")},
+            "now": str(self._doing),
+            **{name: self._facts.get(name, "") for name in ("batch", "lesson")},
             "validation": f"best {self._best} (seed {self._seed})",
             "rollouts": self._rollouts(),
+            "budget": self._used(),
             "in flight": self._flying(),
             "cost": self._cost(),
             "failed": self._failed(),
         }
         for name, value in facts.items():
             shown: RenderableType = Text(one_line(self._clean(value), 200), overflow="fold")
-            if name == "rollouts" and self._budget:
-                done = min(self._bought, self._budget)
-                shown = Columns([ProgressBar(total=self._budget, completed=done, width=24), shown])
+            if name == "rollouts" and (limit := self._limits.get("rollouts")):
+                shown = Columns([ProgressBar(total=limit, completed=min(self._bought, limit), width=24), shown])
             if value:
                 grid.add_row(name, shown)
         title = Text(f"{self._name}  {self._elapsed()}")

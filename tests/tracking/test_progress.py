@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from combee_dspy.journal import Reader, journal_file
-from combee_dspy.tracking._progress import Display
+from combee_dspy.tracking._phases import Doing, left_of, shares_of, spoken
+from combee_dspy.tracking._progress import Display, Progress
 from combee_dspy.tracking._text import amount, cut, dollars, one_line
 from tests.tracking.journals import BEGAN, KEY, Story
 
@@ -133,3 +134,68 @@ def test_texts_are_cut_and_kept_on_a_line():
     assert one_line("a\n b\t\x00c", 10) == "a b c"
     assert cut("abcdef", 4) == "ab …"
     assert cut("abcd", 4) == "abcd"
+
+
+def test_what_is_being_done_is_shown_with_what_it_will_come_to(tmp_path):
+    story = Story(tmp_path)
+    screen = Screen(story.write("begin", "first"), terminal=True, now=story.clock)
+    display = screen.display()
+    display.follow()
+    assert " of 8" not in screen.stream.getvalue(), "what is over is not under way"
+    story.write("second", "end")
+    display.follow()
+    assert "held-out 8 of 8" in screen.stream.getvalue()
+    display.close()
+
+
+def test_each_phase_has_its_total_and_none_passes_it():
+    doing = Doing({"train": 60, "validation": 4, "heldout": 3})
+    assert not str(doing)
+    doing.event("batch", 0, {"size": 2})
+    assert str(doing) == "update 0: begins"
+    for row in range(3):  # one was repeated
+        doing.effect(f"rollout/a/train/{row}/0/train", "train", 0, "a", f"t{row}")
+    doing.effect("call/0/predict/read/0/0/proposer/x", "S", 0, "", "")
+    doing.effect("call/0/predict/merge/1/0/proposer/y", "S", 0, "", "")
+    for row in (0, 1, 1):
+        doing.effect(f"rollout/b/validation/{row}/0/validation", "validation", 0, "b", f"v{row}")
+    assert str(doing) == "update 0: 2 of 2 rollouts, merges 1, reads 1; validation 2 of 4"
+    doing.event("validated", 0, {"candidate": "b"})
+    doing.event("update", 0, {})
+    assert (str(doing), doing.updates) == ("", 1)
+    for candidate in "ab":
+        for row in range(3):
+            doing.effect("…", "heldout", -1, candidate, f"h{row}")
+    assert str(doing) == "held-out 6 of 6"
+
+
+def test_shares_of_limits_and_the_time_that_is_left():
+    limits = {"rollouts": 200, "dollars": 2.0, "seconds": None, "epochs": 3}
+    shares = shares_of(limits, {"rollouts": 50, "dollars": 1.0, "seconds": 9.0})
+    assert shares == {"rollouts": 0.25, "dollars": 0.5}
+    assert shares_of({"rollouts": 2}, {"rollouts": 3}) == {"rollouts": 1.0}
+    assert left_of(shares, {}, 60.0) == pytest.approx(60.0)  # half of the dollars in a minute
+    assert left_of(shares, {"dollars": 0.4}, 60.0) == pytest.approx(180.0)
+    assert left_of(shares, {}, 5.0) is None
+    assert left_of({"rollouts": 0.01}, {}, 60.0) is None
+    assert [spoken(one) for one in (4.4, 89, 90, 3_600, 36_000)] == ["4 s", "89 s", "2 min", "60 min", "10 h"]
+
+
+def test_a_long_silence_is_broken_where_there_is_no_panel(tmp_path):
+    screen = Screen(Story(tmp_path).write("begin", "first"))
+    display = screen.display()
+    for later in (20, 31, 40, 70):
+        screen.now = BEGAN + later
+        display.follow()
+    told = [line for line in screen.lines() if "now: " in line]
+    assert [line.split()[0] for line in told] == ["0:31", "1:10"]
+    assert "10 of 100 rollouts" in told[0]
+
+
+def test_the_result_is_left_to_who_shows_it(tmp_path):
+    screen = Screen(Story(tmp_path).whole())
+    display = Display(screen.reader, 1, screen.console, clock=lambda: screen.now, result=False)
+    display.follow()
+    display.close()
+    assert len(screen.lines()) == 1  # what an earlier part did is not told, and neither is its end
+    assert Progress(result=False).open(screen.reader, 1)._result is False
