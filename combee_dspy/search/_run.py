@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -49,6 +50,8 @@ from combee_dspy.stopping import require_countable
 from combee_dspy.tracking import page_file
 
 __all__ = ["Run"]
+
+_logger = logging.getLogger(__name__)
 
 
 class Run:
@@ -190,12 +193,28 @@ class Run:
             self.log.emit("warning", {"text": text})
         program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
         program._compiled = True
+        self._tell_program(program)
         program.combee_report = report
         if settings.track_stats:
             # What DSPy reads of its adapter there.
             builder: Any = SimpleNamespace(build_program=partial(settings.artifact.build, task.student))
             program.detailed_results = detailed_results(self.pool.state, builder, settings.log_dir, settings.seed)
         return program, report
+
+    def _tell_program(self, program: dspy.Module) -> None:
+        """Keep the state of what is returned, without its LMs: they may hold a key, and are whoever loads it."""
+        if self.task.settings.privacy.texts == "hashes":
+            return
+        bare = program.deepcopy()
+        bare.set_lm(None)
+        try:
+            state = bare.dump_state()
+        except Exception:
+            _logger.warning(
+                "The returned program's state cannot be written, so that no tracker gets it.", exc_info=True
+            )
+            return
+        self.log.emit("program", {"state": self.effects.texts.scrubbed(state)}, single=True)
 
     def best(self) -> dspy.Module | None:
         """Return the program that is best on validation so far; none before the student's validation."""

@@ -14,7 +14,7 @@ from combee_dspy.tracking._queries import costs_of
 from combee_dspy.tracking._sql import RUNS, SPENT
 from combee_dspy.tracking._text import cut, dollars
 
-__all__ = ["MAX_PARAM", "MAX_TAG", "description", "end_metrics", "params", "update_metrics"]
+__all__ = ["MAX_PARAM", "MAX_TAG", "charted", "description", "end_metrics", "params", "title", "update_metrics"]
 
 MAX_PARAM = 6_000
 """Characters of a parameter's value that MLflow keeps; it cuts the rest without a word."""
@@ -37,6 +37,39 @@ def params(row: Mapping[str, Any]) -> dict[str, str]:
             text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
             found[f"{groups.get(name, 'run')}/{_named(key)}"] = text
     return {name: cut(text, MAX_PARAM) for name, text in found.items()}
+
+
+_CHARTED = {
+    "val/best": "score/best",
+    "val/candidate": "score/candidate",
+    "train/train": "score/train",
+    "best_score": "score/chosen",
+    "heldout/before": "score/heldout_before",
+    "heldout/after": "score/heldout",
+    "cost/rollouts": "cost/rollouts",
+    "cost/dollars": "cost/dollars",
+    "time/run": "cost/seconds",
+    "total/gpu_seconds": "cost/gpu_seconds",
+    "per_point/dollars": "cost/dollars_a_point",
+    "batch/size": "batch/size",
+    "scan/covered": "scan/kept",
+}
+
+
+def charted(found: Mapping[str, float]) -> dict[str, float]:
+    """Return what people chart, by its name in MLflow: a dozen metrics, and tokens by role. The rest is a file."""
+    tokens = {name: value for name, value in found.items() if name.startswith("tokens/")}
+    return tokens | {_CHARTED[name]: value for name, value in found.items() if name in _CHARTED}
+
+
+def title(row: Mapping[str, Any]) -> str:
+    """Return the name of a run (its row in the journal) among others: task, aggregator, and rows to learn from."""
+    about = json.loads(row["description"])
+    aggregator = (about.get("specs") or {}).get("aggregator") or {}
+    task = about["program"] if row["name"] == "main" else row["name"]
+    size = (about.get("sizes") or {}).get("train")
+    parts = [task, aggregator.get("name", ""), f"{size} rows" if size else ""]
+    return ", ".join(filter(None, parts))
 
 
 def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: int) -> dict[str, float]:
@@ -68,6 +101,11 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
         found[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
             found[f"train/{purpose}"] = score
+    sql = (
+        "SELECT count(*) FROM effect"
+        " WHERE run = ? AND kind = 'rollout' AND id <= ? AND step <= ? AND purpose <> 'heldout'"
+    )
+    found["cost/rollouts"] = reader.rows(sql, (run, effect, step))[0][0]
     before = SPENT.format("e.step <= ? AND e.purpose <> 'heldout'")
     for role, calls, tokens, spent, unpriced in reader.rows(before, (run, effect, step)):
         # What is not known is no number, least of all 0.

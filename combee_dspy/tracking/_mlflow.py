@@ -20,7 +20,8 @@ from combee_dspy.exceptions import ArgumentValueError, CombeeError, MissingDistr
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
-from combee_dspy.tracking._metrics import description, end_metrics, params, update_metrics
+from combee_dspy.tracking._metrics import charted, description, end_metrics, params, title, update_metrics
+from combee_dspy.tracking._mlflow_end import Legacy, datasets_of, registered
 from combee_dspy.tracking._queries import candidates_of, chosen_of
 from combee_dspy.tracking._sql import ROLLOUT
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
@@ -60,10 +61,16 @@ class MLflowTracker(Tracker):
     FOLDER`` completes later, for a run with a ``log_dir``. Keys are removed from everything.
 
     Parameters come in the groups ``run/``, ``strategy/``, ``model/``, ``size/``,
-    ``digest/`` and ``version/``; metrics, with step = update, in ``val/``, ``train/``,
-    ``batch/``, ``scan/``, ``candidates/``, ``rollouts/``, ``tokens/<role>``,
-    ``calls/<role>``, ``cost/``, ``time/`` and, at the end, ``best_score`` (validation
-    of the program that is returned), ``heldout/`` and ``total/``.
+    ``digest/`` and ``version/``. Metrics, with step = update: ``score/best``, ``score/candidate``,
+    ``score/train``, ``cost/rollouts``, ``cost/dollars``, ``tokens/<role>``, ``batch/size``,
+    ``scan/kept`` and, at the end, ``score/chosen`` (validation of the program that is
+    returned), ``score/heldout_before``, ``score/heldout``, ``cost/seconds``,
+    ``cost/gpu_seconds`` and ``cost/dollars_a_point``; all others are in ``figures.json``.
+    Splits are the run's datasets, by name, digest and size. The returned program is a
+    logged model whose one file is ``program.json``: what ``program.load`` reads, no pickle
+    and no LM, so no key. Into the store that MLflow itself is set to, the most telling
+    rollouts go as traces, with score, feedback and tokens: of the returned program on
+    validation rows, those that the student had wrong and those that it had right.
 
     Sets ``MLFLOW_DISABLE_TELEMETRY``, ``MLFLOW_HTTP_REQUEST_TIMEOUT`` (10 s) and
     ``MLFLOW_HTTP_REQUEST_MAX_RETRIES`` (1) where the environment does not.
@@ -72,10 +79,12 @@ class MLflowTracker(Tracker):
         experiment: The experiment's name, made where it is missing; by default the one that ``mlflow.set_experiment``
             or MLflow's environment names, else ``"combee_dspy"``.
         tracking_uri: The store; the one that is set for MLflow by default.
-        run_name: The MLflow run's name; the run's own by default.
+        run_name: The MLflow run's name; by default the task's, the aggregator's and the number of training rows.
         parent: Id of an MLflow run in the same store that each run is nested in.
         register: Whether the chosen texts become versions in MLflow's prompt registry, under the name of the program's
             class and the component, such as ``QA.answer``. A text that is the latest version already makes no other.
+            The program becomes a version of the registered model of its class; its alias ``best`` goes to the version
+            with the best validation score on the same rows, and to the newest where the rows are others.
     """
 
     name: ClassVar[str] = "mlflow"
@@ -271,7 +280,7 @@ class _Shipper(Follower):
         else:
             nested = {"mlflow.parentRunId": asked.parent} if asked.parent else {}
             tags = {_RUN: identity, "mlflow.source.name": "combee_dspy", "mlflow.source.type": "LOCAL", **nested}
-            name = self._clean(asked.run_name or row["name"])
+            name = self._clean(asked.run_name or title(dict(row)))
             self._id = client.create_run(experiment, round(row["created"] * 1000), tags, name).info.run_id
         if _CURSOR in tags:
             self._cursor = _Cursor(**json.loads(tags[_CURSOR]))
@@ -282,6 +291,7 @@ class _Shipper(Follower):
         else:
             decided = [mlflow.entities.Param(*one) for one in clean_values(params(dict(row)), self._clean).items()]
             begun = mlflow.entities.RunTag(_CURSOR, json.dumps(asdict(self._cursor)))
+            client.log_inputs(self._id, datasets=datasets_of(json.loads(row["description"])))
             client.log_batch(self._id, params=decided, tags=[begun])
         self._client = client
         self.uri = self._clean(asked.tracking_uri or mlflow.get_tracking_uri())
@@ -312,11 +322,11 @@ class _Shipper(Follower):
         found = []
         for row in self._reader.rows(sql, (self._run, self._cursor.event, pinned.event)):
             bounds = {"event": pinned.event, "effect": pinned.effect}
-            values = update_metrics(self._reader, self._run, row["step"], **bounds)
+            values = charted(update_metrics(self._reader, self._run, row["step"], **bounds))
             found += [Metric(name, value, round(row["at"] * 1000), row["step"]) for name, value in values.items()]
         if pinned.ended:
             last = self._one("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'")
-            values = end_metrics(self._reader, self._run)
+            values = charted(end_metrics(self._reader, self._run))
             found += [Metric(name, value, round(pinned.ended * 1000), last or 0) for name, value in values.items()]
         return found
 
@@ -326,17 +336,22 @@ class _Shipper(Follower):
         self._client.log_text(self._id, render_report(self._reader, self._run), "report.html")
         chosen = chosen_of(candidates_of(self._reader, self._run))
         for component, text in chosen.get("texts", {}).items():
-            file = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in component)
-            self._client.log_text(self._id, text, f"prompts/{file}.txt")
-            if self._tracker.register:
-                self._register(component, text)
+            self._client.log_text(self._id, text, f"prompts/{registered(component)}.txt")
+        self._client.log_text(self._id, json.dumps(self._figures(pinned), indent=2), "figures.json")
+        left = Legacy(self._client, self._reader, self._run, self._id, self._clean)
+        left.program(chosen, register=self._tracker.register)
+        import mlflow
+
+        # MLflow sends traces to the store that it is set to, whatever client makes them.
+        if self._tracker.tracking_uri in (None, mlflow.get_tracking_uri()):
+            left.traces(chosen.get("candidate", ""))
         self._client.set_tag(self._id, "mlflow.note.content", self._clean(description(self._reader, self._run)))
         status = _STATUS.get(self._one("SELECT state FROM run WHERE id = ?"), "KILLED")
         self._client.set_terminated(self._id, status, end_time=round(pinned.ended * 1000))
 
-    def _register(self, component: str, text: str) -> None:
-        program = json.loads(self._one("SELECT description FROM run WHERE id = ?"))["program"]
-        name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in f"{program}.{component}")
-        latest = f"prompts:/{name}@latest"
-        if self._client.get_prompt(name) is None or self._client.load_prompt(latest).template != text:
-            self._client.register_prompt(name, text, commit_message=f"combee run {self._id}", tags={_RUN: self._id})
+    def _figures(self, pinned: _Cursor) -> dict[str, Any]:
+        sql = "SELECT step FROM event WHERE run = ? AND id <= ? AND kind = 'update' ORDER BY id"
+        steps = [row[0] for row in self._reader.rows(sql, (self._run, pinned.event))]
+        bounds = {"event": pinned.event, "effect": pinned.effect}
+        updates = {step: update_metrics(self._reader, self._run, step, **bounds) for step in steps}
+        return {"updates": updates, "end": end_metrics(self._reader, self._run)}

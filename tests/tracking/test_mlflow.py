@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import logging
 import shutil
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
+import dspy
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, JournalHeldError, MissingDistributionError
@@ -21,6 +23,7 @@ from combee_dspy.tracking import MLflowTracker, _mlflow, costs, replay, rollouts
 from combee_dspy.tracking._metrics import MAX_PARAM, description, params
 from combee_dspy.tracking._queries import candidates_of, chosen_of
 from tests.tracking.journals import KEY, SWAPPED, TEXTS, Story, followed
+from tests.worlds import examples
 
 mlflow = pytest.importorskip("mlflow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -36,6 +39,7 @@ class Store:
     def __init__(self):
         self.experiments, self.runs, self.writes = [], {}, 0
         self.dies_at, self.down = None, False
+        self.models, self.programs = [], []
 
     def client(self, tracking_uri=None):
         self._write(lambda: None)
@@ -90,6 +94,31 @@ class Store:
     def log_text(self, run, text, name):
         self._write(lambda: self.runs[run].data.files.update({name: text.encode()}))
 
+    def log_inputs(self, run, datasets):
+        names = [one.dataset.name for one in datasets]
+        self._write(lambda: setattr(self.runs[run], "datasets", names))
+
+    def get_run(self, run):
+        return SimpleNamespace(
+            info=SimpleNamespace(experiment_id="home"), outputs=SimpleNamespace(model_outputs=self.models)
+        )
+
+    def create_logged_model(self, home, name, run, tags, model_type):
+        return self._write(lambda: SimpleNamespace(model_id=f"m-{name}", artifact_location="…"))
+
+    def log_model_artifact(self, model, path):
+        content = Path(path).read_bytes()
+        self._write(lambda: self.programs.append(content))
+
+    def finalize_logged_model(self, model, status):
+        self._write(lambda: None)
+
+    def log_outputs(self, run, models):
+        self._write(lambda: self.models.extend(models))
+
+    def search_traces(self, locations, run_id, max_results):
+        return [object()]  # they are told already
+
     def set_tag(self, run, name, value):
         self._write(lambda: self.runs[run].data.tags.update({name: value}))
 
@@ -125,7 +154,8 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     (where,) = replay(place)
     assert where.startswith("mlflow ui --backend-store-uri")
     run = store.only()
-    assert (run.info.status, run.info.name) == ("FINISHED", "main")
+    assert (run.info.status, run.info.name) == ("FINISHED", "Sort, union, 8 rows")
+    assert run.datasets == ["train"]
     assert run.data.params["size/train"] == "8"
     assert run.data.params["model/task"] == "openai/simulated"
     assert run.data.params["digest/train"] == "a" * 64
@@ -133,16 +163,20 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert run.data.params["run/evaluator"] == "tests.metric #0123456789ab"
     assert {row["evaluator"] for row in store.rows()} == {"tests.metric #0123456789ab"}
     found = {(name, step): value for name, step, _, value in store.metrics()}
-    assert found["val/best", 0] == 0.5
-    assert found["val/best", 1] == 1.0
-    assert found["train/train", 1] == 0.5
+    assert found["score/best", 0] == 0.5
+    assert found["score/best", 1] == 1.0
+    assert found["score/train", 1] == 0.5
     assert found["tokens/proposer", 1] == 240
-    assert found["scan/failed_nodes", 0] == 1
-    assert found["scan/covered", 0] == 0.5
-    assert found["batch/plateau", 1] == 12.4
-    assert found["heldout/difference", 1] == 0.25
-    assert found["best_score", 1] == 1.0
-    assert found["total/calls", 1] == costs(place, by=())[0]["calls"]
+    assert found["scan/kept", 0] == 0.5
+    assert found["score/heldout", 1] - found["score/heldout_before", 1] == 0.25
+    assert found["score/chosen", 1] == 1.0
+    assert found["cost/rollouts", 1] == 18
+    assert len({name for name, _ in found}) <= 15
+    figures = json.loads(run.data.files["figures.json"])
+    assert figures["updates"]["0"]["scan/failed_nodes"] == 1
+    assert figures["updates"]["1"]["batch/plateau"] == 12.4
+    assert figures["end"]["heldout/difference"] == 0.25
+    assert figures["end"]["total/calls"] == costs(place, by=())[0]["calls"]
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
     assert run.data.tags["mlflow.note.content"].startswith("Held-out 0.500 → 0.750 (gain +0.250")
@@ -332,7 +366,7 @@ def test_runs_of_one_journal_are_runs_of_their_own(tmp_path, store):
     Story(tmp_path, "second").whole()
     assert len(replay(tmp_path)) == 2
     sizes = [len([name for name in run.data.files if name.startswith("rollouts/")]) for run in store.runs.values()]
-    assert [run.info.name for run in store.runs.values()] == ["first", "second"]
+    assert [run.info.name for run in store.runs.values()] == ["first, union, 8 rows", "second, union, 8 rows"]
     assert sizes == [1, 1]
 
 
@@ -374,12 +408,17 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
     experiment = client.get_experiment_by_name("combee_dspy").experiment_id
     (run,) = client.search_runs([experiment])
     assert run.info.status == "FINISHED"
-    assert run.data.metrics["total/calls"] == 28
-    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "val/best")] == [
+    assert run.data.metrics["cost/rollouts"] == 18
+    assert [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "score/best")] == [
         (0, 0.5),
         (1, 1),
     ]
-    assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"prompts", "report.html", "rollouts"}
+    assert {one.path for one in client.list_artifacts(run.info.run_id)} == {
+        "figures.json",
+        "prompts",
+        "report.html",
+        "rollouts",
+    }
     # The registry is written to where that was asked for, under the program's name, and once.
     assert not client.search_prompts()
     for _ in range(2):
@@ -431,3 +470,46 @@ def test_the_experiment_that_is_set_for_mlflow_is_honoured(tmp_path, monkeypatch
             patch.setenv(name, value)
             followed(journal_file(place), tracker)
         assert store.only().info.experiment == expected
+
+
+def test_a_program_its_versions_and_its_telling_rollouts_are_kept_without_a_key(world, tmp_path, monkeypatch):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: uri)
+    before = mlflow.tracking.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    student = dspy.Predict("question -> answer")
+    student.lm = world.task_lm  # which cannot be written
+    student.lm.kwargs["api_key"] = KEY
+    try:
+        for number, most in enumerate((60, 90)):
+            with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+                combee = world.combee(
+                    tracker=MLflowTracker(register=True), log_dir=tmp_path / str(number), max_metric_calls=most
+                )
+                learned = combee.compile(student, trainset=examples(12), valset=examples(12, 12))
+        client = mlflow.MlflowClient(uri)
+        experiment = client.get_experiment_by_name("combee_dspy").experiment_id
+        newest, oldest = client.search_runs([experiment])
+        models = [one.outputs.model_outputs[0].model_id for one in (oldest, newest)]
+        files = [Path(client.get_logged_model(one).artifact_location, "program.json") for one in models]
+        assert [[one.name for one in file.parent.iterdir()] for file in files] == [["program.json"]] * 2
+        again = dspy.Predict("question -> answer")
+        again.load(files[1])
+        assert again.signature.instructions == learned.signature.instructions
+        assert again.lm is None
+        versions = {one.version: one.tags["score"] for one in client.search_model_versions("name='Predict'")}
+        best = client.get_model_version_by_alias("Predict", "best").version
+        assert sorted(versions) == ["1", "2"] or sorted(versions) == [1, 2]
+        assert float(versions[best]) == max(map(float, versions.values()))
+        traces = client.search_traces(locations=[experiment], run_id=newest.info.run_id)
+        assert 0 < len(traces) <= 10
+        for trace in traces:
+            (score,) = [one for one in trace.info.assessments if one.name == "score"]
+            (span,) = trace.data.spans
+            assert score.value == 1.0
+            assert span.attributes["before"] == "0.0"
+            assert set(span.outputs) == {"answer"}
+        assert KEY not in "".join(file.read_text() for file in files)
+        assert [one.dataset.name for one in newest.inputs.dataset_inputs] == ["train", "validation"]
+    finally:
+        mlflow.set_tracking_uri(before)

@@ -1,0 +1,145 @@
+"""What a run leaves in MLflow when it is over: its program, its prompts in the registry, and its telling rollouts."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from combee_dspy.journal import Reader
+from combee_dspy.tracking._text import clean_values
+
+__all__ = ["Legacy", "datasets_of", "registered"]
+
+_BEST = "best"
+_TELLING = """
+SELECT e.id, e.candidate, e.started, e.ended, e.score, s.score AS before,
+       json_extract(e.value, '$.inputs') AS inputs, json_extract(e.value, '$.prediction') AS prediction,
+       json_extract(e.value, '$.feedback') AS feedback,
+       (SELECT coalesce(sum(u.prompt_tokens + u.completion_tokens), 0) FROM usage u WHERE u.effect = e.id) AS tokens
+FROM effect e JOIN effect s ON s.run = e.run AND s.purpose = 'validation' AND s.example = e.example
+WHERE e.run = ? AND e.purpose = 'validation' AND e.candidate = ? AND s.candidate = ? AND e.score <> s.score
+GROUP BY e.example ORDER BY abs(e.score - s.score) DESC, e.id LIMIT 10
+"""
+"""Validation rows on which a candidate and the student differ most."""
+
+
+def registered(name: str) -> str:
+    """Return a name as registries and file systems take it."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
+
+
+def datasets_of(about: Mapping[str, Any]) -> list[Any]:
+    """Return the splits of a run as MLflow's datasets. Their rows stay where they are."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    found = []
+    for split, digest in about.get("digests", {}).items():
+        if digest:
+            profile = json.dumps({"num_rows": about.get("sizes", {}).get(split)})
+            dataset = Dataset(split, digest[:36], "local", "{}", profile=profile)
+            found.append(DatasetInput(dataset, [InputTag("mlflow.data.context", split)]))
+    return found
+
+
+class Legacy:
+    """Records what one run leaves. Each part is there once, whoever dies in between.
+
+    Args:
+        client: Of the store.
+        reader: Of the run's journal.
+        run: The run's id there.
+        told: The MLflow run's id.
+        clean: Takes keys out of a text.
+    """
+
+    def __init__(self, client: Any, reader: Reader, run: int, told: str, clean: Callable[[str], str]) -> None:
+        self._client, self._reader, self._run, self._id, self._clean = client, reader, run, told, clean
+        row = reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0]
+        self._about = json.loads(row["description"])
+
+    def program(self, chosen: Mapping[str, Any], *, register: bool) -> None:
+        """Log the returned program, and give it and its prompts a version in the registry where that is asked for."""
+        if register:
+            for component, text in chosen.get("texts", {}).items():
+                self._prompt(component, text)
+        told = self._reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'program'", (self._run,))
+        kept = self._client.get_run(self._id)
+        if not told or kept.outputs.model_outputs:
+            return
+        from mlflow.entities import LoggedModelOutput
+
+        name = registered(self._about["program"])
+        tags = {"validation": str(self._about.get("digests", {}).get("validation")), "score": str(chosen.get("score"))}
+        home = kept.info.experiment_id
+        model = self._client.create_logged_model(home, name, self._id, tags, model_type="dspy program state")
+        # As program.save writes it; which versions it was made with is among the run's parameters.
+        state = clean_values(json.loads(told[-1]["data"])["state"], self._clean)
+        state["metadata"] = {"dependency_versions": {}}
+        with tempfile.TemporaryDirectory(prefix="combee-") as folder:
+            file = Path(folder, "program.json")
+            file.write_text(json.dumps(state, indent=2), encoding="utf-8")
+            self._client.log_model_artifact(model.model_id, str(file))
+        self._client.finalize_logged_model(model.model_id, "READY")
+        if register:
+            self._version(name, model.artifact_location, tags)
+        self._client.log_outputs(self._id, models=[LoggedModelOutput(model.model_id, 0)])
+
+    def _prompt(self, component: str, text: str) -> None:
+        name = registered(f"{self._about['program']}.{component}")
+        latest = f"prompts:/{name}@latest"
+        if self._client.get_prompt(name) is None or self._client.load_prompt(latest).template != text:
+            self._client.register_prompt(
+                name, text, commit_message=f"combee run {self._id}", tags={"combee.run": self._id}
+            )
+
+    def _version(self, name: str, source: str, tags: Mapping[str, str]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        with suppress(MlflowException):  # it is there already
+            self._client.create_registered_model(name)
+        made = self._client.create_model_version(name, source, self._id, dict(tags))
+        try:
+            best = self._client.get_model_version_by_alias(name, _BEST).tags
+        except MlflowException:
+            best = {}  # none has it
+        if best.get("validation") != tags["validation"] or float(best["score"]) <= float(tags["score"]):
+            self._client.set_registered_model_alias(name, _BEST, made.version)
+
+    def traces(self, candidate: str) -> None:
+        """Record the rollouts that tell most of what was learned, to the store that MLflow itself is set to."""
+        import mlflow
+        from mlflow.entities import AssessmentSource
+
+        home = self._client.get_run(self._id).info.experiment_id
+        if self._client.search_traces(locations=[home], run_id=self._id, max_results=1):
+            return
+        sql = "SELECT candidate FROM effect WHERE run = ? AND purpose = 'validation' ORDER BY id LIMIT 1"
+        seed = self._reader.rows(sql, (self._run,))
+        found = self._reader.rows(_TELLING, (self._run, candidate, seed[0][0])) if seed else []
+        for row in clean_values([dict(one) for one in found], self._clean):
+            span = self._client.start_trace(
+                f"validation, {row['before']:.2f} → {row['score']:.2f}",
+                inputs=_values(row["inputs"]),
+                attributes={name: str(row[name]) for name in ("candidate", "tokens", "before")},
+                experiment_id=home,
+                run_id=self._id,
+                start_time_ns=int(row["started"] * 1e9),
+                tags={"combee.effect": str(row["id"])},
+            )
+            ended = int(row["ended"] * 1e9)
+            self._client.end_trace(span.trace_id, outputs=_values(row["prediction"]), end_time_ns=ended)
+            mlflow.flush_trace_async_logging()  # a trace that is on its way takes no feedback
+            source = AssessmentSource("CODE", "metric")
+            given = {"value": row["score"], "rationale": row["feedback"], "source": source}
+            mlflow.log_feedback(trace_id=span.trace_id, name="score", **given)
+
+
+def _values(text: str | None) -> Any:
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return text
