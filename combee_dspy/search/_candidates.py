@@ -28,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 _KEPT = 16
+_REMEMBERED = 100
 # DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough from those.
 _STRIDE = 1_000_000
 
@@ -228,6 +229,16 @@ def repeats_itself(program: dspy.Module) -> bool:
     return all((getattr(lm, "kwargs", None) or {}).get("temperature") == 0 for lm in lms if lm is not None)
 
 
+class _Recent(list[Any]):
+    """A module's history of its last calls: DSPy keeps 10,000 a module, prompts included, and programs are many."""
+
+    def append(self, entry: Any) -> None:
+        """Add a call, in the place of the oldest where there are enough."""
+        if len(self) >= _REMEMBERED:
+            del self[0]
+        super().append(entry)
+
+
 class Programs:
     """Builds candidates' programs; the last few are kept. Lives on the search's loop."""
 
@@ -248,6 +259,8 @@ class Programs:
             for predictor in program.predictors() if replicate else ():
                 predictor.lm = another_draw(predictor.lm, replicate)
             self._programs[place] = patient_program(program)
+            for _, module in self._programs[place].named_sub_modules():
+                module.history = _Recent()
             if len(self._programs) > _KEPT:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(place)

@@ -210,9 +210,7 @@ class Run:
         try:
             state = bare.dump_state()
         except Exception:
-            _logger.warning(
-                "The returned program's state cannot be written, so that no tracker gets it.", exc_info=True
-            )
+            _logger.warning("The program's state cannot be written, so that no tracker gets it.", exc_info=True)
             return
         self.log.emit("program", {"state": self.effects.texts.scrubbed(state)}, single=True)
 

@@ -315,3 +315,18 @@ def test_keys_stand_in_no_file(tmp_path: Path) -> None:
     for file in tmp_path.rglob("*"):
         if file.is_file():
             assert secret.encode() not in file.read_bytes(), file
+
+
+def test_a_program_that_is_run_remembers_its_last_calls_and_no_more(world):
+    from combee_dspy.search._candidates import Candidate, Programs
+
+    student = dspy.ChainOfThought("question -> answer")
+    programs = Programs(lambda texts: student.deepcopy(), lambda *_: 1.0, 0.0)
+    program = programs.of(Candidate({"predict": "x"}))
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        for number in range(130):
+            program(question=f"Number {number}: word for ant?")
+    kept = [module.history for _, module in program.named_sub_modules()]
+    assert len(kept) > 1
+    assert all(len(history) == 100 for history in kept)
+    assert "Number 129" in str(kept[0][-1]["messages"])
