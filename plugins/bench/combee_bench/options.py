@@ -592,6 +592,7 @@ class RealOptions:
         tokens: Tokens that each run may take, of both models.
         hours: Hours that the whole study may take: the budget is made to fit, by the speed that is measured first.
         benchmark: A benchmark's name.
+        path: Where the benchmark's rows are, if not bundled.
         train: Training rows.
         validation: Validation rows.
         heldout: Held-out rows, read after each run.
@@ -616,6 +617,7 @@ class RealOptions:
     tokens: Count = 100_000
     hours: AboveZero | None = None
     benchmark: str = "house-rules"
+    path: Path | None = None
     train: Count = 120
     validation: Count = 48
     heldout: Count = 120

@@ -112,7 +112,8 @@ def run(options: RealOptions) -> Iterator[RealRun]:
         ArgumentValueError: The folder holds another study, or an option cannot be used.
     """
     sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
-    rows = load_rows(options.benchmark, {}, **sizes)
+    where = {} if options.path is None else {"path": str(options.path)}
+    rows = load_rows(options.benchmark, where, **sizes)
     folder = Path(options.folder)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     with _endpoint(options) as endpoint:
@@ -149,7 +150,9 @@ def _endpoint(options: RealOptions) -> Iterator[Endpoint]:
 
 def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, file: Path) -> dict[str, Any]:
     """Draw the order, measure the model, and say how long it will take; or read what an earlier start has drawn."""
-    chosen = json.loads(json.dumps({name: one for name, one in asdict(options).items() if name != "folder"}))
+    chosen = json.loads(
+        json.dumps({name: one for name, one in asdict(options).items() if name != "folder"}, default=str)
+    )
     if (plan := _json(file)) is not None:
         if plan["options"] != chosen:
             wrong = sorted(name for name in chosen if chosen[name] != plan["options"].get(name))
