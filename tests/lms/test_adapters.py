@@ -87,20 +87,33 @@ def texts(request: Request) -> list[tuple[str, str]]:
     return [(message.role, "".join(part.text for part in message.parts)) for message in request.messages]
 
 
-def test_a_literal_becomes_an_enum_and_the_prompt_has_no_markers() -> None:
-    demos = [dspy.Example(question="Who meows?", animal="cat")]
-    answer, request = ask(Route, '{"animal": "dog"}', demos, question="Who barks?")
+def test_a_literal_becomes_an_enum() -> None:
+    answer, request = ask(Route, '{"animal": "dog"}', question="Who barks?")
     assert answer.animal == "dog"
     schema = schema_of(request)
     assert schema["properties"]["animal"]["enum"] == ["cat", "dog"]
     assert schema["required"] == ["animal"]
     assert schema["additionalProperties"] is False
-    assert request.system == "Name the animal."
-    assert texts(request) == [
-        ("user", "Who meows?"),
-        ("assistant", '{"animal": "cat"}'),
-        ("user", "Who barks?"),
-    ]
+
+
+def test_what_is_asked_for_is_asked_as_dspy_asks_for_json() -> None:
+    text = '{"count": 1, "share": 1, "names": [], "type": ""}'
+    demos = [dspy.Example(question="old", hint="h", count=2, share=0.5, names=["a"], type="x")]
+    _, ours = ask(Many, text, demos, question="q", hint="h")
+    _, dspys = ask(Many, text, demos, dspy.JSONAdapter(), question="q", hint="h")
+    assert (ours.system, texts(ours)) == (dspys.system, texts(dspys))
+
+
+def test_a_choice_is_asked_in_few_words() -> None:
+    hinted = dspy.Signature(
+        {"question": (str, dspy.InputField()), "hint": (str, dspy.InputField(desc="what helps")),
+         "animal": (Literal["cat", "dog"], dspy.OutputField())},
+        "Name the animal.",
+    )  # fmt: skip
+    demos = [dspy.Example(question="Who meows?", animal="cat")]
+    _, request = ask(hinted, "dog", demos, ChoiceAdapter(), question="Who barks?", hint="not the cat")
+    assert request.system == "Name the animal.\nhint: what helps"
+    assert texts(request)[-1] == ("user", "question: Who barks?\nhint: not the cat")
 
 
 def test_typed_outputs_are_in_the_schema_and_come_back_typed() -> None:
@@ -111,8 +124,6 @@ def test_typed_outputs_are_in_the_schema_and_come_back_typed() -> None:
     assert properties["count"]["type"] == "integer"
     assert properties["share"]["type"] == "number"
     assert properties["names"]["items"]["type"] == "string"
-    assert texts(request) == [("user", "question: q\nhint: h")]
-    assert request.system == "Fill in the form.\nhint: what helps\ncount: how many"
 
 
 def test_lists_and_free_text_end() -> None:
@@ -131,17 +142,6 @@ def test_what_does_not_fit_is_a_parse_error(text: str) -> None:
     with pytest.raises(AdapterParseError) as caught:
         ask(Route, text, question="q")
     assert caught.value.lm_response == text
-
-
-def test_incomplete_demonstrations_show_only_what_they_hold() -> None:
-    _, request = ask(
-        Many,
-        '{"count": 1, "share": 1, "names": [], "type": ""}',
-        [dspy.Example(question="old", count=2)],
-        question="q",
-        hint="h",
-    )
-    assert texts(request)[1] == ("assistant", '{"count": 2}')
 
 
 def test_reasoning_of_a_chain_of_thought_is_part_of_the_answer() -> None:

@@ -546,6 +546,7 @@ class RetentionOptions:
     Args:
         aggregators: Aggregators, by comma.
         sizes: Reflections that are aggregated at once, by comma.
+        fan_in: The most reflections one call may take, for aggregators that have such a number; else their defaults.
         seeds: Seeds, such as 0-4: each of the facts and of the aggregator's draws.
         lm: embedded, or a model by DSPy's name; simulated by default.
         law: Law of one call of the simulated service, of those of combee bench sweep.
@@ -561,6 +562,7 @@ class RetentionOptions:
 
     aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
     sizes: Sizes = (5, 10, 20, 40, 80)
+    fan_in: Annotated[int, Field(ge=2)] | None = None
     seeds: Numbers = (0, 1, 2, 3, 4)
     lm: str | None = None
     law: OverloadLaw = "attention"

@@ -1,11 +1,13 @@
 """Is it better than ``dspy.GEPA`` on a model? Methods at an equal budget in tokens, on rows that a rule can teach.
 
-Each run of a method is one file in a folder. A study that is interrupted goes on with the first run that has none.
+Each run of a method is one file in a folder, with its log beside it. A study that is interrupted goes on with the first
+run that has none.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ from combee_bench.statistics import Side, side_by_side
 from combee_bench.surroundings import environment, load_rows, quietly
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search, Validation
+from combee_dspy.aggregators import Union
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import metered, totals
 from combee_dspy.exceptions import ArgumentValueError
@@ -72,19 +75,23 @@ class RealRun:
     versions: Mapping[str, str]
 
 
-def _gepa(rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, **chosen: Any) -> Any:
+def _gepa(
+    rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, log_dir: str, **chosen: Any
+) -> Any:
     # GEPA looks at its stoppers between iterations, and may pass the budget by one.
     gepa_kwargs = {"stop_callbacks": [lambda state: spent() >= options.tokens], **chosen.pop("gepa_kwargs", {})}
     return dspy.GEPA(
         rows.metric, max_metric_calls=_NO_LIMIT, reflection_lm=lm, num_threads=options.slots, seed=seed,
-        gepa_kwargs=gepa_kwargs, **chosen,
+        log_dir=log_dir, gepa_kwargs=gepa_kwargs, **chosen,
     )  # fmt: skip
 
 
-def _combee(rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, **chosen: Any) -> Any:
+def _combee(
+    rows: LoadedBenchmark, lm: dspy.LM, seed: int, options: RealOptions, spent: Spent, log_dir: str, **chosen: Any
+) -> Any:
     return Combee(
         rows.metric, budget=Budget(tokens=options.tokens), reflection_lm=lm, num_threads=options.slots, seed=seed,
-        validation=Validation(probe=False), tracker=(), **chosen,
+        validation=Validation(probe=False), tracker=(), log_dir=log_dir, **chosen,
     )  # fmt: skip
 
 
@@ -95,6 +102,8 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "pxn": ("dspy.GEPA, P×N(2, 4)", partial(_gepa, gepa_kwargs={"sampling_strategy": PxNSampling(2, 4)})),
     "combee": ("Combee, its defaults", _combee),
     "union": ("Combee, union", partial(_combee, aggregator="union")),
+    # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
+    "union-4": ("Combee, union, four reflections a call", partial(_combee, aggregator=Union(fan_in=4))),
     "parallel-scan": ("Combee, parallel-scan", partial(_combee, aggregator="parallel-scan")),
     "single-call": ("Combee, single-call", partial(_combee, aggregator="single-call")),
     "top-k": ("Combee, top-k", partial(_combee, aggregator="top-k")),
@@ -220,7 +229,10 @@ def _run(
 
             began = time.monotonic()
             splits = {"trainset": list(rows.train.examples), "valset": list(rows.validation.examples)}
-            learned = make(rows, endpoint.reflection_lm, seed, options, spent).compile(student, **splits)
+            logs = Path(options.folder) / "logs" / f"{method}-{seed}"
+            # What an interrupted run left would be counted in no budget.
+            shutil.rmtree(logs, ignore_errors=True)
+            learned = make(rows, endpoint.reflection_lm, seed, options, spent, str(logs)).compile(student, **splits)
             seconds = time.monotonic() - began
         tokens = {role: one.prompt_tokens + one.completion_tokens for role, one in counted.tallies.items()}
     after = scores_of(learned, rows, endpoint, options.slots)

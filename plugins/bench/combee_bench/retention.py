@@ -102,7 +102,8 @@ def _model(options: RetentionOptions, facts: Sequence[PlantedFact], seed: int) -
         files = options.file.split(",") if options.file else None
         own: dict[str, Any] = {"file": files, "sha256": options.sha256, "context": options.context}
         lm, _ = model_lm("embedded", slots=options.slots, max_tokens=options.max_tokens, **own)
-        yield lm, ConstrainedJSONAdapter()
+        # Room for every fact in one list, and in one text.
+        yield lm, ConstrainedJSONAdapter(max_items=2 * max(options.sizes), max_chars=100 * max(options.sizes))
         return
     where: dict[str, Any] = {
         "api_base": options.api_base,
@@ -115,7 +116,10 @@ def _model(options: RetentionOptions, facts: Sequence[PlantedFact], seed: int) -
 async def _aggregated(
     options: RetentionOptions, name: str, facts: Sequence[PlantedFact], seed: int, lm: dspy.LM, adapter: Any
 ) -> RetentionRow:
-    aggregator: Any = registry.build("aggregator", name)
+    chosen = (
+        {"fan_in": options.fan_in} if options.fan_in and hasattr(registry.find("aggregator", name), "fan_in") else {}
+    )
+    aggregator: Any = registry.build("aggregator", name, chosen)
     reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
     async with asker(lm, options.slots, adapter) as ask:
         context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=seed)

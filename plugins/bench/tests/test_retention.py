@@ -39,6 +39,14 @@ def test_a_model_that_writes_platitudes_keeps_nothing(monkeypatch: pytest.Monkey
         assert row.calls > 0
 
 
+def test_a_model_that_reads_few_at_once_keeps_all_of_few() -> None:
+    options = RetentionOptions(sizes=(20,), seeds=(0,), aggregators=("single-call", "union"), fan_in=4)
+    single, union = retention.run(options)
+    assert single.calls == 1
+    assert union.calls == 20 * 2 / 4
+    assert {given for given, _ in union.reads} == {4}
+
+
 @pytest.mark.parametrize("given", [{"file": "a.gguf"}, {"sizes": (5, 5)}, {"lm": "embedded", "api_base": "http://a"}])
 def test_what_cannot_be_measured_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):
