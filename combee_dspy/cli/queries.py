@@ -33,7 +33,7 @@ _COSTS = {
 }  # fmt: skip
 _SHORT_ID = 6
 _AUDIT = ("at", "user", "host", "version", "commit", "program", "texts")
-_TIMES = ("created", "ended", "finished", "started", "validated_at")
+_TIMES = ("at", "created", "ended", "finished", "started", "validated_at")
 _STYLES = {"+ ": "green", "- ": "red"}
 
 
@@ -60,7 +60,7 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
         "validation": _change(row["seed_score"], row["best_score"]),
         "held-out": _change(row["heldout_before"], row["heldout_after"]),
         "dollars": _dollars(row["dollars"]),
-        "claims": "fit" if row["supports_claims"] else "unfit",
+        "claims": ("simulated" if row["simulated"] else "fit") if row["supports_claims"] else "unfit",
         "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
     }
 
@@ -107,10 +107,13 @@ def show(
             one["dollars"] = _dollars(one["dollars"])
             show_facts({name: _told(name, value) for name, value in one.items() if value is not None})
             priced = [row | {"dollars": _dollars(row["dollars"])} for row in costs]
+            typer.echo()
             show_table([{head: row[name] for name, head in _COSTS.items()} for row in priced])
+            typer.echo()
             renamed = [{_COSTS.get(name, name): value for name, value in row.items()} for row in paid]
             show_table([row | {"dollars": _dollars(row["dollars"])} for row in renamed])
-            show_table([{name: plain(row[name]) for name in _AUDIT} for row in parts])
+            typer.echo()
+            show_table([{name: plain(_told(name, row[name])) for name in _AUDIT} for row in parts])
 
 
 def _told(name: str, value: Any) -> Any:
