@@ -35,8 +35,9 @@ class Page:
                 assert "error" not in told, told
                 return told["result"]
 
-    async def open(self, path: Path, size: tuple[int, int], *, dark: bool = False, scripts: bool = True) -> None:
-        """Show a file in a window of some size, and wait until its scripts have run."""
+    async def open(self, page: Path | str, size: tuple[int, int], *, dark: bool = False, scripts: bool = True) -> None:
+        """Show a file, or an address of this machine, in a window of some size, and wait until its scripts have run."""
+        url = page if isinstance(page, str) else page.as_uri()
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
         phone = size == PHONE
@@ -45,12 +46,16 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         await self.call("Emulation.setEmulatedMedia", features=features)
         await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        await self.call("Page.navigate", url=path.as_uri())
+        await self.call("Page.navigate", url=url)
+        await self.until(f"document.readyState == 'complete' && location.protocol == '{url.partition('/')[0]}'")
+
+    async def until(self, expression: str) -> None:
+        """Wait until an expression is true in the page, half a minute at most."""
         for _ in range(600):
-            if await self.value("document.readyState == 'complete' && location.protocol == 'file:'"):
+            if await self.value(expression):
                 return
             await asyncio.sleep(0.05)
-        raise TimeoutError(path)
+        raise TimeoutError(expression)
 
     async def value(self, expression: str) -> Any:
         """Return what an expression is in the page."""
@@ -75,7 +80,11 @@ async def browser() -> AsyncIterator[Page]:
     """Start Chromium with a profile of its own, without a network, and give one tab of it."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--hide-scrollbars"]
-        options += [f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND", "--no-first-run"]
+        options += [
+            f"--user-data-dir={profile}",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            "--no-first-run",
+        ]
         process = subprocess.Popen([str(CHROMIUM), *options, "about:blank"], stderr=subprocess.DEVNULL)  # noqa: S603 - our own page
         try:
             port = await _port(Path(profile, "DevToolsActivePort"))

@@ -1,0 +1,158 @@
+"""What people see beside the report, in headless Chromium: the terminal's tables, MLflow's pages, the site.
+
+Pictures go to COMBEE_SHOTS where it names a folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import dspy
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
+from combee_dspy import Budget, Combee, load_benchmark
+from combee_dspy.tracking import MLflowTracker
+from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
+
+pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+SITE = Path(__file__).parents[2] / "docs" / "_build"
+COMMANDS = ("runs {parent}", "candidates {run}", "rollouts {run} --limit 12", "show {run}", "plugins")
+COMBEE = "from combee_dspy.cli import main; main()"
+PAGES = ("index", "quickstart", "reading_the_report", "results/speed", "api/combee_dspy", "cli")
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("COMBEE_SHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def learned(folder: Path, **chosen: object) -> Path:
+    """Compile a program against the simulated service; returns the run's folder."""
+    rows = load_benchmark("formula-mini", task="compute", formulas=6, train=30, validation=12, heldout=20)
+    task = benchmark_task(rows, 0, params={"task": "compute", "formulas": 6})
+    splits = {"trainset": rows.train, "valset": rows.validation, "heldout": rows.heldout}
+    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service, dspy.context(lm=service.lm()):
+        combee = Combee(
+            rows.metric, reflection_lm=service.lm(), budget=Budget(rollouts=120), num_threads=8,
+            log_dir=folder / "run", **chosen,
+        )  # fmt: skip
+        combee.compile(rows.program(), **{name: list(split.examples) for name, split in splits.items()})
+    return folder / "run"
+
+
+def typed(command: list[str], columns: int) -> str:
+    """Return what a command writes to a terminal of some width, colours and all."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:  # noqa: S603 - ours
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # a terminal whose other end is closed
+            while part := os.read(ours, 65_536):
+                said += part
+        os.close(ours)
+        assert process.wait() == 0, said
+    return said.decode()
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_tables_in_a_terminal(tmp_path: Path, shots: Path, columns: int) -> None:
+    run = learned(tmp_path, tracker=())
+    console = Console(record=True, width=columns, file=(tmp_path / "unseen").open("w"), force_terminal=True)
+    for command in COMMANDS:
+        words = [word.format(parent=run.parent, run=run) for word in command.split()]
+        said = typed([sys.executable, "-c", COMBEE, *words], columns)
+        text = Text.from_ansi(said.replace("\r", ""))
+        if not command.startswith("show"):  # whose sentences the terminal wraps, so that they can be copied whole
+            assert max(map(len, text.plain.splitlines())) <= columns, command
+        console.print(Text(f"$ combee {command.format(parent='runs', run='runs/run')}", "bold"), text, sep="\n")
+    page = tmp_path / "terminal.html"
+    page.write_text(console.export_html(), encoding="utf-8")
+
+    async def look() -> None:
+        async with browser() as tab:
+            await tab.open(page, LAPTOP)
+            await tab.picture(shots / f"terminal-{columns}.png", whole=True)
+
+    asyncio.run(look())
+
+
+@contextmanager
+def served(store: str, folder: Path) -> Iterator[str]:
+    """Serve MLflow's pages of a store; gives their address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", port, "--workers", "1"]
+    with (folder / "server.txt").open("wb") as said:
+        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)  # noqa: S603 - MLflow's
+    try:
+        for _ in range(600):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", int(port))):
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts below the folder it is in
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    learned(tmp_path, tracker=[MLflowTracker(tracking_uri=store, register=True)])
+    client = mlflow.MlflowClient(store)
+    (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "combee_dspy"]
+    (run,) = client.search_runs([experiment])
+    at = f"/#/experiments/{experiment}/runs/{run.info.run_id}"
+    # What each page has to say before its picture is taken.
+    pages = {
+        "experiment": (f"/#/experiments/{experiment}/runs", run.info.run_name),
+        "run": (at, "heldout"),
+        "charts": (f"{at}/model-metrics", "score"),
+        "traces": (f"/#/experiments/{experiment}/traces", " ago"),
+        "prompt": ("/#/prompts/ChainOfThought.predict", "Version 1"),
+        "model": ("/#/models/ChainOfThought", "best"),
+        "report": (f"{at}/artifacts/report.html", "report.html"),
+    }
+
+    async def look(address: str) -> None:
+        async with browser() as tab:
+            for name, (page, text) in pages.items():
+                await tab.open(address + page, LAPTOP)
+                await tab.until(f"document.body.innerText.includes({text!r})")
+                await asyncio.sleep(1)  # charts and frames are drawn after the text
+                await tab.picture(shots / f"mlflow-{name}.png")
+
+    with served(store, tmp_path) as address:
+        asyncio.run(look(address))
+
+
+@pytest.mark.skipif(not SITE.is_dir(), reason="make docs builds the site, then runs this")
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_the_site(shots: Path, size: tuple[int, int]) -> None:
+    async def look() -> None:
+        async with browser() as tab:
+            for page in PAGES:
+                await tab.open(SITE / f"{page}.html", size)
+                await tab.picture(shots / f"site-{re.sub(r'[^a-z_]', '-', page)}-{size[0]}.png")
+                assert await tab.value("document.documentElement.scrollWidth") <= size[0], page
+            assert tab.said == []
+
+    asyncio.run(look())
