@@ -50,8 +50,8 @@ class Page:
         await self.until(f"document.readyState == 'complete' && location.protocol == '{url.partition('/')[0]}'")
 
     async def until(self, expression: str) -> None:
-        """Wait until an expression is true in the page, half a minute at most."""
-        for _ in range(600):
+        """Wait until an expression is true in the page, two minutes at most."""
+        for _ in range(2_400):
             if await self.value(expression):
                 return
             await asyncio.sleep(0.05)
