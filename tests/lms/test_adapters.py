@@ -99,9 +99,10 @@ def test_a_literal_becomes_an_enum() -> None:
 def test_what_is_asked_for_is_asked_as_dspy_asks_for_json() -> None:
     text = '{"count": 1, "share": 1, "names": [], "type": ""}'
     demos = [dspy.Example(question="old", hint="h", count=2, share=0.5, names=["a"], type="x")]
-    _, ours = ask(Many, text, demos, question="q", hint="h")
     _, dspys = ask(Many, text, demos, dspy.JSONAdapter(), question="q", hint="h")
-    assert (ours.system, texts(ours)) == (dspys.system, texts(dspys))
+    for adapter in (ConstrainedJSONAdapter(), ChoiceAdapter()):
+        _, ours = ask(Many, text, demos, adapter, question="q", hint="h")
+        assert (ours.system, texts(ours)) == (dspys.system, texts(dspys))
 
 
 def test_a_choice_is_asked_in_few_words() -> None:
@@ -133,7 +134,8 @@ def test_lists_and_free_text_end() -> None:
         dspy.Predict(Many)(question="q", hint="h")
     properties = schema_of(engine.requests[0])["properties"]
     assert properties["names"]["maxItems"] == 2
-    assert properties["names"]["items"]["maxLength"] == 40
+    # A text in a list is a line and no page.
+    assert properties["names"]["items"]["maxLength"] == 10
     assert properties["type"]["maxLength"] == 40
 
 

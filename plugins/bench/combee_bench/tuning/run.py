@@ -104,7 +104,8 @@ def _model(options: TuneScanOptions, facts: Sequence[PlantedFact]) -> Iterator[t
     if adapter is not None:
         from combee_dspy.lms import ConstrainedJSONAdapter
 
-        adapter = ConstrainedJSONAdapter()
+        # A list that is cut short would be taken for the model's limit.
+        adapter = ConstrainedJSONAdapter(max_items=max(64, 2 * len(facts)))
     yield lm, adapter
 
 
