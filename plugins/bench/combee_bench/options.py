@@ -37,7 +37,7 @@ Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, le=1)]
 Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "unlimited"]
+OverloadLaw = Literal["attention", "writing", "reading", "collapse", "dilution", "platitudes", "unlimited"]
 KilledRun = Literal["pareto", "trunk", "scan", "commit", "mlflow", "playbook", "many"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
@@ -491,7 +491,8 @@ class SweepOptions:
     Args:
         aggregators: Names, by comma, each with its constructor's defaults.
         sizes: Examples a minibatch, by comma.
-        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse, dilution, unlimited.
+        laws: Laws of the simulated service, by comma: attention, writing, reading, collapse, dilution,
+            platitudes, unlimited.
         seeds: Seeds, such as 0-9: each draws its own rows, order and answers.
         examples: Training examples: one epoch.
         heldout: Held-out examples, read at the end of each run.

@@ -231,7 +231,8 @@ def _run(
             splits = {"trainset": list(rows.train.examples), "valset": list(rows.validation.examples)}
             logs = Path(options.folder) / "logs" / f"{method}-{seed}"
             # What an interrupted run left would be counted in no budget.
-            shutil.rmtree(logs, ignore_errors=True)
+            if logs.exists():
+                shutil.rmtree(logs)
             learned = make(rows, endpoint.reflection_lm, seed, options, spent, str(logs)).compile(student, **splits)
             seconds = time.monotonic() - began
         tokens = {role: one.prompt_tokens + one.completion_tokens for role, one in counted.tallies.items()}

@@ -102,8 +102,8 @@ def _model(options: RetentionOptions, facts: Sequence[PlantedFact], seed: int) -
         files = options.file.split(",") if options.file else None
         own: dict[str, Any] = {"file": files, "sha256": options.sha256, "context": options.context}
         lm, _ = model_lm("embedded", slots=options.slots, max_tokens=options.max_tokens, **own)
-        # Room for every fact in one list, and in one text.
-        yield lm, ConstrainedJSONAdapter(max_items=2 * max(options.sizes), max_chars=100 * max(options.sizes))
+        # Room for every fact, or its two copies, in one list.
+        yield lm, ConstrainedJSONAdapter(max_items=max(64, 2 * len(facts)))
         return
     where: dict[str, Any] = {
         "api_base": options.api_base,
@@ -165,6 +165,12 @@ def _samples(rows: Sequence[RetentionRow]) -> list[Sample]:
     return [Sample(items, 1, kept) for row in rows for items, kept in row.reads]
 
 
+def _calls(samples: Sequence[Sample], items: int) -> tuple[str, str, str]:
+    """Return the calls that read so many, those of them that kept all, and those that kept none."""
+    kept = [one.kept for one in samples if one.items == items]
+    return str(len(kept)), str(kept.count(items)), str(kept.count(0))
+
+
 def summary(options: RetentionOptions, rows: Sequence[RetentionRow]) -> dict[str, Any]:
     """Return the share that is kept by aggregator and size, and the law of one call, as plain JSON data."""
     samples = _samples(rows)
@@ -189,8 +195,10 @@ def _share(rows: Sequence[RetentionRow], name: str, size: int) -> float:
 
 def _title(options: RetentionOptions) -> str:
     if options.lm is None:
-        return f"{LABEL}, law {options.law}"
-    return Path(options.file.partition(",")[0]).name if options.file else options.lm
+        name = f"{LABEL}, law {options.law}"
+    else:
+        name = Path(options.file.partition(",")[0]).name if options.file else options.lm
+    return f"{name}, {options.fan_in} reflections a call" if options.fan_in else name
 
 
 def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
@@ -210,18 +218,20 @@ def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
                   for what in ("calls", "prompt_tokens", "completion_tokens", "seconds")),
                 str(sum(row.failed for row in own)),
             ))  # fmt: skip
-    heads = "<aggregator,reflections,seeds,kept,by seed,<left after each level,calls,tokens read,written,seconds,failed"
-    parts: list[Table] = [by_rows(f"Planted lessons that come back: {_title(options)}", heads.split(","), kept)]
+    named = "<aggregator,reflections,seeds,kept,by seed,<left after each level,calls,tokens read,written,seconds,failed"
+    parts: list[Table] = [by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), kept)]
     samples = _samples(rows)
     if len({one.items for one in samples}) > 1:
         fit = fit_law(samples)
         lines = [
-            (str(items), f"{count}/{total}", f"{count / total:.2f} [{low:.2f}, {high:.2f}]",
+            (str(items), *_calls(samples, items), f"{count}/{total}", f"{count / total:.2f} [{low:.2f}, {high:.2f}]",
              "{:.2f} [{:.2f}, {:.2f}]".format(fit.law.q(items), *fit.interval(items)))
             for (items, _), (count, total, low, high) in sorted(pooled(samples).items())
         ]  # fmt: skip
         law = f"fitted: rate {fit.law.rate:.2f}, at most {min(fit.law.reads, fit.law.writes):.1f} lessons a call"
-        parts.append(by_rows("One call that reads", ("reflections", "kept", "share, 95 %", "fitted"), lines, (law,)))
+        # A model may keep all or nothing of what a call reads, which no share shows.
+        heads = ("reflections", "calls", "kept all", "kept none", "facts", "share, 95 %", "fitted")
+        parts.append(by_rows("One call that reads", heads, lines, (law,)))
     return Group(*parts)
 
 

@@ -46,6 +46,7 @@ LAWS: Mapping[str, CapacityModel] = {
     "reading": CapacityModel.reading(),
     "collapse": CapacityModel.collapse(),
     "dilution": CapacityModel.diluted(),
+    "platitudes": CapacityModel.platitudes(),
     "unlimited": CapacityModel.unlimited(),
 }
 """At most 12 items attended a call; at most 12 lessons written a call; items of about 5,000 tokens attended a call,

@@ -231,3 +231,11 @@ def test_dilution_goes_through_the_same_figure_and_spares_no_lines() -> None:
     assert mean_kept(law, 100) == pytest.approx(21 / 264, abs=0.006)
     assert mean_kept(law, 40, records=0) == pytest.approx(40**-0.55, abs=0.01)
     assert law.crowded(40)
+
+
+def test_a_call_of_platitudes_keeps_nothing_and_any_other_all() -> None:
+    law = CapacityModel.platitudes(0.25)
+    kept = [len(law.attend(range(10), 0, call)) for call in range(400)]
+    assert set(kept) == {0, 10}
+    assert kept.count(0) / 400 == pytest.approx(0.25, abs=0.05)
+    assert not CapacityModel.platitudes(0).crowded(100)

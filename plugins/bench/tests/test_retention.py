@@ -51,3 +51,16 @@ def test_a_model_that_reads_few_at_once_keeps_all_of_few() -> None:
 def test_what_cannot_be_measured_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):
         RetentionOptions(**given)
+
+
+def test_calls_that_keep_all_or_nothing_are_told_from_calls_that_keep_a_part() -> None:
+    options = RetentionOptions(sizes=(5, 20), seeds=(0, 1, 2), aggregators=("union",), law="platitudes")
+    rows = list(retention.run(options))
+    reads = [one for row in rows for one in row.reads]
+    assert {kept in (0, given) for given, kept in reads} == {True}
+    calls = retention.table(options, rows).renderables[1].columns[1:4]
+    told = [[int(cell) for cell in column.cells] for column in calls]
+    sizes = sorted({given for given, _ in reads})
+    assert told[1] == [sum(one == (size, size) for one in reads) for size in sizes]
+    assert told[2] == [sum(one == (size, 0) for one in reads) for size in sizes]
+    assert 0 < sum(told[2]) < sum(told[0]) == len(reads)

@@ -36,7 +36,8 @@ class CapacityModel:
     the order in which it was drawn. *Writing*: at most written_lessons distinct lessons are written in one answer;
     lessons of an instruction that is being rewritten are written first and count. *Collapse*: of a prompt with more
     than collapsing_records records each item is read with probability collapsed_share; lesson lines do not count.
-    *Dilution*: each of N items is read with probability N^(−dilution).
+    *Dilution*: each of N items is read with probability N^(−dilution). *Platitudes*: with probability platitude_share
+    a call writes nothing that it was given, however little that is.
 
     The limits of 12 items, 12 lessons and 5,000 tokens are assumptions stated here, not measurements of a model.
     Whatever ends in one call must lose under the first and the second, so neither can speak for or against a merge.
@@ -53,6 +54,7 @@ class CapacityModel:
         collapsing_records: Records up to which a call reads everything; None for no limit.
         collapsed_share: Share of the items that a call with more records reads.
         dilution: Exponent, 0 for none.
+        platitude_share: Share of the calls that keep nothing.
     """
 
     attended_items: Limit = 12
@@ -62,6 +64,7 @@ class CapacityModel:
     collapsing_records: Limit = None
     collapsed_share: Annotated[float, Field(ge=0, le=1)] = KEPT_AT_100
     dilution: Annotated[float, Field(ge=0, le=1)] = 0.0
+    platitude_share: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @classmethod
     def attention(cls, items: int = 12) -> CapacityModel:
@@ -99,6 +102,16 @@ class CapacityModel:
         return cls(attended_items=None, dilution=exponent)
 
     @classmethod
+    def platitudes(cls, share: float = 0.13) -> CapacityModel:
+        """Return the law of a call that keeps all or nothing: the one that was measured on a language model.
+
+        Qwen2.5-Coder-1.5B-Instruct, asked for the lessons of five to ten reflections, wrote all of them down in 51 of
+        63 calls and none in eight (0.13); in the other four, a part. It is the one law here that was not assumed, and
+        it holds for reading: what that model loses where it merges lists is not in it (see the results page).
+        """
+        return cls(attended_items=None, platitude_share=share)
+
+    @classmethod
     def unlimited(cls) -> CapacityModel:
         """Return the law without any limit."""
         return cls(attended_items=None, written_lessons=None)
@@ -131,6 +144,8 @@ class CapacityModel:
         self, items: int, tokens: Sequence[int], records: int | None, seed: int, *place: str | int
     ) -> Sequence[int]:
         """Return the places of the items that are read, in order."""
+        if self.platitude_share and derive(seed, "platitudes", *place).random() < self.platitude_share:
+            return ()
         read = self._within(items, tokens, seed, *place)
         share = items**-self.dilution if items else 1.0
         if self.collapsing_records is not None and (items if records is None else records) > self.collapsing_records:
