@@ -51,7 +51,7 @@ test-plugins: setup
 docs: setup
 	@bash tests/bootstrap.sh docs
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
-	$(BIN)/python -m pytest -q tests/tracking/test_screens.py -k site
+	COMBEE_SITE=docs/_build $(BIN)/python -m pytest -q tests/tracking/test_screens.py -k site
 
 bench: setup
 	$(BIN)/combee bench speed

@@ -60,7 +60,7 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
         "validation": _change(row["seed_score"], row["best_score"]),
         "held-out": _change(row["heldout_before"], row["heldout_after"]),
         "dollars": _dollars(row["dollars"]),
-        "claims": ("simulated" if row["simulated"] else "fit") if row["supports_claims"] else "unfit",
+        "claims": "simulated" if row["simulated"] else "fit" if row["supports_claims"] else "unfit",
         "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
     }
 
@@ -118,7 +118,7 @@ def show(
 
 def _told(name: str, value: Any) -> Any:
     if name in _TIMES:
-        return datetime.fromtimestamp(value).astimezone().isoformat(" ", "seconds")
+        return datetime.fromtimestamp(value).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return f"{value:.4g}" if isinstance(value, float) else value
 
 

@@ -47,15 +47,17 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=features)
         await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         await self.call("Page.navigate", url=url)
-        await self.until(f"document.readyState == 'complete' && location.protocol == '{url.partition('/')[0]}'")
+        await self.until(f"document.readyState == 'complete' && location.protocol == '{url.partition(':')[0]}:'")
 
     async def until(self, expression: str) -> None:
         """Wait until an expression is true in the page, two minutes at most."""
-        for _ in range(2_400):
-            if await self.value(expression):
-                return
-            await asyncio.sleep(0.05)
-        raise TimeoutError(expression)
+        try:
+            async with asyncio.timeout(120):
+                while not await self.value(expression):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            seen = await self.value("location.href + ': ' + document.body.innerText.slice(0, 2000)")
+            raise TimeoutError(f"{expression} does not become true of {seen}") from None
 
     async def value(self, expression: str) -> Any:
         """Return what an expression is in the page."""

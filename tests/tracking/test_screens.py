@@ -6,12 +6,15 @@ Pictures go to COMBEE_SHOTS where it names a folder.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,8 +31,9 @@ from combee_dspy.tracking import MLflowTracker
 from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
-SITE = Path(__file__).parents[2] / "docs" / "_build"
+SITE = Path(__file__).parents[2] / os.environ.get("COMBEE_SITE", "")
 COMMANDS = ("runs {parent}", "candidates {run}", "rollouts {run} --limit 12", "show {run}", "plugins")
+TOLD = {"runs {parent}": "simulated", "show {run}": time.strftime("%Y-")}
 COMBEE = "from combee_dspy.cli import main; main()"
 PAGES = ("index", "quickstart", "reading_the_report", "results/speed", "api/combee_dspy", "cli")
 
@@ -61,25 +65,33 @@ def typed(command: list[str], columns: int) -> str:
     env = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:  # noqa: S603 - ours
         os.close(theirs)
+        guard = threading.Timer(120, process.kill)
+        guard.start()
         said = b""
         with suppress(OSError):  # a terminal whose other end is closed
             while part := os.read(ours, 65_536):
                 said += part
         os.close(ours)
         assert process.wait() == 0, said
+        guard.cancel()
     return said.decode()
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learned(tmp_path_factory.mktemp("terminal"), tracker=())
+
+
 @pytest.mark.parametrize("columns", [80, 100, 120])
-def test_tables_in_a_terminal(tmp_path: Path, shots: Path, columns: int) -> None:
-    run = learned(tmp_path, tracker=())
-    console = Console(record=True, width=columns, file=(tmp_path / "unseen").open("w"), force_terminal=True)
+def test_tables_in_a_terminal(finished: Path, tmp_path: Path, shots: Path, columns: int) -> None:
+    console = Console(record=True, width=columns, file=io.StringIO(), force_terminal=True)
     for command in COMMANDS:
-        words = [word.format(parent=run.parent, run=run) for word in command.split()]
+        words = [word.format(parent=finished.parent, run=finished) for word in command.split()]
         said = typed([sys.executable, "-c", COMBEE, *words], columns)
         text = Text.from_ansi(said.replace("\r", ""))
         if not command.startswith("show"):  # whose sentences the terminal wraps, so that they can be copied whole
             assert max(map(len, text.plain.splitlines())) <= columns, command
+        assert TOLD.get(command, "") in text.plain
         console.print(Text(f"$ combee {command.format(parent='runs', run='runs/run')}", "bold"), text, sep="\n")
     page = tmp_path / "terminal.html"
     page.write_text(console.export_html(), encoding="utf-8")
@@ -97,59 +109,72 @@ def served(store: str, folder: Path) -> Iterator[str]:
     """Serve MLflow's pages of a store; gives their address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", port, "--workers", "1"]
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--port", str(port)]
+    # Eight processes for jobs that no page needs.
+    env = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    own = {"cwd": folder, "env": env, "start_new_session": True}
     with (folder / "server.txt").open("wb") as said:
-        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said)  # noqa: S603 - MLflow's
+        process = subprocess.Popen([*command, "--workers", "1"], stdout=said, stderr=said, **own)  # noqa: S603 - MLflow's
     try:
-        for _ in range(600):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", int(port))):
-                break
+        until = time.monotonic() + 180
+        while not answers(port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"MLflow's server does not start: {(folder / 'server.txt').read_text()}")
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
-        process.kill()  # it has nothing to save
+        os.killpg(process.pid, signal.SIGKILL)  # its workers too; none has anything to save
         process.wait()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def test_mlflows_pages(tmp_path: Path, shots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # MLflow keeps artifacts below the folder it is in
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(store)  # traces go nowhere else
-    try:
-        learned(tmp_path, tracker=[MLflowTracker(register=True)])
-    finally:
-        mlflow.set_tracking_uri(before)
+    monkeypatch.setattr(mlflow.tracking._tracking_service.utils, "_tracking_uri", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)  # traces go nowhere else
+    learned(tmp_path, tracker=[MLflowTracker(register=True)])
     client = mlflow.MlflowClient(store)
     (experiment,) = [one.experiment_id for one in client.search_experiments() if one.name == "combee_dspy"]
     (run,) = client.search_runs([experiment])
+    assert client.search_traces(locations=[experiment])
     at = f"/#/experiments/{experiment}/runs/{run.info.run_id}"
-    # What each page has to say before its picture is taken.
+    # What each page has to hold before its picture is taken.
     pages = {
-        "experiment": (f"/#/experiments/{experiment}/runs", run.info.run_name),
-        "run": (at, "heldout"),
-        "charts": (f"{at}/model-metrics", "score"),
-        "traces": (f"/#/experiments/{experiment}/traces", "Simulated reasoning"),
-        "prompt": ("/#/prompts/ChainOfThought.predict", "Version 1"),
-        "model": ("/#/models/ChainOfThought", "best"),
-        "report": (f"{at}/artifacts/report.html", "report.html"),
+        "experiment": (f"/#/experiments/{experiment}/runs", said(run.info.run_name)),
+        "run": (at, said("heldout")),
+        "charts": (f"{at}/model-metrics", "document.querySelector('.js-plotly-plot svg')"),
+        "traces": (f"/#/experiments/{experiment}/traces", said("Simulated reasoning")),
+        "prompt": ("/#/prompts/ChainOfThought.predict", said("Version 1")),
+        "model": ("/#/models/ChainOfThought", said("best")),
+        "report": (f"{at}/artifacts/report.html", "document.querySelector('iframe')"),
     }
 
     async def look(address: str) -> None:
         async with browser() as tab:
-            for name, (page, text) in pages.items():
+            for name, (page, there) in pages.items():
+                await tab.open("about:blank", LAPTOP)  # or the page before would be there still
                 await tab.open(address + page, LAPTOP)
-                await tab.until(f"document.body.innerText.includes({text!r})")
-                await asyncio.sleep(1)  # charts and frames are drawn after the text
+                await tab.until(f"!!({there})")
+                await asyncio.sleep(1)  # what is drawn after it is there
                 await tab.picture(shots / f"mlflow-{name}.png")
 
     with served(store, tmp_path) as address:
         asyncio.run(look(address))
 
 
-@pytest.mark.skipif(not SITE.is_dir(), reason="make docs builds the site, then runs this")
+def said(text: str) -> str:
+    return f"document.body.innerText.includes({text!r})"
+
+
+@pytest.mark.skipif("COMBEE_SITE" not in os.environ, reason="make docs builds the site, then runs this")
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
 def test_the_site(shots: Path, size: tuple[int, int]) -> None:
     async def look() -> None:
