@@ -29,6 +29,7 @@ from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Sample, fit_law, pooled
 from combee_dspy import registry
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.records import Lessons
 from combee_dspy.strategies import StrategyContext
@@ -75,10 +76,12 @@ def run(options: RetentionOptions) -> Iterator[RetentionRow]:
 
     Raises:
         UnknownStrategyError: An aggregator is not installed.
-        ArgumentValueError: A key is not set.
+        ArgumentValueError: A key is not set, or no aggregator has a fan-in.
     """
-    for name in options.aggregators:
-        registry.find("aggregator", name)
+    found = [registry.find("aggregator", name) for name in options.aggregators]
+    if options.fan_in and not any(hasattr(one, "fan_in") for one in found):
+        names = ",".join(options.aggregators)
+        raise ArgumentValueError("fan_in", options.fan_in, f"is no setting of {names}", "Leave it out.")
     return (
         _row(options, name, size, seed)
         for seed in options.seeds for size in options.sizes for name in options.aggregators

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,17 @@ def test_an_interrupted_study_goes_on_and_nothing_is_run_twice(lm, tmp_path: Pat
     assert [[row.method, row.seed] for row in first] == order[:3]
     with pytest.raises(ArgumentValueError, match="other options: tokens"):
         next(real.run(options(tmp_path, tokens=30_000)))
+
+
+def test_what_an_interrupted_run_left_is_not_gone_on_with(lm, tmp_path: Path) -> None:
+    chosen = {"methods": ("gepa", "union-4"), "seeds": (0,)}
+    whole = list(real.run(options(tmp_path / "whole", **chosen)))
+    shutil.copytree(tmp_path / "whole" / "logs", tmp_path / "cut" / "logs")
+    again = list(real.run(options(tmp_path / "cut", **chosen)))
+    # A search that goes on with an old log has bought what is in no budget of this one.
+    assert [row.prompt for row in again] == [row.prompt for row in whole]
+    bought = [sum(row.tokens.values()) for row in again]
+    assert bought == pytest.approx([sum(row.tokens.values()) for row in whole], abs=1_000)
 
 
 def test_hours_make_the_budget(lm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

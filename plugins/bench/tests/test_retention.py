@@ -64,3 +64,8 @@ def test_calls_that_keep_all_or_nothing_are_told_from_calls_that_keep_a_part() -
     assert told[1] == [sum(one == (size, size) for one in reads) for size in sizes]
     assert told[2] == [sum(one == (size, 0) for one in reads) for size in sizes]
     assert 0 < sum(told[2]) < sum(told[0]) == len(reads)
+
+
+def test_a_fan_in_that_nothing_takes_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="fan_in is no setting of single-call"):
+        retention.run(RetentionOptions(aggregators=("single-call",), fan_in=4))
