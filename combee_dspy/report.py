@@ -89,6 +89,8 @@ class CombeeReport:
             for role, sums in self.costs.by_role.items()
         )
         found["models"] = ", ".join(f"{role} {model}" for role, model in self.models.items())
+        if "simulated" in found["models"]:
+            found["models"] += " (simulated: no language model answered, so no claim about one is supported)"
         found["failed"] = ", ".join(map(str, self.failures))
         found["warnings"] = " ".join(self.warnings)
         return {name: text for name, text in {**found, "stopped": self.reason, "report": self.page}.items() if text}

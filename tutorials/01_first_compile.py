@@ -115,7 +115,7 @@ print(f"({found.difference:+.2f}, 95 % interval {found.low:+.2f} to {found.high:
 print(f"cost: {report.rollouts} rollouts, {report.updates} updates")
 for role, spent in report.costs.by_role.items():
     print(f"  {role}: {spent.calls} calls, {spent.tokens} tokens")
-print("fit for claims:", report.supports_claims)
+print("fit for claims, were it not simulated:", report.supports_claims)
 print(better.answer.predict.signature.instructions)
 
 # %% [markdown]

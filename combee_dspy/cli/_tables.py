@@ -47,7 +47,8 @@ def show_table(rows: Sequence[Mapping[str, Any]], limit: int = 0, folded: str = 
     ]
     for number, name in enumerate(names):
         width = max(len(name), *(len(line[number]) for line in lines))
-        table.add_column(name, min_width=width if width <= _SHORT else len(name), no_wrap=width <= _SHORT)
+        short = width <= _SHORT and name != folded
+        table.add_column(name, min_width=width if short else len(name), no_wrap=short)
     for line in lines:
         table.add_row(
             *(

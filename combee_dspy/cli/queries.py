@@ -15,7 +15,7 @@ from rich.text import Text
 
 from combee_dspy import tracking
 from combee_dspy.cli._tables import plain, show_facts, show_rows, show_table
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.exceptions import ArgumentValueError, JournalError
 
 __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 
@@ -43,11 +43,19 @@ def runs(
 ) -> None:
     """List the runs whose journals lie in some folders, or anywhere below them."""
     found: list[dict[str, Any]] = []
+    damaged: list[JournalError] = []
     for folder in folders or [Path()]:
         if not folder.exists():
             raise ArgumentValueError("FOLDERS", str(folder), "is not there", "Name a folder, or a journal.")
         for journal in sorted(folder.rglob("journal.sqlite")) if folder.is_dir() else [folder]:
-            found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
+            try:
+                found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
+            except JournalError as error:
+                damaged.append(error)
+    if damaged and not found:
+        raise damaged[0]
+    for one in damaged:
+        typer.echo(f"Not listed: {one}", err=True)
     if found:
         show_rows(found, _run_row, as_json, folded="run")
     else:
@@ -91,10 +99,17 @@ def show(
     """  # noqa: D301 - the backspace keeps lines apart on the help page
     if what is None:
         found: Any = [
-            {**one, **{name: getattr(tracking, name)(run, one["id"]) for name in ("costs", "spending", "audit")}}
+            {
+                **one,
+                **{
+                    name: getattr(tracking, name)(run, one["id"]) for name in ("costs", "spending", "audit", "problems")
+                },
+            }
             for one in tracking.runs(run)
         ]
         found = [one for one in found if task in (None, one["name"], str(one["id"]))]
+        if task is not None and not found:
+            raise ArgumentValueError("--run", task, "is no run of this journal", "combee runs lists them.")
     else:
         found = tracking.show(run, what, task)
     if as_json:
@@ -103,9 +118,12 @@ def show(
         _show_one(found)
     else:
         for one in found:
-            costs, paid, parts = one.pop("costs"), one.pop("spending"), one.pop("audit")
+            costs, paid, parts, problems = (one.pop(name) for name in ("costs", "spending", "audit", "problems"))
             one["dollars"] = _dollars(one["dollars"])
             show_facts({name: _told(name, value) for name, value in one.items() if value is not None})
+            for kind, said in problems.items():
+                for text in said:
+                    show_facts({kind.removesuffix("s"): text})
             priced = [row | {"dollars": _dollars(row["dollars"])} for row in costs]
             typer.echo()
             show_table([{head: row[name] for name, head in _COSTS.items()} for row in priced])

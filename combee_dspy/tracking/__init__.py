@@ -14,7 +14,7 @@ from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page
 if TYPE_CHECKING:
     from combee_dspy.tracking._mlflow import MLflowTracker, replay
     from combee_dspy.tracking._progress import Progress
-    from combee_dspy.tracking._queries import audit, candidates, costs, rollouts, runs, show
+    from combee_dspy.tracking._queries import audit, candidates, costs, problems, rollouts, runs, show
     from combee_dspy.tracking._spending import spending
     from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report
@@ -30,6 +30,7 @@ __all__ = [
     "costs",
     "default_trackers",
     "page_file",
+    "problems",
     "replay",
     "rollouts",
     "run_number",

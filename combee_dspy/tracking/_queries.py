@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, failure_counts, journal_file, outcomes
 from combee_dspy.tracking._learned import diffs
 from combee_dspy.tracking._sql import EVALUATOR, FUNCTIONS, GROUPS, ROLLOUT, ROLLOUT_COLUMNS, RUNS, costs_by
 from combee_dspy.tracking._text import clean_values, cleaner
 
 __all__ = [
-    "audit", "audit_of", "candidates", "candidates_of", "chosen_of", "costs", "costs_of", "rollouts", "run_number",
-    "runs", "show", "suspicious_in",
+    "audit", "audit_of", "candidates", "candidates_of", "chosen_of", "costs", "costs_of", "problems", "problems_of",
+    "rollouts", "run_number", "runs", "show", "suspicious_in",
 ]  # fmt: skip
 
 _SHORTEST = 4
@@ -86,6 +86,25 @@ def audit_of(reader: Reader, run: int | None) -> list[dict[str, Any]]:
     """Return what :func:`audit` does, of a journal that is open."""
     sql = "SELECT run, data FROM event WHERE kind = 'audit' AND (?1 IS NULL OR run = ?1) ORDER BY id"
     return _plain({"run": row["run"], **json.loads(row["data"])} for row in reader.rows(sql, (run,)))
+
+
+def problems(place: Path | str, run: int | str) -> dict[str, list[str]]:
+    """Return a run's ``failures``, counted by role and cause, and its ``warnings``, in sentences.
+
+    Raises:
+        ArgumentValueError: There is no journal or no such run.
+    """
+    with Reader(journal_file(place), checked=True) as reader:
+        return clean_values([problems_of(reader, run_number(reader, run))], cleaner())[0]
+
+
+def problems_of(reader: Reader, run: int) -> dict[str, list[str]]:
+    """Return what :func:`problems` does, of a journal that is open."""
+    sql = "SELECT json_extract(data, '$.text') AS said FROM event WHERE run = ? AND kind = 'warning' ORDER BY id"
+    return {
+        "failures": [f"{one}: {one.error}" for one in failure_counts(outcomes(reader, run))],
+        "warnings": list(dict.fromkeys(row["said"] for row in reader.rows(sql, (run,)))),
+    }
 
 
 @contextmanager

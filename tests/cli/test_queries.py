@@ -148,3 +148,38 @@ def test_bad_input_is_one_line_and_exit_code_2(shell, recorded, arguments, words
     assert words in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+
+
+def test_what_failed_and_what_was_warned_of_is_shown(shell, recorded):
+    said = tracking.problems(recorded, 1)
+    assert ["can tell no difference" in one for one in said["warnings"]] == [True], said
+    out = shell("show", recorded)[1]
+    assert out.count("warning ") == len(said["warnings"])
+    assert json.loads(shell("show", recorded, "--json")[1])[0]["problems"] == said
+
+
+def test_a_run_that_is_not_there_is_refused(shell, recorded):
+    code, out, err = shell("show", recorded, "--run", "other")
+    assert (code, out) == (2, "")
+    assert "is no run of this journal" in err
+
+
+def test_a_journal_that_cannot_be_read_hides_no_other(shell, recorded, tmp_path):
+    (tmp_path / "whole").symlink_to(recorded)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "journal.sqlite").write_text("no journal")
+    code, out, err = shell("runs", tmp_path / "broken", tmp_path / "whole")
+    assert code == 0
+    assert len(lines(out)) == 1
+    assert "Not listed: " in err
+    assert shell("runs", tmp_path / "broken")[0] == 2
+
+
+def test_a_short_path_is_not_cut(shell, recorded, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "tracked").symlink_to(recorded)
+    out = shell("runs", "runs/tracked", "--table")[1]
+    assert "".join(line.split()[-1] for line in out.splitlines()[1:]) == "runs/tracked"

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from combee_dspy.journal import Reader, failure_counts, outcomes
+from combee_dspy.journal import Reader
 from combee_dspy.tracking._learned import diffs, gain, learned
-from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, suspicious_in
+from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._spending import bought_by, spending_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import cut, dollars
@@ -52,8 +52,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "audit": audit_of(reader, run),
         "seconds": row["finished"] - row["created"] if row["finished"] else None,
         "dollars": dollars(total["dollars"], total["unpriced"]),
-        "failures": [f"{one}: {one.error}" for one in failure_counts(outcomes(reader, run))],
-        "warnings": list(dict.fromkeys(one["text"] for one in events if one["kind"] == "warning")),
+        **problems_of(reader, run),
         "percent": all(0 <= one <= 1 for one in (*scores, row["heldout_before"] or 0, row["heldout_after"] or 0)),
         "seed_score": row["seed_score"],
         "best_score": row["best_score"] if row["best_score"] is not None else max(scores, default=None),
