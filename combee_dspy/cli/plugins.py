@@ -66,7 +66,8 @@ def plugins(
             {"kind": one.kind, "name": one.name, "from": one.distribution.removeprefix("combee-dspy-")}
             | {"what it does": "cannot be loaded: see below" if one.problem else one.does}
             for one in entries
-        ]
+        ],
+        folded="what it does",
     )
     # Reasons are sentences: in a table's column they would be cut.
     for entry in entries:

@@ -68,9 +68,13 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
         "validation": _change(row["seed_score"], row["best_score"]),
         "held-out": _change(row["heldout_before"], row["heldout_after"]),
         "dollars": _dollars(row["dollars"]),
-        "claims": "simulated" if row["simulated"] else "fit" if row["supports_claims"] else "unfit",
+        "claims": _claims(row),
         "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
     }
+
+
+def _claims(row: dict[str, Any]) -> str:
+    return "simulated" if row["simulated"] else "fit" if row["supports_claims"] else "unfit"
 
 
 def _dollars(known: float | None) -> float | str:
@@ -119,7 +123,8 @@ def show(
     else:
         for one in found:
             costs, paid, parts, problems = (one.pop(name) for name in ("costs", "spending", "audit", "problems"))
-            one["dollars"] = _dollars(one["dollars"])
+            one["dollars"], one["claims"] = _dollars(one["dollars"]), _claims(one)
+            del one["simulated"], one["supports_claims"]
             show_facts({name: _told(name, value) for name, value in one.items() if value is not None})
             for kind, said in problems.items():
                 for text in said:

@@ -259,7 +259,11 @@ def table(options: SweepOptions, rows: Sequence[SweepRow]) -> Table:
         figures = (f"{cell[name]:,.0f}" for name in ("result_tokens", "calls", "tokens"))
         kept, place = str(cell["kept"] or ""), (cell["law"], str(cell["size"]), cell["aggregator"])
         shown.append((*place, kept, str(cell["heldout"]), *figures, _loses(cell, rivals)))
-    notes = [] if options.lm else ["The laws are assumptions: this table decides nothing until a real model has."]
+    notes = (
+        []
+        if options.lm
+        else ["All laws but platitudes are assumptions: this table decides nothing until a real model has."]
+    )
     return by_rows(title, heads.split(","), shown, notes)
 
 
