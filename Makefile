@@ -32,7 +32,7 @@ $(STAMP): uv.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
 setup: $(STAMP)
 
 demo: setup
-	$(BIN)/combee demo
+	$(BIN)/combee demo --log-dir "$$(mktemp -d)/demo"
 	$(BIN)/combee bench scan
 
 check: setup

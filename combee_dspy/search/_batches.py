@@ -169,7 +169,7 @@ class Ends:
             self._effects.purse.exhausted = True
             return str(ended["reason"])
         if not self._batches.left:
-            return f"{self._batches.epochs:g} epochs are done"
+            return "1 epoch is done" if self._batches.epochs == 1 else f"{self._batches.epochs:g} epochs are done"
         limits = self._effects.purse.limits
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"

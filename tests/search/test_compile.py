@@ -32,7 +32,7 @@ def test_it_learns_what_the_service_can_know(service: Any, keep: Any, staleness:
     report = program.combee_report
     assert report.best_score > report.seed_score
     assert report.heldout.after - report.heldout.before > 0.3
-    assert report.reason == "1 epochs are done"
+    assert report.reason == "1 epoch is done"
     assert report.updates == 3
 
 

@@ -27,7 +27,7 @@ def compiled(service: Any, place: Path, **kwargs: Any) -> Any:
 def test_it_learns_and_needs_no_budget(service: Any, tmp_path: Path, staleness: int) -> None:
     program = compiled(service, tmp_path, search=Search(staleness=staleness))
     report = program.combee_report
-    assert report.reason == "1 epochs are done", "it reads its trainset once, unless it is told otherwise"
+    assert report.reason == "1 epoch is done", "it reads its trainset once, unless it is told otherwise"
     assert report.heldout.after - report.heldout.before > 0.3
     text = report.texts["playbook"]
     assert sum(f"[G{number}]" in text for number in range(6)) >= 5

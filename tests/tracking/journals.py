@@ -89,7 +89,7 @@ class Story:
         self._close(log, 1, CHILD, 4)
 
     async def end(self, log: RunLog) -> None:
-        log.emit("stopped", {"reason": "1 epochs are done"}, single=True)
+        log.emit("stopped", {"reason": "1 epoch is done"}, single=True)
         log.emit("selected", {"candidate": SWAPPED, "index": 2, "reason": "best on validation"})
         for candidate, scores in ((SEED, (0.0, 1.0, 0.0, 1.0)), (SWAPPED, (1.0, 1.0, 1.0, 0.0))):
             for row, score in enumerate(scores):
@@ -97,7 +97,7 @@ class Story:
         figures = {"before": 0.5, "after": 0.75, "difference": 0.25, "low": -0.25, "high": 0.75, "n": 4}
         log.emit("receipt", {"stage": "read", "difference": {**figures, "confidence": 0.9}})
         log.emit("heldout", figures, single=True)
-        await log.finish("finished", {"best_score": 1.0, "reason": "1 epochs are done"})
+        await log.finish("finished", {"best_score": 1.0, "reason": "1 epoch is done"})
 
     def _candidate(self, log: RunLog, candidate: str, parents: list[str], operator: str, step: int) -> None:
         data = {"candidate": candidate, "texts": TEXTS[candidate], "parents": parents, "operator": operator}

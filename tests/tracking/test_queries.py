@@ -26,7 +26,7 @@ def test_a_run_has_its_figures(place):
     # 18 of the search, 8 of the held-out set, which is read beyond the budget; and two calls.
     assert (run["rollouts"], run["calls"], run["tokens"]) == (18, 28, 26 * 15 + 2 * 120)
     assert run["dollars"] is None  # the price of the proposer is not known
-    assert run["reason"] == "1 epochs are done"
+    assert run["reason"] == "1 epoch is done"
 
 
 def test_a_run_that_goes_on_has_the_figures_so_far(tmp_path):

@@ -121,7 +121,7 @@ def test_the_headline_needs_no_script(page):
     shown = page.text.replace("\N{NO-BREAK SPACE}", " ")
     assert "+25 points, interval -25 points to +75 points (90 %) , on 4 questions" in shown
     assert "2 fixed, 1 broken" in shown
-    assert "1 epochs are done" in shown
+    assert "1 epoch is done" in shown
     assert "validation is small" in shown
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._learned import diffs, gain, learned
+from combee_dspy.tracking._metrics import title
 from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._spending import bought_by, spending_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
@@ -31,7 +32,8 @@ _Row = Mapping[str, Any]
 def facts(reader: Reader, run: int) -> dict[str, Any]:
     """Return the facts of one run. A run that is going on has fewer."""
     row = dict(reader.rows(RUNS, (run,))[0])
-    about = json.loads(reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0][0])
+    described = reader.rows("SELECT name, description FROM run WHERE id = ?", (run,))[0]
+    about = json.loads(described["description"])
     events = [
         {**json.loads(one["data"]), **{name: one[name] for name in ("id", "kind", "step", "component")}}
         for one in reader.rows("SELECT * FROM event WHERE run = ? ORDER BY id", (run,))
@@ -46,6 +48,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     scans = [one for one in events if one["kind"] == "scan"]
     return {
         "run": row,
+        "title": title(dict(described)),
         "about": {name: about.get(name, {}) for name in ("models", "sizes", "versions")},
         "per_point": row["per_point"],
         "evaluator": row["evaluator"],

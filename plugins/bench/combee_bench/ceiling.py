@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
@@ -19,10 +19,11 @@ from combee_bench.options import CeilingOptions
 from combee_bench.tables import by_rows
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.streams import derive
 
 __all__ = ["CeilingRow", "line", "run", "table"]
 
-_EMBEDDED = ("slots", "context", "sha256")
+_EMBEDDED = ("slots", "context", "sha256", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +55,16 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
     """Ask the held-out rows of every seed twice.
 
     Raises:
-        ArgumentValueError: The benchmark has no lessons written by hand, or the key is not set.
+        ArgumentValueError: There are no lessons written by hand, or no tolerant metric, or the key is not set.
+        DataSourceError: The benchmark's rows cannot be read.
+        OSError: The file of lessons cannot be read.
     """
     own: dict[str, Any] = {name: getattr(options, name) for name in _EMBEDDED}
     own["file"] = options.file.split(",") if options.file else None
-    where = {"api_base": options.api_base, "api_key_env": options.api_key_env}
+    where = {name: getattr(options, name) for name in ("api_base", "api_key_env", "max_tokens")}
     lm, adapter = model_lm(options.lm, **(own if options.lm == "embedded" else where))
     for seed in options.seeds:
-        benchmark = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed)
-        if not benchmark.lessons:
-            problem = "has no lessons written by hand"
-            raise ArgumentValueError("benchmark", options.benchmark, problem, "Give house-rules.")
+        benchmark = _loaded(options, seed)
         instructions = benchmark.signature.instructions
         taught = "\n".join([instructions, *(f"- {lesson}" for lesson in benchmark.lessons)])
         for prompt, text in (("floor", instructions), ("ceiling", taught)):
@@ -72,8 +72,30 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
             yield _row(endpoint, benchmark, options.slots, prompt, seed, text)
 
 
+def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
+    if options.path is None:
+        found = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed)
+    else:
+        found = load_benchmark(options.benchmark, path=str(options.path))
+        rows = found.heldout.examples
+        if options.heldout > len(rows):
+            raise ArgumentValueError("heldout", options.heldout, f"is more than the {len(rows)} rows", "Give fewer.")
+        drawn = derive(seed, "bench ceiling", options.benchmark).sample(rows, options.heldout)
+        found = replace(found, heldout=replace(found.heldout, examples=tuple(drawn)))
+    if options.lessons is not None:
+        lines = options.lessons.read_text(encoding="utf-8").splitlines()
+        found = replace(found, lessons=tuple(filter(None, map(str.strip, lines))))
+    if not found.lessons:
+        raise ArgumentValueError(
+            "benchmark", options.benchmark, "has no lessons written by hand", "Give house-rules, or lessons."
+        )
+    if options.tolerant and found.tolerant_metric is None:
+        raise ArgumentValueError("tolerant", True, f"is no metric of {options.benchmark}", "Leave it out.")
+    return replace(found, metric=found.tolerant_metric) if options.tolerant and found.tolerant_metric else found
+
+
 def _row(endpoint: Endpoint, benchmark: LoadedBenchmark, slots: int, prompt: str, seed: int, text: str) -> CeilingRow:
-    program = benchmark.program()
+    program, asked_for = benchmark.program(), next(iter(benchmark.signature.output_fields))
     for predictor in program.predictors():
         predictor.signature = predictor.signature.with_instructions(text)
 
@@ -83,7 +105,7 @@ def _row(endpoint: Endpoint, benchmark: LoadedBenchmark, slots: int, prompt: str
                 found = program(**example.inputs())
             except AdapterParseError:
                 return 0.0, None
-        return benchmark.metric(example, found).score, str(found.answer)
+        return benchmark.metric(example, found).score, str(found[asked_for])
 
     started = time.perf_counter()
     with endpoint.counting() as counted, ThreadPoolExecutor(slots) as pool:

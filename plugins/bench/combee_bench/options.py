@@ -208,25 +208,33 @@ class CeilingOptions:
 
     Args:
         seeds: Seeds, such as 0-2: each of the benchmark's rules and rows.
-        benchmark: A benchmark's name; it must bring lessons written by hand.
+        benchmark: A benchmark's name.
+        path: Where its rows are, if not bundled; each seed draws rows of its own from those held out.
+        lessons: A file of lessons, one a line; by default those that the benchmark brings.
+        tolerant: Score by the benchmark's tolerant metric.
         heldout: Held-out rows of each seed, asked twice.
         lm: embedded, or a model by DSPy's name.
         file: A GGUF file for embedded, or its parts by comma, in order; by default SmolLM2-135M-Instruct.
         sha256: SHA-256 of the file, checked before it is loaded.
         slots: Calls at once.
         context: Longest prompt plus answer in tokens, for embedded.
+        max_tokens: Longest answer in tokens.
         api_base: Address of an OpenAI-compatible service.
         api_key_env: Environment variable that holds the key.
     """
 
     seeds: Numbers = (0, 1, 2)
     benchmark: str = "house-rules"
+    path: Path | None = None
+    lessons: Path | None = None
+    tolerant: bool = False
     heldout: Count = 120
     lm: str = "embedded"
     file: str | None = None
     sha256: str | None = None
     slots: Count = 4
     context: Annotated[int, Field(ge=128)] = 2048
+    max_tokens: Count = 256
     api_base: str | None = None
     api_key_env: str | None = None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +61,33 @@ def test_a_file_reaches_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(ceiling, "model_lm", made)
     next(ceiling.run(CeilingOptions(file="a.gguf,b.gguf", sha256="0" * 64, slots=2, heldout=2)))
-    assert asked == {"name": "embedded", "file": ["a.gguf", "b.gguf"], "sha256": "0" * 64, "slots": 2, "context": 2048}
+    own = {"slots": 2, "context": 2048, "max_tokens": 256}
+    assert asked == {"name": "embedded", "file": ["a.gguf", "b.gguf"], "sha256": "0" * 64, **own}
+
+
+def test_rows_and_lessons_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = "Use formula Twice. Formula: Twice = 2 x, Explanation: x: it. Question: What is twice {}? Answer:"
+    for split, first in (("train", 10), ("validation", 20), ("test", 30)):
+        rows = [{"context": asked.format(n), "target": f"{2 * n}.0"} for n in range(first, first + 6)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "lessons.txt").write_text("Twice is 2 x.\n\nSay it in cents.\n", encoding="utf-8")
+
+    def answer(request: ScriptedRequest) -> str:
+        number = re.search(r"twice (\d+)", request.last)
+        assert number is not None
+        told = all(f"- {lesson}" in request.system for lesson in ("Twice is 2 x.", "Say it in cents."))
+        return as_chat({"reasoning": "", "answer": f"{2 * int(number[1]) + 0.001:.3f}" if told else "0"})
+
+    lm = ScriptedLM(answer)
+    monkeypatch.setattr(ceiling, "model_lm", lambda name, **where: (lm, None))
+    given = {"lm": "openai/m", "benchmark": "formula", "path": tmp_path, "lessons": tmp_path / "lessons.txt"}
+    rows = list(ceiling.run(CeilingOptions(**given, seeds=(0, 1), heldout=4, tolerant=True)))
+    assert [(row.prompt, sum(row.scores)) for row in rows] == [("floor", 0), ("ceiling", 4)] * 2
+    assert rows[1].answers != rows[3].answers, "each seed draws rows of its own"
+    exact = list(ceiling.run(CeilingOptions(**given, seeds=(0,), heldout=6)))
+    assert sum(exact[1].scores) == 0
+    with pytest.raises(ArgumentValueError, match="more than the 6 rows"):
+        next(ceiling.run(CeilingOptions(**given, heldout=7)))
 
 
 def test_a_file_belongs_to_the_embedded_model() -> None:
