@@ -73,10 +73,11 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
 
 
 def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
+    own: dict[str, Any] = {} if options.rules is None else {"rules": options.rules}
     if options.path is None:
-        found = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed)
+        found = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed, **own)
     else:
-        found = load_benchmark(options.benchmark, path=str(options.path))
+        found = load_benchmark(options.benchmark, path=str(options.path), **own)
         rows = found.heldout.examples
         if options.heldout > len(rows):
             raise ArgumentValueError("heldout", options.heldout, f"is more than the {len(rows)} rows", "Give fewer.")

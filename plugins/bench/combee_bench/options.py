@@ -210,6 +210,7 @@ class CeilingOptions:
         seeds: Seeds, such as 0-2: each of the benchmark's rules and rows.
         benchmark: A benchmark's name.
         path: Where its rows are, if not bundled; each seed draws rows of its own from those held out.
+        rules: How many rules house-rules has, if not its default: a small model obeys few of many.
         lessons: A file of lessons, one a line; by default those that the benchmark brings.
         tolerant: Score by the benchmark's tolerant metric.
         heldout: Held-out rows of each seed, asked twice.
@@ -226,6 +227,7 @@ class CeilingOptions:
     seeds: Numbers = (0, 1, 2)
     benchmark: str = "house-rules"
     path: Path | None = None
+    rules: Count | None = None
     lessons: Path | None = None
     tolerant: bool = False
     heldout: Count = 120
@@ -604,6 +606,7 @@ class RealOptions:
         hours: Hours that the whole study may take: the budget is made to fit, by the speed that is measured first.
         benchmark: A benchmark's name.
         path: Where the benchmark's rows are, if not bundled.
+        rules: How many rules house-rules has, if not its default: a small model obeys few of many.
         train: Training rows.
         validation: Validation rows.
         heldout: Held-out rows, read after each run.
@@ -629,6 +632,7 @@ class RealOptions:
     hours: AboveZero | None = None
     benchmark: str = "house-rules"
     path: Path | None = None
+    rules: Count | None = None
     train: Count = 120
     validation: Count = 48
     heldout: Count = 120

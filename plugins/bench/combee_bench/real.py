@@ -121,8 +121,9 @@ def run(options: RealOptions) -> Iterator[RealRun]:
         ArgumentValueError: The folder holds another study, or an option cannot be used.
     """
     sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
-    where = {} if options.path is None else {"path": str(options.path)}
-    rows = load_rows(options.benchmark, where, **sizes)
+    own = {"path": None if options.path is None else str(options.path), "rules": options.rules}
+    own = {name: value for name, value in own.items() if value is not None}
+    rows = load_rows(options.benchmark, own, **sizes)
     folder = Path(options.folder)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     with _endpoint(options) as endpoint:

@@ -47,6 +47,12 @@ def test_who_obeys_reaches_the_ceiling_and_nobody_guesses_the_rules(monkeypatch:
     assert list(table.columns[2].cells) == ["0% (0% to 7%)", "100% (93% to 100%)"]
 
 
+def test_a_smaller_model_may_be_asked_fewer_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = _run(monkeypatch, seeds=(0,), heldout=12, rules=6)
+    assert len(set(rows[1].answers)) < 12, "each of six rules is asked twice; letters alone bear an order's number"
+    assert [sum(row.scores) for row in rows] == [0.0, 12.0]
+
+
 def test_a_benchmark_without_lessons_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentValueError, match="no lessons"):
         _run(monkeypatch, benchmark="formula-mini", heldout=12)

@@ -67,6 +67,13 @@ def test_methods_get_one_budget_and_what_they_learned_is_counted(lm, tmp_path: P
     assert "A message about a" in page
 
 
+def test_a_smaller_model_may_be_asked_fewer_rules(lm, tmp_path: Path) -> None:
+    chosen = options(tmp_path, methods=("gepa",), seeds=(0,), tokens=2_000, rules=6)
+    assert {row.rules for row in real.run(chosen)} == {6}
+    with pytest.raises(ArgumentValueError, match="other options: rules"):
+        list(real.run(options(tmp_path, methods=("gepa",), seeds=(0,), tokens=2_000)))
+
+
 def test_an_interrupted_study_goes_on_and_nothing_is_run_twice(lm, tmp_path: Path) -> None:
     begun = real.run(options(tmp_path))
     first = [next(begun) for _ in range(3)]
