@@ -11,7 +11,7 @@ anyone can recompute. Values that JSON lacks are first replaced:
 | ``dspy.Example``, ``dspy.Prediction`` | its fields, inputs and labels alike, without ``dspy_…`` |
 | pydantic model (``dspy.Image``, …) | class name and ``model_dump`` |
 | dataclass, other object without a ``repr`` of its own | class name and state |
-| bytes, array, picture | SHA-256 of the bytes, with type, shape and mode |
+| bytes, array, picture | SHA-256 of the bytes, with type, shape and mode; of an array of objects its members |
 | set | its members, sorted by their canonical JSON |
 | date, ``Decimal``, ``Fraction``, ``UUID``, path, enum, NaN, ±inf | class name and text |
 | anything else | class name and ``repr`` |
@@ -108,7 +108,10 @@ def _object(value: object, path: tuple[int, ...]) -> object:
         if getattr(value, "shape", None) == () and callable(item := getattr(value, "item", None)):
             return _plain(item(), path)
         shape = [str(getattr(value, name, "")) for name in ("dtype", "shape", "mode", "size")]
-        return _tagged(value, [*shape, hashlib.sha256(raw()).hexdigest()])
+        # The bytes of an array of objects, such as pandas makes of a column of lists, are addresses.
+        objects = getattr(getattr(value, "dtype", None), "hasobject", False)
+        content = _plain(value.tolist(), path) if objects else hashlib.sha256(raw()).hexdigest()  # type: ignore[attr-defined]
+        return _tagged(value, [*shape, content])
     if type(value).__repr__ is object.__repr__:
         # The default repr is a memory address; the state is what makes the object.
         return _tagged(value, _plain(value.__getstate__(), path))

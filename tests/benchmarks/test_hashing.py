@@ -86,6 +86,7 @@ def test_internal_fields_of_dspy_do_not_count():
         (Plain(1), Plain(2)),
         (np.zeros(2), np.zeros(3)),
         (np.zeros(2), np.ones(2)),
+        (np.array(["a", None]), np.array(["b", None])),
         (dspy.Image(url="https://example.org/a.png"), dspy.Image(url="https://example.org/b.png")),
     ],
 )
@@ -100,6 +101,7 @@ def test_different_values_hash_differently(one, other):
         lambda: Record(Plain([1, {2}])),
         lambda: Plain({"a": Colour.RED}),
         lambda: np.arange(3),
+        lambda: np.array(["-".join("ab"), [2**80], None], dtype=object),
         lambda: {"b", "a", 3},
         lambda: dspy.Image(url="https://example.org/a.png"),
         lambda: dspy.Prediction(a=1),
