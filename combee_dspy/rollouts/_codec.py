@@ -18,14 +18,16 @@ import operator
 import re
 import sys
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import dspy
 import pydantic
 
 from combee_dspy.records import CallUsage, FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._jobs import Answer
+
+E = TypeVar("E", bound=dspy.Example)
 
 _MARK = "$"
 _LARGEST = 2**63
@@ -95,7 +97,7 @@ def decode_answer(data: Mapping[str, Any]) -> Answer | None:
         return None
     try:
         failed = data.get("failed")
-        outcome = dspy.Prediction(**decode_value(data["fields"])) if failed is None else FailedCall(failed)
+        outcome = _with_fields(dspy.Prediction, data["fields"].items()) if failed is None else FailedCall(failed)
     except NotStorableError:
         return None
     return Answer(outcome, _usage(data), data["seconds"], data["queue_seconds"])
@@ -294,10 +296,17 @@ def _decode_model(data: Mapping[str, Any]) -> Any:
     return made
 
 
-def _decode_fields(data: Mapping[str, Any]) -> Any:
-    made: Any = {"Prediction": dspy.Prediction, "Example": dspy.Example}[data["class"]]()
-    for name, item in data["fields"]:
+def _with_fields(kind: type[E], fields: Iterable[tuple[str, Any]]) -> E:
+    # One by one: as an argument of the class, `base` would be another example, and `self` no argument at all.
+    made = kind()
+    for name, item in fields:
         made[name] = decode_value(item)
+    return made
+
+
+def _decode_fields(data: Mapping[str, Any]) -> Any:
+    kinds: dict[str, type[dspy.Example]] = {"Prediction": dspy.Prediction, "Example": dspy.Example}
+    made = _with_fields(kinds[data["class"]], data["fields"])
     return made if data["inputs"] is None else made.with_inputs(*data["inputs"])
 
 

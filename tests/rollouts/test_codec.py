@@ -160,7 +160,14 @@ def test_class_that_is_gone_has_the_rollout_bought_again():
     assert decode_rollout(data) is None
 
 
-@pytest.mark.parametrize("outcome", [dspy.Prediction(lessons=["a", "ü"], point=Point(1)), FailedCall("ValueError: x")])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        dspy.Prediction(lessons=["a", "ü"], point=Point(1)),
+        dspy.Prediction.from_completions({"base": ["what __init__ calls its own"], "self": ["so too"]}),
+        FailedCall("ValueError: x"),
+    ],
+)
 def test_answer_comes_back_equal(outcome):
     answer = Answer(outcome, (CallUsage("proposer", "m", 1),), 1.0, 0.5)
 
