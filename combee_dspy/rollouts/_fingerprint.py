@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -70,13 +70,13 @@ class _Describer:
         self._lms = lms
         # With the object, so that no identity is taken over by another.
         self._seen: dict[int, tuple[int, object]] = {}
+        self._within: list[
+            int
+        ] = []  # identities of the containers that hold what is described now, the outermost first
 
     def any(self, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            kept = {str(key): item for key, item in value.items() if not SECRET_NAME.search(str(key))}
-            return {key: self.any(item) for key, item in kept.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.any(item) for item in value]
+        if isinstance(value, (Mapping, list, tuple)):
+            return self._container(value)
         if isinstance(value, dspy.BaseLM):
             return _lm(value) if self._lms else canonical_json(None)
         if isinstance(value, type) and issubclass(value, dspy.Signature):
@@ -84,6 +84,18 @@ class _Describer:
         if isinstance(value, (*_PLAIN, dspy.Example)):
             return canonical_json(value)
         return self._once(value)
+
+    def _container(self, value: Mapping[Any, Any] | Sequence[Any]) -> Any:
+        if id(value) in self._within:
+            return {"$holder": self._within.index(id(value))}
+        self._within.append(id(value))
+        try:
+            if not isinstance(value, Mapping):
+                return [self.any(item) for item in value]
+            kept = {str(key): item for key, item in value.items() if not SECRET_NAME.search(str(key))}
+            return {key: self.any(item) for key, item in kept.items()}
+        finally:
+            self._within.pop()
 
     def _once(self, value: Any) -> Any:
         if isinstance(value, functools.partial):

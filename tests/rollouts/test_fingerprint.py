@@ -75,6 +75,15 @@ def test_parameters_and_state_of_a_metric_count():
     assert len(seen) == 2 * len(makers)
 
 
+def test_what_holds_itself_counts_with_what_else_it_holds():
+    def made(limit: int) -> Any:
+        registry: dict[str, Any] = {"limit": limit, "all": []}
+        registry["all"].append(registry)
+        return closing(registry)
+
+    assert of_metric(made(1)) == of_metric(made(1)) != of_metric(made(2))
+
+
 class Program(dspy.Module):
     def __init__(
         self, instructions: str = "Answer.", demos: Any = (), width: int = 2, description: str = "short"
