@@ -177,21 +177,23 @@ def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
 
     Raises:
         TypeError: It is neither.
-        ValueError: The score is not finite.
+        ValueError: A score is not finite.
     """
-    feedback, value = "", output
-    objectives: Mapping[str, float] = {}
-    if isinstance(output, dspy.Prediction):
-        value = output.get("score")
-        feedback = str(output.get("feedback") or "")
-        objectives = {str(name): float(score) for name, score in dict(output.get("objective_scores") or {}).items()}
+    if not isinstance(output, dspy.Prediction):
+        return _number(output), "", {}
+    objectives = dict(output.get("objective_scores") or {})
+    scores = {str(name): _number(float(score)) for name, score in objectives.items()}
+    return _number(output.get("score")), str(output.get("feedback") or ""), scores
+
+
+def _number(value: Any) -> float:
     # numpy's scalars are no int or float, but convert; a string converts too, and is no score.
     if isinstance(value, (str, dspy.Prediction)) or not hasattr(value, "__float__"):
         raise TypeError(f"the metric returned {value!r} where a number is needed")
     score = float(value)
     if not math.isfinite(score):
         raise ValueError(f"the metric returned {value!r}, which cannot be compared")
-    return score, feedback, objectives
+    return score
 
 
 def run_call(job: CallJob) -> Answer:

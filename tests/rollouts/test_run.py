@@ -266,7 +266,11 @@ def test_trace_of_whoever_calls_is_left_alone(scripted, example):
         assert dspy.settings.trace == []
 
 
-@pytest.mark.parametrize("output", ["1.0", None, float("nan"), dspy.Prediction(score="good"), dspy.Prediction()])
+@pytest.mark.parametrize(
+    "output",
+    ["1.0", None, float("nan"), dspy.Prediction(score="good"), dspy.Prediction(),
+     dspy.Prediction(score=1, objective_scores={"exact": float("nan")})],
+)  # fmt: skip
 def test_what_is_no_score_is_refused(output):
     with pytest.raises((TypeError, ValueError)):
         read_score(output)
