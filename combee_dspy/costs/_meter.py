@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import dspy
 from dspy.utils.callback import ACTIVE_CALL_ID, BaseCallback
+from dspy.utils.exceptions import LMError
 
 from combee_dspy.costs._costs import Costs, Tariff, merged
 from combee_dspy.records import CallUsage, Role
@@ -88,11 +89,13 @@ class Meter(BaseCallback):
 
     Attributes:
         lms: LMs that were called, by identity: whose keys must reach no message.
+        failure: The LM error that the last call to fail has ended with, if any has.
     """
 
     def __init__(self, tariff: Tariff, role: Role | None = "task") -> None:
         self.role = role
         self.lms: dict[int, Any] = {}
+        self.failure: LMError | None = None
         self._tariff = tariff
         self._outer: Any = None
         self._open: dict[str | None, _Call] = {}
@@ -175,6 +178,8 @@ class Meter(BaseCallback):
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and count it."""
         ended = self._tariff.clock()
+        if isinstance(exception, LMError):
+            self.failure = exception
         call = self._open.pop(call_id, None)
         if call is None:
             return

@@ -116,7 +116,20 @@ class Surroundings:
         return await halt.sleep(seconds) and self.halt is halt
 
 
-SURROUNDINGS: ContextVar[Surroundings] = ContextVar("combee_surroundings", default=Surroundings())  # noqa: B039 - never changed
+SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("combee_surroundings", default=None)
+_NONE = Surroundings()
+# A setting of DSPy's, beside the variable: it goes where those go, into the threads of dspy.Parallel.
+_CARRIED = "combee_surroundings"
+
+
+def carried() -> dict[str, Any]:
+    """Return what to give to a program's ``dspy.context``, so that its calls in threads of DSPy's know them too."""
+    return {_CARRIED: SURROUNDINGS.get()}
+
+
+def _surroundings() -> Surroundings:
+    found: Surroundings = SURROUNDINGS.get() or dspy.settings.get(_CARRIED) or _NONE
+    return found
 
 
 def tell_rejected(retry_after: float | None) -> None:
@@ -124,7 +137,7 @@ def tell_rejected(retry_after: float | None) -> None:
 
     ``retry_after`` is in seconds, ``None`` where the service named none. Outside of an effect nothing happens.
     """
-    SURROUNDINGS.get().rejected(retry_after)
+    _surroundings().rejected(retry_after)
 
 
 class Patience:
@@ -194,7 +207,7 @@ class PatientLM(dspy.LM):
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full."""
-        here, waits = SURROUNDINGS.get(), dspy.settings.send_stream is None
+        here, waits = _surroundings(), dspy.settings.send_stream is None
         patience = Patience(self._allowed, here.deadline)
         while True:
             token = _ONE_ATTEMPT.set(waits)
@@ -215,7 +228,7 @@ class PatientLM(dspy.LM):
     @with_callbacks
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full, without blocking the loop."""
-        here, waits = SURROUNDINGS.get(), dspy.settings.send_stream is None
+        here, waits = _surroundings(), dspy.settings.send_stream is None
         patience = Patience(self._allowed, here.deadline)
         while True:
             token = _ONE_ATTEMPT.set(waits)

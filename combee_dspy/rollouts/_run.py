@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -28,13 +29,13 @@ from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
-from combee_dspy.rollouts._patient import is_passing
+from combee_dspy.rollouts._patient import carried, is_passing
 
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Carries out synchronous work in a worker thread."""
 
 _FATAL = (LMAuthError, LMBillingError, LMConfigurationError)
-_DEEPEST_CAUSE = 16
+_MOST_CAUSES = 16
 
 
 def run_rollout(job: RolloutJob) -> Rollout:
@@ -97,7 +98,7 @@ class _Attempt:
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the DSPy context for program and metric; one for both, since entering one is not cheap."""
-        scope: AbstractContextManager[Any] = dspy.context(trace=self.trace, **self.meter.settings())
+        scope: AbstractContextManager[Any] = dspy.context(trace=self.trace, **carried(), **self.meter.settings())
         return scope
 
     def metric(self, prediction: Any) -> Callable[[], Any]:
@@ -272,32 +273,42 @@ def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] |
     """Raise where an LM call or an environment failed for a reason that says nothing about program or metric.
 
     A failure that nobody can assign carries the failed rollout, made by ``scored``: it is
-    tried again, and one example that keeps failing must not end the run.
+    tried again, and one example that keeps failing must not end the run. Such is also that of a program
+    that names no cause, as ``dspy.Parallel`` names none, after the service has failed one of its calls.
     """
-    if isinstance(error, InfrastructureFaultError):
-        error.usage = meter.usage()
-        raise error
-    found = next((one for one in _chain(error) if isinstance(one, LMError)), None)
-    if found is None:
-        return
-    passing, unknown = is_passing(found), isinstance(found, LMUnexpectedError)
-    if passing or unknown or isinstance(found, _FATAL):
+    found = next((one for one in _causes(error) if isinstance(one, (LMError, InfrastructureFaultError))), None)
+    if isinstance(found, InfrastructureFaultError):
+        found.usage = meter.usage()
+        raise found
+    heard = meter.failure
+    if found is None and scored is not None and heard is not None and _may_pass(heard):
+        raise InfrastructureFaultError(
+            _described(heard, meter), retryable=True, usage=meter.usage(), rollout=scored()
+        ) from error
+    if found is not None and (_may_pass(found) or isinstance(found, _FATAL)):
+        passing = is_passing(found)
         raise InfrastructureFaultError(
             _described(found, meter),
-            retryable=passing or unknown,
+            retryable=_may_pass(found),
             rejected=passing and isinstance(found, LMRateLimitError),
             outage=passing,
             retry_after=found.retry_after,
             usage=meter.usage(),
-            rollout=scored() if unknown and not passing and scored is not None else None,
+            rollout=None if passing or scored is None or isinstance(found, _FATAL) else scored(),
         ) from error
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from: a program may wrap what its LM failed with."""
-    found: BaseException | None = error
-    for _ in range(_DEEPEST_CAUSE):
-        if found is None:
+def _may_pass(error: LMError) -> bool:
+    return is_passing(error) or isinstance(error, LMUnexpectedError)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what it holds and what it was raised from: a program may wrap what its LM failed with."""
+    waiting = deque([error])
+    for _ in range(_MOST_CAUSES):
+        if not waiting:
             return
+        found = waiting.popleft()
         yield found
-        found = found.__cause__
+        waiting.extend(found.exceptions if isinstance(found, BaseExceptionGroup) else ())
+        waiting.extend([] if found.__cause__ is None else [found.__cause__])

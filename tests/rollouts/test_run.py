@@ -144,6 +144,38 @@ def test_outage_that_a_program_wraps_is_no_score_either(scripted, example):
         here(Wraps(), example)
 
 
+def test_outage_in_a_group_of_tasks_is_no_score_either(scripted, example):
+    class Grouped(Program):
+        async def aforward(self, question: str) -> Any:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.draft.acall(question=question)) for _ in range(2)]
+            return tasks[0].result()
+
+    with dspy.context(lm=scripted(lambda *_: ServerError("down"))), pytest.raises(InfrastructureFaultError) as caught:
+        awaited(Grouped(), example)
+
+    assert (caught.value.outage, caught.value.rollout) == (True, None)
+
+
+@pytest.mark.parametrize("way", ["parallel", "wrapped"])
+def test_program_that_fails_after_its_service_and_names_no_cause_is_tried_again(scripted, example, way):
+    class Silent(Program):
+        def forward(self, question: str) -> Any:
+            if way == "parallel":
+                work = [(self.draft, {"question": question})] * 2
+                return dspy.Parallel(max_errors=1, disable_progress_bar=True)(work)[0]
+            try:
+                return super().forward(question)
+            except LMError:
+                raise RuntimeError("my tool failed")  # noqa: B904 - as many write it
+
+    with dspy.context(lm=scripted(lambda *_: ServerError("down"))), pytest.raises(InfrastructureFaultError) as caught:
+        here(Silent(), example)
+
+    fault = caught.value
+    assert (fault.retryable, fault.outage, fault.rollout.failed_in) == (True, False, "service")
+
+
 def test_failure_that_nobody_can_assign_carries_the_rollout_to_take_in_the_end(example):
     class Odd(Program):
         def forward(self, question: str) -> Any:

@@ -477,14 +477,17 @@ def test_closing_waits_for_a_thread_whose_awaiter_was_cancelled():
     assert done == [1]
 
 
-def real(scripted: Any, example: dspy.Example, reply: Any, attempts: int = 3, **given: Any) -> Any:
-    lm = scripted(reply, **given)
+def real(
+    scripted: Any, example: dspy.Example, reply: Any, attempts: int = 3, program: dspy.Module | None = None
+) -> Any:
+    lm = scripted(reply)
+    asked = dspy.Predict("question -> answer") if program is None else program
 
     async def main() -> Any:
         with dspy.context(lm=patient(lm)):
             slots = Slots(Threads().start(2), Adaptive(8, 8), attempts=attempts)
             try:
-                rollout = RolloutJob(dspy.Predict("question -> answer"), example, "id", lambda *_: 1.0)
+                rollout = RolloutJob(asked, example, "id", lambda *_: 1.0)
                 return await slots.rollout(rollout, (0,)), slots.capacity, lm
             finally:
                 await slots.close()
@@ -500,6 +503,22 @@ def test_rejected_call_waits_inside_its_rollout_and_lowers_the_limit(scripted, e
     assert [(row.calls, row.errors, row.prompt_tokens) for row in rollout.usage] == [(5, 4, 5)]
     assert lm.engine.attempts == 5
     assert capacity == 7
+
+
+def test_rejected_call_in_a_thread_of_dspys_own_lowers_the_limit_too(scripted, example):
+    class Both(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        def forward(self, question: str) -> Any:
+            work = [(self.ask, {"question": question})] * 2
+            return dspy.Parallel(num_threads=2, disable_progress_bar=True)(work)[0]
+
+    reply = lambda prompt, attempt: RateLimitError("full", retry_after=0.0) if attempt <= 4 else "42"  # noqa: E731
+    rollout, capacity, _ = real(scripted, example, reply, program=Both())
+
+    assert (rollout.score, capacity) == (1.0, 7)
 
 
 @pytest.mark.parametrize("executor", [Threads(), Asyncio()])
