@@ -211,12 +211,11 @@ class Slots:
         limit, number, halt = self._limit, next(self._numbers), self._halts[priority[-1]]
         if halt.is_set():
             raise asyncio.CancelledError
-        began = time.monotonic()
-        if self._direct and self._flying < limit.current and limit.held_until <= began and not self._queue:
+        since = time.monotonic()
+        if self._direct and self._flying < limit.current and limit.held_until <= since and not self._queue:
             self._flying += 1
         else:
-            await self._slot(priority, job, number, began)
-            began = time.monotonic()
+            await self._slot(priority, job, number, since)
         if check is not None:
             try:
                 await check()
@@ -224,6 +223,7 @@ class Slots:
                 self._flying -= 1
                 self._wake()
                 raise
+        began = time.monotonic()
         dispatch = limit.started(lane, began)
         outcome: Outcome = "cancelled"
         calls = 1

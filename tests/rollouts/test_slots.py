@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -32,6 +33,7 @@ from combee_dspy.rollouts import (
     patient,
     queue_at_least,
 )
+from combee_dspy.rollouts._limits import Dispatch
 
 PAUSE_AFTER = _patient.pause_after
 
@@ -140,6 +142,27 @@ def test_what_is_refused_when_it_has_its_slot_is_not_sent_and_hands_the_slot_on(
         assert slots.in_flight == 0
 
     slotted(test)
+
+
+def test_seconds_that_a_check_takes_are_the_queues_and_not_the_services():
+    class Heard(Fixed):
+        def started(self, lane: str, now: float) -> Dispatch:
+            heard.append(now)
+            return super().started(lane, now)
+
+    async def check() -> None:
+        await asyncio.sleep(0.01)
+        heard.append(time.monotonic())
+
+    async def main() -> Rollout:
+        return await Slots(Steps(), Heard(1)).rollout(job(), (0,), check)
+
+    heard: list[float] = []
+    found = asyncio.run(main())
+    checked, began = heard
+
+    assert checked <= began
+    assert found.queue_seconds >= 0.01
 
 
 def test_no_more_than_the_limit_are_in_flight():
