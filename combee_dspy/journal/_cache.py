@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from filelock import FileLock
 
-from combee_dspy.exceptions import JournalDamagedError
+from combee_dspy.exceptions import JournalDamagedError, JournalError
 from combee_dspy.journal._integrity import checksum
 from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
@@ -26,17 +27,21 @@ class Cache:
 
     Raises:
         JournalDamagedError: The file is there and is no cache.
+        JournalError: It cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._connection = connect(path)
-            self._connection.execute("PRAGMA journal_mode=WAL")
-            self._connection.execute(
-                "CREATE TABLE IF NOT EXISTS cached(key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)"
-            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of processes that turn a new file to WAL at once, SQLite refuses one without letting it wait.
+            with FileLock(f"{path}.lock", timeout=30):
+                self._connection = connect(path)
+                self._connection.execute("PRAGMA journal_mode=WAL")
+                self._connection.execute(
+                    "CREATE TABLE IF NOT EXISTS cached(key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)"
+                )
+        except (OSError, sqlite3.OperationalError) as error:
+            raise JournalError(f"{path} cannot be opened: {error}. Give another cache.") from error
         except sqlite3.DatabaseError as error:
             raise JournalDamagedError(str(path), f"it is no cache ({error})") from error
 

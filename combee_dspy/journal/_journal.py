@@ -145,6 +145,7 @@ class Journal:
 
         Raises:
             JournalMismatchError: The last run of this name has another identity, or cannot go on.
+            JournalError: It could not be written.
         """
         with Reader(self.path) as reader:
             found = reader.rows("SELECT id, identity FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (name,))
@@ -174,11 +175,14 @@ class Journal:
         ]
 
     def _write_now(self, *statements: Statement) -> None:
-        with closing(connect(self.path, durable=True)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            for sql, parameters in statements:
-                connection.execute(sql, parameters)
-            connection.execute("COMMIT")
+        try:
+            with closing(connect(self.path, durable=True)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                for sql, parameters in statements:
+                    connection.execute(sql, parameters)
+                connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise JournalError(f"{self.path} could not be written: {error}") from error
 
     def close(self) -> None:
         """Write what is waiting and let go of the file; a temporary folder is removed. May be called twice.

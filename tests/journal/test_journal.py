@@ -388,6 +388,17 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
             Journal(folder)
 
 
+def test_a_run_that_cannot_begin_says_which_file_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sqlite3.connect
+    with closing(Journal(tmp_path)) as journal, closing(real(journal.path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: real(*given, **{**named, "timeout": 0}))
+        with pytest.raises(JournalError, match=r"journal\.sqlite could not be written: database is locked"):
+            journal.run("main", 0, {}, {})
+
+
 def _die_holding(folder: str) -> None:
     Journal(folder)
     os._exit(3)
@@ -449,6 +460,31 @@ def test_a_reader_cannot_write_and_names_what_it_is_not_given(tmp_path: Path) ->
             reader.rows("SELECT absent FROM effect")
     with pytest.raises(ArgumentValueError, match="holds no journal"):
         journal_file(tmp_path / "elsewhere")
+
+
+def _open_cache(path: str, barrier: Any) -> None:
+    barrier.wait()
+    Cache(Path(path)).close()
+
+
+def test_processes_that_make_a_cache_at_once_all_have_it(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    for number in range(8):
+        given = str(tmp_path / f"{number}.sqlite"), fork.Barrier(8)
+        processes = [fork.Process(target=_open_cache, args=given) for _ in range(8)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 8
+
+
+def test_a_cache_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "cache.sqlite"):
+        with pytest.raises(JournalError, match=r"cannot be opened.*Give another cache") as caught:
+            Cache(path)
+        assert not isinstance(caught.value, JournalDamagedError)
 
 
 def test_a_cache_is_shared_and_the_first_value_stays(tmp_path: Path) -> None:
