@@ -142,8 +142,8 @@ class Meter(BaseCallback):
         self._open[call_id] = call
         if call.role in ("task", "serving"):
             self._prompts.append(_digest(inputs))
-        if self._tariff.gpus and call.role in self._tariff.gpus:
-            call.gpu = self._tariff.gpus[call.role].change(1)
+        if (gpus := self._tariff.gpus.get(call.role)) is not None:
+            call.gpu = gpus.change(1)
         call.started = self._tariff.clock()
 
     def _whose(self) -> Role:
@@ -187,8 +187,8 @@ class Meter(BaseCallback):
             # A coroutine that is dropped, not finished, ends in another context: there is nothing to restore there.
             with suppress(ValueError):
                 call.relay.__exit__(None, None, None)
-        clock = self._tariff.gpus.get(call.role) if self._tariff.gpus else None
-        gpu_seconds = None if clock is None else clock.change(-1) - call.gpu
+        gpus = self._tariff.gpus.get(call.role)
+        gpu_seconds = None if gpus is None else gpus.change(-1) - call.gpu
         self._count(call, ended - call.started, gpu_seconds, failed=exception is not None)
 
     def _count(self, call: _Call, seconds: float, gpu_seconds: float | None, *, failed: bool) -> None:

@@ -14,8 +14,6 @@ from combee_dspy.journal._integrity import checksum
 from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
 
-__all__ = ["Cache"]
-
 
 class Cache:
     """Values by the content they depend on, in a SQLite file that several processes may use at once.

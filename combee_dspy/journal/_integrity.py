@@ -15,8 +15,6 @@ from typing import Any
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
 
-__all__ = ["SCHEMA", "SUMMED", "VERSION", "Mark", "check", "checksum", "migrate", "row_sum"]
-
 VERSION = 2
 """Kept as SQLite's ``user_version``; another number is another format."""
 

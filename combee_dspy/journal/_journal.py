@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import operator
 import os
 import shutil
 import socket
@@ -35,8 +36,6 @@ from combee_dspy.journal._rows import (
 from combee_dspy.journal._writer import Statement, Writer, connect
 from combee_dspy.records import CallUsage, FailureCount
 
-__all__ = ["Journal", "RunLog"]
-
 _LOOKS, _LOOK = 10, 0.1  # how often whoever is refused looks for the holder's name, and seconds between
 
 
@@ -56,6 +55,7 @@ _USAGE = (
     " FROM effect WHERE run = ?11 AND key = ?12"
 )
 _FIND = f"SELECT {SUMMED['effect']}, crc FROM effect WHERE run = ? AND key = ?"  # noqa: S608 - constants
+_usage_row = operator.attrgetter(*SUMMED["usage"].split(", "))
 _RUN = f"UPDATE run SET crc = row_sum({SUMMED['run']}) WHERE id = ?"  # noqa: S608 - constants
 
 
@@ -272,7 +272,7 @@ class RunLog:
             None if effect.error is None else sound(effect.error), effect.failed_in, effect.started, effect.ended,
             effect.queued, value,
         )  # fmt: skip
-        return [(_EFFECT, row), *((_USAGE, (*_columns(one), self.number, effect.key)) for one in effect.usage)]
+        return [(_EFFECT, row), *((_USAGE, (*_usage_row(one), self.number, effect.key)) for one in effect.usage)]
 
     def emit(
         self, kind: str, data: Mapping[str, Any], *, step: int = -1, component: str = "", single: bool = False
@@ -339,10 +339,3 @@ class RunLog:
     def close(self) -> None:
         """Close the connection that looks effects up."""
         self._reader.close()
-
-
-def _columns(usage: CallUsage) -> tuple[Any, ...]:
-    return (
-        usage.role, usage.model, usage.calls, usage.errors, usage.cached, usage.prompt_tokens,
-        usage.completion_tokens, usage.dollars, usage.gpu_seconds, usage.seconds,
-    )  # fmt: skip

@@ -18,20 +18,6 @@ from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
 from combee_dspy.journal._integrity import check
 from combee_dspy.records import CallUsage, FailureCount, Role
 
-__all__ = [
-    "JOURNAL",
-    "Effect",
-    "Identity",
-    "Outcome",
-    "Reader",
-    "dump",
-    "failure_counts",
-    "journal_file",
-    "open_read_only",
-    "outcomes",
-    "sound",
-]
-
 Identity = Mapping[str, str]
 """What a run may be resumed with: a hash or a short text by what it is of (``program``, ``trainset``, …)."""
 

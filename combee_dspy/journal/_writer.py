@@ -14,8 +14,6 @@ from typing import Any
 from combee_dspy.exceptions import JournalError
 from combee_dspy.journal._integrity import Mark, row_sum
 
-__all__ = ["Statement", "Writer"]
-
 Statement = tuple[str, Sequence[Any]]
 """SQL and its parameters."""
 

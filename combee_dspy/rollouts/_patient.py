@@ -207,13 +207,13 @@ class PatientLM(dspy.LM):
     @with_callbacks
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full."""
-        here, waits = _surroundings(), dspy.settings.send_stream is None
+        if dspy.settings.send_stream is not None:
+            return bounded(dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs))
+        here = _surroundings()
         patience = Patience(self._allowed, here.deadline)
         while True:
-            token = _ONE_ATTEMPT.set(waits)
+            token = _ONE_ATTEMPT.set(True)
             try:
-                if not waits:
-                    return bounded(dspy.LM.__call__.__wrapped__(self, prompt, messages=messages, **kwargs))
                 found = ask(self, prompt, messages, kwargs)
                 patience.answered()
                 return found
@@ -228,13 +228,13 @@ class PatientLM(dspy.LM):
     @with_callbacks
     async def acall(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Call the LM, and wait while its service is full, without blocking the loop."""
-        here, waits = _surroundings(), dspy.settings.send_stream is None
+        if dspy.settings.send_stream is not None:
+            return bounded(await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs))
+        here = _surroundings()
         patience = Patience(self._allowed, here.deadline)
         while True:
-            token = _ONE_ATTEMPT.set(waits)
+            token = _ONE_ATTEMPT.set(True)
             try:
-                if not waits:
-                    return bounded(await dspy.LM.acall.__wrapped__(self, prompt, messages=messages, **kwargs))
                 found = await aask(self, prompt, messages, kwargs)
                 patience.answered()
                 return found
@@ -258,7 +258,7 @@ def is_passing(error: LMError) -> bool:
 
 def _seconds(error: LMError, patience: Patience) -> float | None:
     rejected = isinstance(error, LMRateLimitError)
-    if not (_ONE_ATTEMPT.get() and (rejected or is_passing(error))):
+    if not (rejected or is_passing(error)):
         return None
     seconds = patience.after(error.retry_after, rejected=rejected)
     if rejected or (seconds is not None and error.status in _OVERLOADED):

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from combee_dspy.costs import merged
 from combee_dspy.exceptions import InfrastructureError
-from combee_dspy.records import Rollout
+from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._executors import ExecutorSession
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
@@ -154,49 +154,33 @@ class Slots:
         job: RolloutJob | CallJob,
         check: Check | None,
     ) -> R:
+        """Carry out an effect until an attempt ends well or no other is worth it."""
         started, deadline = time.monotonic(), Deadline(self._patience)
-        try:
-            result, began = await self._once(work, priority, lane, job, check, deadline)  # nearly always the only one
-        except InfrastructureFaultError as fault:
-            attempt = partial(self._once, work, priority, lane, job, deadline=deadline)
-            patience = Patience(self._attempts - 1, deadline)
-            return await self._again(attempt, fault, self._halts[priority[-1]], started, patience)
-        self._queue.heard(job, result)
-        return replace(result, queue_seconds=began - started)
-
-    async def _again(
-        self,
-        attempt: Callable[[], Awaitable[tuple[R, float]]],
-        fault: InfrastructureFaultError,
-        halt: Halt,
-        started: float,
-        patience: Patience,
-    ) -> R:
-        """Carry out an effect whose first attempt failed, until an attempt ends well or no other is worth it."""
-        spent = [fault.usage]
+        patience = Patience(self._attempts - 1, deadline)
+        spent: list[tuple[CallUsage, ...]] = []
         while True:
+            try:
+                result, began = await self._once(work, priority, lane, job, None if spent else check, deadline)
+            except InfrastructureFaultError as error:
+                fault, halt = error, self._halts[priority[-1]]
+                spent.append(fault.usage)
+            except asyncio.CancelledError:
+                if not spent or not halt.is_set():
+                    raise
+                break
+            else:
+                self._queue.heard(job, result)
+                usage = merged(*spent, result.usage) if spent else result.usage
+                return replace(result, usage=usage, queue_seconds=began - started)
             seconds = _seconds(fault, patience)
             if seconds is None and fault.rollout is not None:
                 # Only a rollout's fault carries one.
                 return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
             if seconds is None or await halt.sleep(seconds):
                 break
-            try:
-                result, began = await attempt()
-                return replace(result, usage=merged(*spent, result.usage), queue_seconds=began - started)
-            except InfrastructureFaultError as another:
-                fault = another
-                spent.append(fault.usage)
-            except asyncio.CancelledError:
-                if not halt.is_set():
-                    raise
-                break
-        waited = (
-            f" (Search(patience={self._patience:g}) seconds have passed)"
-            if fault.retryable and not halt.is_set()
-            else ""
-        )
-        raise InfrastructureError(1, len(spent), f"{fault}{waited}", merged(*spent)) from fault
+        waited = fault.retryable and not halt.is_set()
+        told = f" (Search(patience={self._patience:g}) seconds have passed)" if waited else ""
+        raise InfrastructureError(1, len(spent), f"{fault}{told}", merged(*spent)) from fault
 
     async def _once(
         self,
@@ -204,7 +188,7 @@ class Slots:
         priority: Priority,
         lane: str,
         job: RolloutJob | CallJob | None,
-        check: Check | None = None,
+        check: Check | None,
         deadline: Deadline | None = None,
     ) -> tuple[T, float]:
         """Carry out one attempt in a slot; return its result and when it began."""
@@ -322,7 +306,7 @@ def _seconds(fault: InfrastructureFaultError, patience: Patience) -> float | Non
         return None
     if fault.rejected:
         return patience.after(fault.retry_after, rejected=True)
-    outage = fault.outage
-    seconds = patience.after(None, rejected=False, outage=outage)
+    seconds = patience.after(None, rejected=False, outage=fault.outage)
     # Random: an outage meets many effects at once. Where it is perhaps none, short.
-    return None if seconds is None else random.uniform(0.5 if outage else 0.0, 1.0 if outage else 0.2) * seconds  # noqa: S311
+    least, most = (0.5, 1.0) if fault.outage else (0.0, 0.2)
+    return None if seconds is None else random.uniform(least, most) * seconds  # noqa: S311
