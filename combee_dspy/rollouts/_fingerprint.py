@@ -26,7 +26,7 @@ from combee_dspy.lms.redact import SECRET_NAME, mask
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
 # What a function may name and count with; anything else of its module has a life of its own.
-_NAMED = (types.FunctionType, type, dspy.Module, list, tuple, dict, *_PLAIN)
+_NAMED = (types.FunctionType, type, dspy.Module, dspy.BaseLM, list, tuple, dict, *_PLAIN)
 # What grows or changes with every call, or is left on a program and never read when it runs.
 _PASSING = frozenset(
     {"_compiled", "callbacks", "combee_report", "combee_serves", "detailed_results", "history", "stage", "traces",
@@ -45,10 +45,16 @@ def fingerprints(program: dspy.Module, metric: object) -> dict[str, str]:
 
     DSPy's settings are read as they are here and now.
     """
-    lms = [dspy.settings.lm, *(predictor.lm for predictor in program.predictors())]
+    describer = _Describer(lms=False)
+    described = describer.any(program)
+    lms = [_lm(lm) for lm in (dspy.settings.lm, *(predictor.lm for predictor in program.predictors()))]
+    # A program may hold others: those of frozen parts, or one that it sets in dspy.context.
+    for lm in map(_lm, describer.left_out):
+        if lm not in lms:
+            lms.append(lm)
     return {
-        "program": _digest(_Describer(lms=False).any(program)),
-        "lms": _digest(list(map(_lm, lms))),
+        "program": _digest(described),
+        "lms": _digest(lms),
         "adapter": _digest(_Describer().any(dspy.settings.adapter)),
         "metric": _digest(_Describer().any(metric)),
     }
@@ -64,10 +70,14 @@ class _Describer:
 
     Args:
         lms: Whether LMs count.
+
+    Attributes:
+        left_out: The LMs met that do not count, in their order.
     """
 
     def __init__(self, *, lms: bool = True) -> None:
         self._lms = lms
+        self.left_out: list[dspy.BaseLM] = []
         # With the object, so that no identity is taken over by another.
         self._seen: dict[int, tuple[int, object]] = {}
         self._within: list[
@@ -78,7 +88,10 @@ class _Describer:
         if isinstance(value, (Mapping, list, tuple)):
             return self._container(value)
         if isinstance(value, dspy.BaseLM):
-            return _lm(value) if self._lms else canonical_json(None)
+            if self._lms:
+                return _lm(value)
+            self.left_out.append(value)
+            return canonical_json(None)
         if isinstance(value, type) and issubclass(value, dspy.Signature):
             return _ADDRESS.sub("", repr(value))
         if isinstance(value, (*_PLAIN, dspy.Example)):

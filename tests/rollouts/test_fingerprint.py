@@ -84,6 +84,34 @@ def test_what_holds_itself_counts_with_what_else_it_holds():
     assert of_metric(made(1)) == of_metric(made(1)) != of_metric(made(2))
 
 
+class Chooses(dspy.Module):
+    """Holds its LM where no predictor of its own has it."""
+
+    def __init__(self, model: str, way: str) -> None:
+        super().__init__()
+        part = dspy.ChainOfThought("question -> answer")
+        if way == "frozen":
+            part.set_lm(dspy.LM(model))
+            part._compiled = True
+        else:
+            self.chosen = dspy.LM(model)
+        self.part = part
+
+
+def test_lms_that_no_open_predictor_has_count():
+    for way in ("frozen", "attribute"):
+        one, same, other = (fingerprints(Chooses(f"openai/{name}", way), len) for name in "aab")
+        assert one == same
+        assert [name for name in one if one[name] != other[name]] == ["lms"]
+
+
+def test_an_lm_that_a_metric_names_counts():
+    source = "import dspy\njudge = dspy.LM('openai/{}')\ndef metric(gold, pred, *rest):\n    return judge('right?')\n"
+    one, same, other = (of_metric(coded(source.format(name))) for name in "aab")
+
+    assert one == same != other
+
+
 class Program(dspy.Module):
     def __init__(
         self, instructions: str = "Answer.", demos: Any = (), width: int = 2, description: str = "short"
