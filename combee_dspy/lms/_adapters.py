@@ -114,8 +114,9 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
         if choice is None:
             return super().parse(signature, completion)
         name, labels = choice
-        label = completion.strip()
-        if label.startswith('"'):
+        # White space around an answer is the service's, unless it is the label's own.
+        label = completion if completion in labels else completion.strip()
+        if label not in labels and label.startswith('"'):
             with suppress(ValueError):
                 label = json.loads(label)
         if label not in labels:

@@ -30,7 +30,7 @@ def fenced(signature: type[dspy.Signature], inputs: Mapping[str, Any]) -> tuple[
         name: _written(signature.input_fields[name], value)
         for name, value in inputs.items()
         if name in signature.input_fields and name not in _OURS and not isinstance(value, (int, float, dspy.Type))
-        if value not in (None, "", [], {})
+        if value is not None and (not isinstance(value, (str, list, dict)) or value)
     }
     said = "\0".join([signature.instructions, *(f"{name}\0{text}" for name, text in texts.items())])
     mark = f"data-{hashlib.blake2b(said.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"

@@ -177,6 +177,15 @@ def test_any_other_answer_is_no_choice(answer: str) -> None:
         choose(answer)
 
 
+@pytest.mark.parametrize("answer", [" yes", '" yes"'])
+def test_a_label_may_begin_with_a_space(answer: str) -> None:
+    class Spaced(dspy.Signature):
+        question: str = dspy.InputField()
+        route: Literal[" yes", "no"] = dspy.OutputField()
+
+    assert ChoiceAdapter().parse(Spaced, answer) == {"route": " yes"}
+
+
 def test_other_signatures_of_the_choice_adapter_are_answered_in_json() -> None:
     total = dspy.Signature("question -> total: int")
     prediction, _ = ask(total, json.dumps({"total": 3}), adapter=ChoiceAdapter(), question="1 + 2")

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from dspy.adapters.types.base_type import CUSTOM_TYPE_END_IDENTIFIER, CUSTOM_TYPE_START_IDENTIFIER
 
@@ -70,6 +71,12 @@ def test_what_is_to_be_followed_and_numbers_stay_bare() -> None:
     _, found = fenced(RewriteWithinConstraints, given)
     assert (found["constraints"], found["n"], found["examples_with_feedback"]) == ("at most 9 words", 3, [])
     assert MARK.match(found["current_instruction"])
+
+
+def test_an_array_is_data_like_any_other() -> None:
+    _, given = fenced(LearnFromExamples, {"current_instruction": np.array([1, 2]), "examples_with_feedback": []})
+    assert MARK.search(given["current_instruction"])
+    assert given["examples_with_feedback"] == []
 
 
 def test_a_judge_reads_the_response_between_marks() -> None:
