@@ -226,7 +226,7 @@ def _digest(inputs: Mapping[str, Any]) -> int:
 
 
 class _Relay:
-    """Stands for one call before a tracker of the program's own, so that both hear its tokens."""
+    """The usage tracker of one call: passes its tokens on to meters, and to the program's own tracker."""
 
     def __init__(self, meter: Meter, tracker: Any) -> None:
         self.meters = {meter}

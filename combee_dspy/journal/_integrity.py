@@ -53,7 +53,7 @@ _TABLES = {
     "usage": ("usage LEFT JOIN effect ON effect.id = usage.effect", _USAGE, "effect.key"),
     "event": ("event", SUMMED["event"], "key"),
 }
-_ELSEWHERE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
+_NOT_DAMAGE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 _COUNTED = ("effect", "usage", "event")
 _COUNTS = "SELECT " + ", ".join(f"(SELECT coalesce(max(rowid), 0) FROM {one})" for one in _COUNTED)  # noqa: S608 - constants
 _SPACES = re.compile(r"\s+")
@@ -142,7 +142,7 @@ def check(connection: sqlite3.Connection, path: Path, mark: Sequence[int] = ()) 
         if problems:
             raise JournalDamagedError(str(path), f"{'; '.join(problems)}; {_readable(connection, version)}")
     except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", None) in _ELSEWHERE:
+        if getattr(error, "sqlite_errorcode", None) in _NOT_DAMAGE:
             raise JournalError(f"{path} cannot be opened: {error}") from error
         raise JournalDamagedError(str(path), f"{error}; {_readable(connection, version)}") from error
     return version
@@ -154,7 +154,7 @@ def _problems(connection: sqlite3.Connection, version: int, mark: Sequence[int])
     if (found := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
         return [_SPACES.sub(" ", found)]
     problems = []
-    if version == VERSION and _tables(connection) != _made():
+    if version == VERSION and _tables(connection) != _tables_of_schema():
         problems.append("its tables are not those of a journal")
     for table in _TABLES:
         count, last = connection.execute(f"SELECT count(*), coalesce(max(rowid), 0) FROM {table}").fetchone()  # noqa: S608 - constants
@@ -190,7 +190,7 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
     return [_SPACES.sub("", row[0]) for row in found]
 
 
-def _made() -> list[str]:
+def _tables_of_schema() -> list[str]:
     with closing(sqlite3.connect(":memory:")) as scratch:
         scratch.executescript(SCHEMA)
         return _tables(scratch)

@@ -57,7 +57,7 @@ class ConstrainedJSONAdapter(dspy.JSONAdapter):
 
     def _constraint(self, signature: type[dspy.Signature]) -> dict[str, Any]:
         schema = _bound(_answer_type(signature).json_schema(), self.max_items, self.max_chars)
-        return _held_to("answer", {**schema, "additionalProperties": False})
+        return _response_format("answer", {**schema, "additionalProperties": False})
 
 
 class ChoiceAdapter(ConstrainedJSONAdapter):
@@ -128,7 +128,7 @@ class ChoiceAdapter(ConstrainedJSONAdapter):
         choice = _choice(signature)
         if choice is None:
             return super()._constraint(signature)
-        return _held_to("choice", {"type": "string", "enum": list(choice[1])})
+        return _response_format("choice", {"type": "string", "enum": list(choice[1])})
 
 
 def grammar_of(response_format: Any) -> str | None:
@@ -147,7 +147,8 @@ def grammar_of(response_format: Any) -> str | None:
     return "root ::= " + " | ".join(json.dumps(label) for label in labels)
 
 
-def _held_to(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _response_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the argument of a request that holds its answer to a JSON schema."""
     wanted = {"name": name, "schema": schema, "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": wanted}}
 

@@ -142,8 +142,8 @@ class _Client(Shared):
         return router
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Make errors that leave the block fit for others: without credentials, and with a wait that ends."""
+    def _masked_errors(self) -> Iterator[None]:
+        """Remove credentials from errors that leave the block, and bound the wait that they ask for."""
         try:
             yield
         except LM15Error as error:
@@ -181,12 +181,12 @@ class PooledEngine(_Client):
 
     def complete(self, request: Request) -> Response:
         """Answer one request, or raise DSPy's ``LM15Error``."""
-        with self._told():
+        with self._masked_errors():
             return self._provider().complete(_routed(request))
 
     def stream(self, request: Request) -> Iterator[Any]:
         """Answer one request, event by event."""
-        with self._told():
+        with self._masked_errors():
             yield from self._provider().stream(_routed(request))
 
     def close(self) -> None:
@@ -206,12 +206,12 @@ class AsyncPooledEngine(_Client):
 
     async def complete(self, request: Request) -> Response:
         """Answer one request, or raise DSPy's ``LM15Error``."""
-        with self._told():
+        with self._masked_errors():
             return await self._provider().complete(_routed(request))
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
         """Answer one request, event by event."""
-        with self._told():
+        with self._masked_errors():
             async for event in self._provider().stream(_routed(request)):
                 yield event
 

@@ -62,7 +62,7 @@ def _identity(lm: Any) -> tuple[Any, ...]:
 
 def _ask(role: Role, lm: Any, timeout: float) -> None:
     short = lm.copy(**_changes(lm, timeout))
-    with role_scope(role), dspy.context(disable_history=True), _no_word_of_truncation():
+    with role_scope(role), dspy.context(disable_history=True), _without_truncation_warning():
         try:
             try:
                 short(_PROMPT)
@@ -91,7 +91,7 @@ def _changes(lm: Any, timeout: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _no_word_of_truncation() -> Iterator[None]:
+def _without_truncation_warning() -> Iterator[None]:
     """Keep DSPy from warning, in this thread, that the probe's answer was cut."""
     thread = threading.get_ident()
     logger = logging.getLogger("dspy.clients.lm")

@@ -137,13 +137,13 @@ def _forget_parent() -> None:
     _IN_FLIGHT.clear()
 
 
-def _leave() -> None:
+def _wait_for_requests() -> None:
     until = time.monotonic() + _GRACE_S
     while _IN_FLIGHT and time.monotonic() < until:
         time.sleep(0.01)
     _SERVERS.clear()
 
 
-atexit.register(_leave)
+atexit.register(_wait_for_requests)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parent)

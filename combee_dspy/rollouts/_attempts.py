@@ -1,4 +1,4 @@
-"""One attempt at an LM call: it ends in time, and what a service replies is one of its API's answers, or its fault."""
+"""One attempt at an LM call, within a time limit; a reply that is no answer of the API is a failure of the service."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class Batches(Queue):
         self._released: deque[Turn] = deque()
         self._scores: deque[float] = deque(maxlen=_SCORES)
         self._lengths = Lengths()
-        self._touched = -math.inf
+        self._pushed_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._held) + len(self._released)
@@ -292,7 +292,7 @@ class Batches(Queue):
 
     def push(self, turn: Turn) -> None:
         self._held.append(turn)
-        self._touched = turn.since
+        self._pushed_at = turn.since
         preempt = self._options.preempt
         if preempt != "drain" and self._released and turn.priority < self._released[0].priority:
             back = (
@@ -306,12 +306,12 @@ class Batches(Queue):
             self._held = [turn for turn in self._held if not turn.future.done()]
             if not self._held:
                 return math.inf
-            if (again := self._again(free, target, now)) > now:
+            if (again := self._ask_again_at(free, target, now)) > now:
                 return again
             self._release()
         return self._released.popleft()
 
-    def _again(self, free: int, target: int, now: float) -> float:
+    def _ask_again_at(self, free: int, target: int, now: float) -> float:
         """Return when to ask again; ``now`` or before to release."""
         oldest = min(turn.since for turn in self._held)
         variance = pvariance(self._scores) if len(self._scores) >= _SCORES_NEEDED else None
@@ -325,7 +325,7 @@ class Batches(Queue):
             self._rule = at_once()
             return now
         # With nothing in flight, nothing but a submission or the clock can change the answer.
-        stalled = self._touched + self._options.patience if free >= target else math.inf
+        stalled = self._pushed_at + self._options.patience if free >= target else math.inf
         return min(math.inf if due is None else now + due, stalled)
 
     def _release(self) -> None:

@@ -1,4 +1,4 @@
-"""Inputs of our own prompts between marks that nothing inside them can hold."""
+"""Puts the inputs of this library's own prompts between marks that no input can contain."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
 # What a function may name and count with; anything else of its module has a life of its own.
 _NAMED = (types.FunctionType, type, dspy.Module, dspy.BaseLM, list, tuple, dict, *_PLAIN)
 # What grows or changes with every call, or is left on a program and never read when it runs.
-_PASSING = frozenset(
+_NO_EFFECT = frozenset(
     {"_compiled", "callbacks", "combee_report", "combee_serves", "detailed_results", "history", "stage", "traces",
      "train"}
 )  # fmt: skip
@@ -46,7 +46,7 @@ def fingerprints(program: dspy.Module, metric: object) -> dict[str, str]:
     DSPy's settings are read as they are here and now.
     """
     describer = _Describer(lms=False)
-    described = describer.any(program)
+    described = describer.describe(program)
     lms = [_lm(lm) for lm in (dspy.settings.lm, *(predictor.lm for predictor in program.predictors()))]
     # A program may hold others: those of frozen parts, or one that it sets in dspy.context.
     for lm in map(_lm, describer.left_out):
@@ -55,8 +55,8 @@ def fingerprints(program: dspy.Module, metric: object) -> dict[str, str]:
     return {
         "program": _digest(described),
         "lms": _digest(lms),
-        "adapter": _digest(_Describer().any(dspy.settings.adapter)),
-        "metric": _digest(_Describer().any(metric)),
+        "adapter": _digest(_Describer().describe(dspy.settings.adapter)),
+        "metric": _digest(_Describer().describe(metric)),
     }
 
 
@@ -80,11 +80,10 @@ class _Describer:
         self.left_out: list[dspy.BaseLM] = []
         # With the object, so that no identity is taken over by another.
         self._seen: dict[int, tuple[int, object]] = {}
-        self._within: list[
-            int
-        ] = []  # identities of the containers that hold what is described now, the outermost first
+        # Identities of the containers that hold what is described now, the outermost first.
+        self._within: list[int] = []
 
-    def any(self, value: Any) -> Any:
+    def describe(self, value: Any) -> Any:
         if isinstance(value, (Mapping, list, tuple)):
             return self._container(value)
         if isinstance(value, dspy.BaseLM):
@@ -104,17 +103,17 @@ class _Describer:
         self._within.append(id(value))
         try:
             if not isinstance(value, Mapping):
-                return [self.any(item) for item in value]
+                return [self.describe(item) for item in value]
             kept = {str(key): item for key, item in value.items() if not SECRET_NAME.search(str(key))}
-            return {key: self.any(item) for key, item in kept.items()}
+            return {key: self.describe(item) for key, item in kept.items()}
         finally:
             self._within.pop()
 
     def _once(self, value: Any) -> Any:
         if isinstance(value, functools.partial):
-            return [self.any(part) for part in (value.func, value.args, value.keywords)]
+            return [self.describe(part) for part in (value.func, value.args, value.keywords)]
         if isinstance(value, types.MethodType):
-            return [self.any(value.__func__), self.any(value.__self__)]
+            return [self.describe(value.__func__), self.describe(value.__self__)]
         if id(value) in self._seen:
             return {"$again": self._seen[id(value)][0]}
         self._seen[id(value)] = (len(self._seen), value)
@@ -128,7 +127,10 @@ class _Describer:
         state = getattr(value, "__dict__", None)
         if not isinstance(state, dict) or isinstance(value, types.ModuleType):
             return _ADDRESS.sub("", canonical_json(value))
-        return [self.any(type(value)), self.any({name: item for name, item in state.items() if name not in _PASSING})]
+        return [
+            self.describe(type(value)),
+            self.describe({name: item for name, item in state.items() if name not in _NO_EFFECT}),
+        ]
 
     def _class(self, kind: type) -> Any:
         parts = {}
@@ -137,7 +139,7 @@ class _Describer:
                 code = getattr(part, "fget", None) or getattr(part, "__func__", part)
                 own = not name.startswith("__") and isinstance(part, _PLAIN)
                 if own or isinstance(code, types.FunctionType):
-                    parts[f"{each.__qualname__}.{name}"] = self.any(part if own else code)
+                    parts[f"{each.__qualname__}.{name}"] = self.describe(part if own else code)
         return [_name(kind), parts]
 
     def _function(self, function: types.FunctionType) -> Any:
@@ -145,9 +147,9 @@ class _Describer:
             return _name(function)
         known, names = function.__globals__, _names(function.__code__)
         named = {name: known[name] for name in sorted(names & known.keys())}
-        used = {name: self.any(item) for name, item in named.items() if isinstance(item, _NAMED)}
-        closure = [self.any(cell.cell_contents) for cell in function.__closure__ or () if _bound(cell)]
-        given = [self.any(function.__defaults__), self.any(function.__kwdefaults__)]
+        used = {name: self.describe(item) for name, item in named.items() if isinstance(item, _NAMED)}
+        closure = [self.describe(cell.cell_contents) for cell in function.__closure__ or () if _bound(cell)]
+        given = [self.describe(function.__defaults__), self.describe(function.__kwdefaults__)]
         return [_name(function), _code(function.__code__), given, closure, used]
 
 
@@ -158,7 +160,7 @@ def _lm(lm: Any) -> Any:
     where = [mask(str(kwargs.pop(name, ""))) for name in ("api_base", "base_url", "api_version")]
     return {
         "lm": [_name(type(lm)), str(getattr(lm, "model", "")), str(getattr(lm, "model_type", ""))],
-        "kwargs": _Describer().any({name: item for name, item in kwargs.items() if "header" not in name}),
+        "kwargs": _Describer().describe({name: item for name, item in kwargs.items() if "header" not in name}),
         "where": said if isinstance(said, str) else [*where, _name(type(getattr(lm, "engine", None)))],
     }
 

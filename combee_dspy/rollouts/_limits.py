@@ -168,7 +168,7 @@ class Adaptive(Limit):
         if self._recovery is not None:
             self._recover(*self._recovery)
             return
-        if self._weigh(calls if outcome == "ok" else 0):
+        if self._heed_refusals(calls if outcome == "ok" else 0):
             return
         counts = outcome == "ok" and self._sample(dispatch, now - dispatch.began)
         if self._starting and full and counts and not self._high:
@@ -179,7 +179,7 @@ class Adaptive(Limit):
         if self._ends >= self.current:
             self._round_trip()
 
-    def _weigh(self, calls: int) -> bool:
+    def _heed_refusals(self, calls: int) -> bool:
         """Do what refusals since the last cut, or beyond those by chance, ask for; return whether anything was done."""
         found = self._chance.answered(calls, self.current)
         if found == "by chance":

@@ -1,4 +1,4 @@
-"""One rollout, or one LM call of a strategy, whatever happens: what came of it, or why it is nobody's fault here."""
+"""Runs one rollout, or one LM call of a strategy: returns what came of it, or raises where the service is to blame."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Slots:
         self._direct = batching is None
         self._numbers = itertools.count()
         self._flying = 0
-        self._bell: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._halts: defaultdict[int, Halt] = defaultdict(Halt)
 
     @property
@@ -137,8 +137,8 @@ class Slots:
 
     async def close(self) -> None:
         """Cancel what waits, wait for what runs, and close the session."""
-        if self._bell is not None:
-            self._bell.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._answered()
         for halt in self._halts.values():
             halt.set()
@@ -254,23 +254,23 @@ class Slots:
             return
         now = time.monotonic()
         if self._limit.held_until > now:
-            self._ring(self._limit.held_until, now)
+            self._wake_at(self._limit.held_until, now)
             return
         while (free := self._limit.current - self._flying) > 0:
             turn = self._queue.pop(free, self._limit.current, now)
             if not isinstance(turn, Turn):
-                self._ring(turn, now)
+                self._wake_at(turn, now)
                 return
             if not turn.future.done():
                 self._flying += 1
                 turn.future.set_result(None)
 
-    def _ring(self, when: float, now: float) -> None:
-        if self._bell is not None:
-            self._bell.cancel()
-            self._bell = None
+    def _wake_at(self, when: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if when < math.inf:
-            self._bell = asyncio.get_running_loop().call_later(when - now, self._wake)
+            self._timer = asyncio.get_running_loop().call_later(when - now, self._wake)
 
     def _rejected_there(self, loop: asyncio.AbstractEventLoop, who: int, retry_after: float | None) -> None:
         with suppress(RuntimeError):  # it comes from a worker thread, and the loop is closed: nobody waits any more
@@ -285,15 +285,15 @@ class Slots:
     def _troubled(self, why: str) -> None:
         self._troubles += 1
         if self._alarm is None:
-            self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._say, why, 1)
+            self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._warn, why, 1)
 
-    def _say(self, why: str, times: int) -> None:
+    def _warn(self, why: str, times: int) -> None:
         _logger.warning(
             "No answer for %g seconds, only %d times: %s. The service is waited for; a rollout or call that has waited "
             "for %g seconds ends the run, with everything kept (Search(patience=…)).",
             times * _SILENCE, self._troubles, why, self._patience,
         )  # fmt: skip
-        self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._say, why, times + 1)
+        self._alarm = asyncio.get_running_loop().call_later(_SILENCE, self._warn, why, times + 1)
 
     def _rejected(self, who: int, retry_after: float | None) -> None:
         self._troubled("too many requests (HTTP 429 or 503)")
