@@ -4,17 +4,6 @@ from combee_dspy.costs._costs import Costs, CostTotals, Price, Sums, Tariff, mer
 from combee_dspy.costs._meter import Meter, count_repeated, metered, role_scope, serving
 
 __all__ = [
-    "CostTotals",
-    "Costs",
-    "Meter",
-    "Price",
-    "Sums",
-    "Tariff",
-    "count_repeated",
-    "merged",
-    "metered",
-    "price_of",
-    "role_scope",
-    "serving",
-    "totals",
-]
+    "CostTotals", "Costs", "Meter", "Price", "Sums", "Tariff", "count_repeated", "merged", "metered", "price_of",
+    "role_scope", "serving", "totals",
+]  # fmt: skip

@@ -22,16 +22,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "ChoiceAdapter",
-    "ConstrainedJSONAdapter",
-    "EmbeddedEngine",
-    "EmbeddedOptions",
-    "PooledEngine",
-    "PooledOptions",
-    "embedded",
-    "pooled",
-    "probe",
-]
+    "ChoiceAdapter", "ConstrainedJSONAdapter", "EmbeddedEngine", "EmbeddedOptions", "PooledEngine", "PooledOptions",
+    "embedded", "pooled", "probe",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,11 +9,11 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import dspy
@@ -92,24 +92,20 @@ def _within(seconds: float | None, work: Callable[[], T]) -> T:
     """
     if seconds is None:
         return work()
-    ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+    ended: Future[T] = Future()
 
     def run() -> None:
         try:
-            ended.put((work(), None))
+            ended.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            ended.put((None, error))
+            ended.set_exception(error)
 
     thread = threading.Thread(target=copy_context().run, args=(run,), name="combee-call", daemon=True)
     thread.start()
-    try:
-        result, error = ended.get(timeout=seconds)
-    except Empty:
+    if not wait([ended], seconds).done:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
-        raise _too_long(seconds) from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # there is one where there is no error
+        raise _too_long(seconds)
+    return ended.result()
 
 
 def _too_long(seconds: float | None) -> LMTimeoutError:

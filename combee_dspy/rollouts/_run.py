@@ -8,7 +8,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -96,10 +95,9 @@ class _Attempt:
         self.prediction: Any = None
         self.started = time.monotonic()
 
-    def context(self) -> AbstractContextManager[Any]:
+    def context(self) -> Any:
         """Return the DSPy context for program and metric; one for both, since entering one is not cheap."""
-        scope: AbstractContextManager[Any] = dspy.context(trace=self.trace, **carried(), **self.meter.settings())
-        return scope
+        return dspy.context(trace=self.trace, **carried(), **self.meter.settings())
 
     def metric(self, prediction: Any) -> Callable[[], Any]:
         """Return the scoring of a prediction, ready to be called. From now on calls are the evaluator's."""
@@ -238,15 +236,12 @@ class _Call:
         self.predictor: Any = dspy.Predict(signature, **config)
         self.started = time.monotonic()
 
-    def context(self) -> AbstractContextManager[Any]:
+    def context(self) -> Any:
         given = {"lm": self.job.lm, "adapter": self.job.adapter}
         settings = {name: one for name, one in given.items() if one is not None}
         # No trace: these calls are no part of the program that may surround them. What is fenced is text, whatever type
         # its field has.
-        scope: AbstractContextManager[Any] = dspy.context(
-            trace=None, warn_on_type_mismatch=False, **settings, **self.meter.settings()
-        )
-        return scope
+        return dspy.context(trace=None, warn_on_type_mismatch=False, **settings, **self.meter.settings())
 
     def another_draw(self) -> Mapping[str, Any]:
         """Return what makes DSPy's cache, and an LM at temperature 0, give another answer."""
@@ -276,30 +271,26 @@ def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] |
     tried again, and one example that keeps failing must not end the run. Such is also that of a program
     that names no cause, as ``dspy.Parallel`` names none, after the service has failed one of its calls.
     """
-    found = next((one for one in _causes(error) if isinstance(one, (LMError, InfrastructureFaultError))), None)
-    if isinstance(found, InfrastructureFaultError):
-        found.usage = meter.usage()
-        raise found
-    heard = meter.failure
-    if found is None and scored is not None and heard is not None and _may_pass(heard):
-        raise InfrastructureFaultError(
-            _described(heard, meter), retryable=True, usage=meter.usage(), rollout=scored()
-        ) from error
-    if found is not None and (_may_pass(found) or isinstance(found, _FATAL)):
-        passing = is_passing(found)
+    named = next((one for one in _causes(error) if isinstance(one, (LMError, InfrastructureFaultError))), None)
+    if isinstance(named, InfrastructureFaultError):
+        named.usage = meter.usage()
+        raise named
+    found = meter.failure if named is None and scored is not None else named
+    if found is None:
+        return
+    passing, fatal = is_passing(found), isinstance(named, _FATAL)
+    unknown = isinstance(found, LMUnexpectedError) or (passing and named is None)
+    if passing or unknown or fatal:
+        outage = passing and not unknown
         raise InfrastructureFaultError(
             _described(found, meter),
-            retryable=_may_pass(found),
-            rejected=passing and isinstance(found, LMRateLimitError),
-            outage=passing,
+            retryable=not fatal,
+            rejected=outage and isinstance(found, LMRateLimitError),
+            outage=outage,
             retry_after=found.retry_after,
             usage=meter.usage(),
-            rollout=None if passing or scored is None or isinstance(found, _FATAL) else scored(),
+            rollout=scored() if unknown and scored is not None else None,
         ) from error
-
-
-def _may_pass(error: LMError) -> bool:
-    return is_passing(error) or isinstance(error, LMUnexpectedError)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
