@@ -24,6 +24,7 @@ from dspy.utils.exceptions import (
 )
 
 from combee_dspy.costs import Meter
+from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._fence import fenced
@@ -271,17 +272,18 @@ def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] |
     tried again, and one example that keeps failing must not end the run. Such is also that of a program
     that names no cause, as ``dspy.Parallel`` names none, after the service has failed one of its calls.
     """
-    named = next((one for one in _causes(error) if isinstance(one, (LMError, InfrastructureFaultError))), None)
+    causes = tuple(_causes(error))
+    named = next((one for one in causes if isinstance(one, (LMError, InfrastructureFaultError))), None)
     if isinstance(named, InfrastructureFaultError):
         named.usage = meter.usage()
         raise named
     found = meter.failure if named is None and scored is not None else named
     if found is None:
         return
-    passing, fatal = is_passing(found), isinstance(named, _FATAL)
-    unknown = isinstance(found, LMUnexpectedError) or (passing and named is None)
-    if passing or unknown or fatal:
-        outage = passing and not unknown
+    fatal = isinstance(named, _FATAL) or any(isinstance(one, LocalModelError) for one in causes)
+    outage = is_passing(found) and named is not None
+    unknown = not (fatal or outage) and (is_passing(found) or isinstance(found, LMUnexpectedError))
+    if fatal or outage or unknown:
         raise InfrastructureFaultError(
             _described(found, meter),
             retryable=not fatal,

@@ -11,6 +11,7 @@ from dspy.lm15 import AuthError, RateLimitError, ServerError
 from dspy.utils.exceptions import LMError, LMUnexpectedError
 
 from combee_dspy.costs import Costs, Price, Tariff, role_scope
+from combee_dspy.lms import embedded
 from combee_dspy.rollouts import (
     InfrastructureFaultError,
     RolloutJob,
@@ -186,6 +187,15 @@ def test_failure_that_nobody_can_assign_carries_the_rollout_to_take_in_the_end(e
 
     assert caught.value.retryable
     assert (caught.value.rollout.score, caught.value.rollout.failed_in) == (FAILED, "service")
+
+
+@WAYS
+def test_model_that_cannot_be_loaded_is_no_score_and_not_tried_again(roll, example, tmp_path):
+    lm = embedded(tmp_path / "absent.gguf")
+    with dspy.context(lm=lm), pytest.raises(InfrastructureFaultError) as caught:
+        roll(Program(), example)
+
+    assert (caught.value.retryable, caught.value.rollout) == (False, None)
 
 
 def test_program_may_say_that_its_environment_failed(example):
