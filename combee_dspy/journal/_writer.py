@@ -8,6 +8,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class Writer:
             if waiting is not None:
                 loops.setdefault(waiting[0], []).append(waiting[1])
         for loop, futures in loops.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._tell, futures)
         return group[-1] is not None
 
