@@ -9,39 +9,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Any
 
 import dspy
 from dspy.lm15 import OpenAIChatLM, Request, Response, response_to_events
-from pydantic import Field
 
 from combee_dspy.lms import _server
 from combee_dspy.lms._adapters import grammar_of
 from combee_dspy.lms._pool import Shared
-from combee_dspy.lms._weights import SMOLLM2
-from combee_dspy.strategies import parameters
-
-
-@parameters
-class EmbeddedOptions:
-    """What tells one embedded model from another; equal ones share a server.
-
-    Attributes:
-        files: Paths of a GGUF file's parts, in order; empty for SmolLM2-135M-Instruct.
-        sha256: What the bytes of all parts, one after another, must hash to; ``None`` checks nothing.
-        slots: Requests that are decoded together. Further requests wait in a queue.
-        context: Longest prompt plus answer of one request, in tokens.
-    """
-
-    files: tuple[str, ...] = ()
-    sha256: str | None = None
-    slots: Annotated[int, Field(ge=1, strict=True)] = 4
-    context: Annotated[int, Field(ge=128, strict=True)] = 4096
-
-    @property
-    def model_name(self) -> str:
-        """Name of the model these options serve."""
-        return Path(self.files[0]).stem if self.files else SMOLLM2.name
+from combee_dspy.lms._server import EmbeddedOptions
 
 
 class EmbeddedEngine(Shared):

@@ -11,14 +11,13 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from combee_dspy.exceptions import LocalModelError
-from combee_dspy.lms._weights import joined, weights
-
-if TYPE_CHECKING:
-    from combee_dspy.lms._embedded import EmbeddedOptions
-
+from combee_dspy.lms._weights import SMOLLM2, joined, weights
+from combee_dspy.strategies import parameters
 
 _SILENT = -1  # llama.cpp's verbosity at which it writes nothing, errors included
 _PREFIX_CACHE_MIB = 256  # for prompt prefixes that lost their slot: about 10,000 tokens of SmolLM2
@@ -29,6 +28,28 @@ _GRACE_S = 10.0
 _SERVERS: dict[EmbeddedOptions, Any] = {}
 _LOCK = threading.Lock()
 _IN_FLIGHT: set[object] = set()
+
+
+@parameters
+class EmbeddedOptions:
+    """What tells one embedded model from another; equal ones share a server.
+
+    Attributes:
+        files: Paths of a GGUF file's parts, in order; empty for SmolLM2-135M-Instruct.
+        sha256: What the bytes of all parts, one after another, must hash to; ``None`` checks nothing.
+        slots: Requests that are decoded together. Further requests wait in a queue.
+        context: Longest prompt plus answer of one request, in tokens.
+    """
+
+    files: tuple[str, ...] = ()
+    sha256: str | None = None
+    slots: Annotated[int, Field(ge=1, strict=True)] = 4
+    context: Annotated[int, Field(ge=128, strict=True)] = 4096
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model these options serve."""
+        return Path(self.files[0]).stem if self.files else SMOLLM2.name
 
 
 def ask(options: EmbeddedOptions, body: dict[str, Any]) -> dict[str, Any]:
