@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from combee_dspy.lms._adapters import ChoiceAdapter, ConstrainedJSONAdapter
-    from combee_dspy.lms._embedded import EmbeddedEngine, EmbeddedOptions, embedded
+    from combee_dspy.lms._embedded import EmbeddedEngine, embedded
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
+    from combee_dspy.lms._server import EmbeddedOptions
 
 _HOMES = {
     "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
-    "_embedded": ("EmbeddedEngine", "EmbeddedOptions", "embedded"),
+    "_embedded": ("EmbeddedEngine", "embedded"),
     "_pool": ("PooledEngine", "PooledOptions", "pooled"),
     "_probe": ("probe",),
+    "_server": ("EmbeddedOptions",),
 }
 
 __all__ = [
