@@ -143,9 +143,10 @@ def _without(line: str, spans: Sequence[tuple[int, int]]) -> str:
     for start, end in pairwise([first, *(found.end() for found in _SENTENCE_END.finditer(line, first)), len(line)]):
         left, place = "", start
         for cut_from, cut_to in spans:
-            if start <= cut_from < end:
+            # A copy may begin in the number of a list's item, or in the sentence before.
+            if cut_from < end and cut_to > start:
                 left, place = left + line[place:cut_from] + _CUT, cut_to
-        left += line[place:end]
+        left += line[place:end] or " "
         if place == start or len(_words(left)) >= _FEWEST_LEFT:
             kept.append(left)
     return line[:first] + "".join(kept).rstrip() if any(map(str.strip, kept)) else ""

@@ -79,6 +79,18 @@ def test_a_copy_over_several_lines_is_cut_out_of_each():
     assert CopyIndex([{"question": LONG}]).cut(text, [LONG]) == (text, ())
 
 
+def test_a_copied_item_goes_with_its_number():
+    item = f"2. {' '.join(words(20))}"
+    assert CopyIndex([{"question": item}]).cut(f"Be brief.\n{item}") == ("Be brief.", (item,))
+
+
+def test_a_copy_over_several_sentences_is_cut_out_of_each():
+    ours = "Before anything else is done, write down that"
+    line = f"{ours} {' '.join(words(4))}. {' '.join(words(13)[4:])}. Then check it."
+    copies = CopyIndex([{"question": " ".join(words(13))}])
+    assert copies.cut(line)[0] == f"{ours} … Then check it."
+
+
 @given(st.lists(st.sampled_from([*words(40)[:20], ". ", "\n", "- ", ", ", "利润", "e\u0301", "½"]), max_size=80))
 @settings(max_examples=100)
 def test_nothing_copied_is_left_and_nothing_else_is_touched(parts):
