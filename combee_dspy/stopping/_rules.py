@@ -84,7 +84,8 @@ class Budget(StoppingRule):
 
 
 def _shown(amount: float) -> str:
-    return f"{amount:,.0f}" if float(amount).is_integer() else f"{amount:,.4f}".rstrip("0")
+    # Four decimals of a hundredth of a cent would say nothing of it.
+    return f"{amount:.2g}" if 0 < amount < 0.001 else f"{amount:,.4f}".rstrip("0").rstrip(".")
 
 
 def require_countable(rule: StoppingRule | None, *, unpriced: Mapping[str, str], gpus: bool) -> None:

@@ -80,6 +80,11 @@ def test_a_part_of_an_epoch_is_a_limit_too() -> None:
     assert Budget(epochs=0.5).check(RunView(epochs=120 / 240)) == "budget.epochs is spent: 0.5 of 0.5"
 
 
+@pytest.mark.parametrize(("spent", "limit", "told"), [(2.00001, 2, "2 of 2"), (0.00005, 0.00004, "5e-05 of 4e-05")])
+def test_amounts_are_told_as_one_writes_them(spent: float, limit: float, told: str) -> None:
+    assert Budget(dollars=limit).check(RunView(dollars=spent)) == f"budget.dollars is spent: {told}"
+
+
 def test_a_limit_that_cannot_be_kept_stops_the_run() -> None:
     assert "price of a call" in str(Budget(dollars=1).check(RunView(dollars=None)))
     assert "nobody counts" in str(Budget(gpu_seconds=1).check(RunView()))
