@@ -77,7 +77,8 @@ class OnlinePlaybook:
         self._path = None if path is None else Path(path)
         self.text = self._artifact.seed(student)[COMPONENT]
         if self._path is not None and self._path.exists():
-            self.text = self._path.read_text(encoding="utf-8")
+            # As bytes: reading as text would make line ends of the carriage returns in a bullet.
+            self.text = self._path.read_bytes().decode("utf-8")
         self._served: tuple[Trajectory, ...] = ()
         self._scores: list[float] = []
         self._batch = 0
@@ -140,7 +141,7 @@ class OnlinePlaybook:
             self._batch += 1
             if self._path is not None:
                 partial = self._path.with_name(f"{self._path.name}.tmp")
-                partial.write_text(self.text, encoding="utf-8")
+                partial.write_bytes(self.text.encode("utf-8"))
                 partial.replace(self._path)
         return self.text
 
