@@ -28,6 +28,22 @@ class Law(NamedTuple):
         """Return T(size)."""
         return self.scale * size**-self.exponent + self.floor
 
+    def slope(self, size: float) -> float:
+        """Return −T′(bs) = αA·bs^(−α−1), the seconds an epoch that one more example a batch saves; 0 where α ≤ 0."""
+        if self.exponent <= 0:
+            return 0.0
+        return _exp(math.log(self.exponent) + math.log(self.scale) - (self.exponent + 1) * math.log(size))
+
+    def plateau(self, tau: float) -> float:
+        """Return bs = (αA/τ)^(1/(α+1)), not rounded, where one more example a batch saves τ (Combee §3.3).
+
+        It solves −T′(bs) = τ: below it one more example saves more than τ, above it less. 0 where α ≤ 0, since then no
+        batch is better than a smaller one.
+        """
+        if self.exponent <= 0 or tau <= 0:
+            return 0.0
+        return _exp((math.log(self.exponent) + math.log(self.scale) - math.log(tau)) / (self.exponent + 1))
+
 
 def epoch_delays(measurements: Iterable[Measurement], trainset_size: int) -> dict[int, float]:
     """Return T(bs), the seconds an epoch takes, at every batch size that was measured, ascending.
@@ -105,24 +121,6 @@ def _aicc(points: list[tuple[int, float]], law: Law, k: int) -> float:
     n = len(points)
     rss = sum(math.log(law.delay(size) / delay) ** 2 for size, delay in points)
     return n * math.log(max(rss / n, _EXACT**2)) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
-
-
-def slope(scale: float, exponent: float, size: float) -> float:
-    """Return −T′(bs) = αA·bs^(−α−1), the seconds an epoch that one more example a batch saves; 0 where α ≤ 0."""
-    if exponent <= 0:
-        return 0.0
-    return _exp(math.log(exponent) + math.log(scale) - (exponent + 1) * math.log(size))
-
-
-def plateau(scale: float, exponent: float, tau: float) -> float:
-    """Return bs = (αA/τ)^(1/(α+1)), not rounded, where one more example a batch saves τ (Combee §3.3).
-
-    It solves −T′(bs) = τ: below it one more example saves more than τ, above it less. 0 where α ≤ 0, since then no
-    batch is better than a smaller one.
-    """
-    if exponent <= 0 or tau <= 0:
-        return 0.0
-    return _exp((math.log(exponent) + math.log(scale) - math.log(tau)) / (exponent + 1))
 
 
 def _exp(value: float) -> float:

@@ -18,7 +18,7 @@ from combee_dspy.controllers._base import (
     updates_bound,
     variance_bound,
 )
-from combee_dspy.controllers._fits import Law, epoch_delays, fit_law, fit_power_law, plateau, slope
+from combee_dspy.controllers._fits import Law, epoch_delays, fit_law, fit_power_law
 from combee_dspy.records import BatchDecision, Clamp, PowerLawFit
 from combee_dspy.strategies import parameters
 
@@ -90,16 +90,15 @@ class PowerLaw(BatchController):
     def _filling(self, view: BatchView) -> BatchDecision | None:
         """Return a size between what fills the service and the largest allowed that is far from those taken."""
         at_once = min(view.workers, _UNKNOWN) if view.capacity is None else min(view.workers, view.capacity)
-        bounds = (
-            trainset_bound(view), updates_bound(view, self.min_updates), capacity_bound(view, self.waves),
-            budget_bound(view),
-        )  # fmt: skip
+        bounds = updates_bound(view, self.min_updates), capacity_bound(view, self.waves), budget_bound(view)
         largest, _ = clamped(view.trainset_size, bounds)
         first, taken = max(self.base, at_once), {*view.planned, *(one.batch_size for one in view.measurements)}
         if len(taken) >= _SIZES or first * _APART > largest or view.seen >= view.trainset_size:
             return None
         ladder = (first, round(math.sqrt(first * largest)), largest)
         size = max(ladder, key=lambda one: _furthest(one, taken))
+        if size in taken:
+            return None  # between two small numbers there is no third
         reason = f"measuring: size {len(taken) + 1} of {_SIZES}, from the {first} that fill the service to {largest}"
         return BatchDecision(size, reason)
 
@@ -154,7 +153,7 @@ class PowerLaw(BatchController):
             reason = f"not fitted: {known}; as large as the bounds allow"
             return None, view.trainset_size, reason
         tau = self._tau(view, law)
-        fit = PowerLawFit(law.scale, law.exponent, tau, plateau(law.scale, law.exponent, tau), law.floor)
+        fit = PowerLawFit(law.scale, law.exponent, tau, law.plateau(tau), law.floor)
         if law.exponent <= 0:
             reason = f"larger batches save no time (α = {law.exponent:.3g}); the smallest measured is taken"
             return fit, min(delays), reason
@@ -177,7 +176,7 @@ class PowerLaw(BatchController):
         fixed = fit_power_law(first) or law
         if fixed.exponent <= 0:
             fixed = law
-        return self.relative_tau * slope(fixed.scale, fixed.exponent, min(first) if self.profile else self.base)
+        return self.relative_tau * fixed.slope(min(first) if self.profile else self.base)
 
 
 def _furthest(size: int, taken: Collection[int]) -> float:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.controllers._fits import epoch_delays, fit_law, fit_power_law, plateau, slope
+from combee_dspy.controllers._fits import Law, epoch_delays, fit_law, fit_power_law
 from combee_dspy.records import Measurement
 
 scales = st.floats(0.01, 1e6)
@@ -32,15 +32,17 @@ def test_the_law_is_recovered_from_delays_that_are_ten_percent_off(seed):
 
 @given(scales, exponents, st.floats(1e-4, 1e3))
 def test_the_plateau_is_where_one_more_example_stops_saving_tau(scale, exponent, tau):
-    size = plateau(scale, exponent, tau)
-    assert slope(scale, exponent, size) == pytest.approx(tau, rel=1e-6)
-    assert slope(scale, exponent, size * 0.9) > tau > slope(scale, exponent, size * 1.1)
+    law = Law(scale, exponent)
+    size = law.plateau(tau)
+    assert law.slope(size) == pytest.approx(tau, rel=1e-6)
+    assert law.slope(size * 0.9) > tau > law.slope(size * 1.1)
 
 
 @given(exponents, st.floats(0.001, 0.2), scales, st.integers(1, 100))
 def test_the_documented_closed_form_for_a_relative_tau(exponent, share, scale, smallest):
-    tau = share * slope(scale, exponent, smallest)
-    assert plateau(scale, exponent, tau) == pytest.approx(smallest * (1 / share) ** (1 / (exponent + 1)), rel=1e-6)
+    law = Law(scale, exponent)
+    tau = share * law.slope(smallest)
+    assert law.plateau(tau) == pytest.approx(smallest * (1 / share) ** (1 / (exponent + 1)), rel=1e-6)
 
 
 def test_an_epoch_takes_as_many_updates_as_batches_and_a_size_counts_with_its_median():
@@ -61,12 +63,12 @@ def test_fewer_than_two_sizes_fit_nothing(delays):
 
 @pytest.mark.parametrize("exponent", [0.0, -0.4])
 def test_there_is_no_plateau_where_larger_batches_save_nothing(exponent):
-    assert slope(10.0, exponent, 3) == 0.0
-    assert plateau(10.0, exponent, 0.1) == 0.0
+    assert Law(10.0, exponent).slope(3) == 0.0
+    assert Law(10.0, exponent).plateau(0.1) == 0.0
 
 
 def test_extreme_laws_stay_finite():
-    assert math.isfinite(plateau(1e300, 1e-9, 1e-300))
+    assert math.isfinite(Law(1e300, 1e-9).plateau(1e-300))
     assert fit_power_law({2: 1e-300, 3: 1e300}) is None
 
 

@@ -184,6 +184,11 @@ def test_what_is_measured_is_what_fills_the_service_and_more(examples, workers, 
         assert decisions[3].fit.plateau == pytest.approx(10 * 62.5 ** (1 / 1.8), rel=0.05), "tau is that at b0 = 10"
 
 
+def test_where_no_third_size_can_be_had_two_are_measured():
+    decisions, _ = run(PowerLaw(base=1, min_size=1), replace(START, trainset_size=8, workers=1), lambda bs: 20.0)
+    assert [d.size for d in decisions if d.reason.startswith("measuring")] == [1, 2]
+
+
 def test_a_capacity_that_becomes_known_is_measured_below_too():
     start = BatchView(update=0, trainset_size=1000, workers=256)
     first = PowerLaw().plan(start).size
