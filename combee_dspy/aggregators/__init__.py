@@ -1,6 +1,6 @@
 """From many reflections to lessons: the scan, the union, the baselines, and what a scan kept."""
 
-from combee_dspy.aggregators._base import Aggregator, arrived, even_runs, gathered, shard_count, together
+from combee_dspy.aggregators._base import Aggregator, arrived, data_room, even_runs, gathered, shard_count, together
 from combee_dspy.aggregators._kept import Coverage, kept, text_lines
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._parallel_scan import ParallelScan
@@ -22,6 +22,7 @@ __all__ = [
     "TopK",
     "Union",
     "arrived",
+    "data_room",
     "even_runs",
     "gathered",
     "kept",

@@ -13,10 +13,14 @@ from pydantic import Field
 
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
+from combee_dspy.reflections import estimate_tokens
 from combee_dspy.shuffle import Placement, effective_copies, largest_shard, plan_shards
 from combee_dspy.strategies import Strategy, StrategyContext, parameters
 
 T = TypeVar("T")
+
+# The signature's own text, its output schema and the adapter's frame, rounded up.
+_PROMPT_TOKENS = 1_000
 
 CallTokens = Annotated[int, Field(ge=2_000)]
 """Estimated tokens that one call may take: room for a prompt and for data."""
@@ -138,6 +142,12 @@ def shard_count(
     while reach < least:
         reach *= merge_fan_in
     return fewest(min(k, reach))
+
+
+def data_room(max_call_tokens: int, *told: str) -> int:
+    """Return the estimated tokens that the data of one call may take beside the prompt and what else is told."""
+    # Where what is told fills a call by itself, some data must still stand beside it.
+    return max(max_call_tokens - _PROMPT_TOKENS - sum(map(estimate_tokens, told)), max_call_tokens // 2)
 
 
 def even_runs(sizes: Sequence[int], room: int, most: int | None = None) -> list[tuple[int, int]]:

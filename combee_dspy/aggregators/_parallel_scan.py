@@ -45,7 +45,6 @@ class ParallelScan(Dealt):
 
     name: ClassVar[str] = "parallel-scan"
 
-    fan_in: Annotated[int, Field(ge=2)] | None = None
     max_lessons: Annotated[int, Field(ge=1)] | None = None
     merge_fan_in: Annotated[int, Field(ge=2)] | None = None
 

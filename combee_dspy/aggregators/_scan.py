@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import dspy
 
-from combee_dspy.aggregators._base import arrived, even_runs, together
+from combee_dspy.aggregators._base import arrived, data_room, even_runs, together
 from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
-from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, estimate_tokens, fit_reflections, render_records
+from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
 T = TypeVar("T")
@@ -20,8 +20,6 @@ T = TypeVar("T")
 LESSON_TOKENS = 40
 """What a lesson of one or two sentences takes."""
 
-# The signature's own text, its output schema and the adapter's frame, rounded up.
-_PROMPT_TOKENS = 1_000
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
 # Long reflections that one warning names.
@@ -45,12 +43,6 @@ class Question:
 
     signature: type[dspy.Signature]
     limits: Mapping[str, int]
-
-
-def data_room(max_call_tokens: int, text: str = "") -> int:
-    """Return the estimated tokens that the data of one call may take beside the prompt and the current text."""
-    # Where the instruction itself fills a call, some examples must still stand beside it.
-    return max(max_call_tokens - _PROMPT_TOKENS - estimate_tokens(text), max_call_tokens // 2)
 
 
 class Scan:

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Aggregator, CallTokens, shard_count
+from combee_dspy.aggregators._base import Aggregator, CallTokens, data_room, shard_count
 from combee_dspy.aggregators._prompts import LearnFromExamples, LearnFromSummaries, SummarizeExamples
-from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan, data_room
+from combee_dspy.aggregators._scan import LESSON_TOKENS, Question, Scan
 from combee_dspy.records import Lesson, Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.shuffle import plan_shards

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast, get_args
 
 import dspy
 
-from combee_dspy.aggregators import arrived, even_runs, together
+from combee_dspy.aggregators import arrived, data_room, even_runs, together
 from combee_dspy.artifacts._book import Book, Delta, Op, render
 from combee_dspy.artifacts._reflecting import MOST_CHARACTERS, NOTED, insight_of
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
@@ -18,8 +18,6 @@ from combee_dspy.strategies import StrategyContext
 
 # An insight may ask for more than one operation, and what stands in the playbook for some besides.
 _SPARE = 4
-# The signature's own text, its output schema and the adapter's frame, rounded up.
-_PROMPT_TOKENS = 1_000
 _OPS: tuple[str, ...] = get_args(Op)
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
@@ -79,7 +77,6 @@ async def curated(
         that it came from; and what each call returned, and their join.
     """
     shown, _ = render(book, max_tokens)
-    fixed = _PROMPT_TOKENS + estimate_tokens(context.notes) + estimate_tokens(shown)
 
     async def ask(insights: Sequence[tuple[int, str]], shard: int, part: int) -> _Call:
         most = len(insights) + _SPARE
@@ -96,11 +93,9 @@ async def curated(
     async def read(shard: int, positions: Sequence[int]) -> list[_Call]:
         found = await arrived(reflections[position] for position in positions)
         taught = [(one.index, insight) for one in found if one is not None and (insight := insight_of(one))]
-        runs = [(0, len(taught))] if taught else []
-        if call_tokens is not None:
-            # Where the playbook itself fills a call, some insights must still stand beside it.
-            most = max(call_tokens - fixed, call_tokens // 2)
-            runs = even_runs([estimate_tokens(text) for _, text in taught], most)
+        sizes = [estimate_tokens(text) for _, text in taught]
+        room = sum(sizes) if call_tokens is None else data_room(call_tokens, context.notes, shown)
+        runs = even_runs(sizes, room)
         return await together(ask(taught[first:last], shard, part) for part, (first, last) in enumerate(runs))
 
     asked = await together(read(shard, positions) for shard, positions in enumerate(shards))
