@@ -112,10 +112,13 @@ class InstructionChannel(Operator):
         unknown = [place for place in places if place not in standing]
         if unknown:
             return Refusal(f"the answer names {unknown[0]!r:.60}, which is neither a field nor the instruction")
-        for new, (lesson, old) in zip(places, movable, strict=True):
-            if new != old:
-                standing[old].remove(lesson)
-                standing[new].append(lesson)
+        moved = [(lesson, old, new) for (lesson, old), new in zip(movable, places, strict=True) if new != old]
+        if not moved:
+            # A section that was not written by code would be another text all the same.
+            return Refusal("the edit changes nothing")
+        for lesson, old, new in moved:
+            standing[old].remove(lesson)
+            standing[new].append(lesson)
         instruction = write_section(own, standing[INSTRUCTION])
         changed = None if instruction == given.instruction else instruction
         for name in descriptions.keys() - {INSTRUCTION}:

@@ -135,6 +135,9 @@ class Reorder(Operator):
             return order
         if sorted(order) != list(range(1, len(lessons) + 1)):
             return Refusal(f"the answer does not name each of the {len(lessons)} lessons exactly once")
+        if order == sorted(order):
+            # A section that was not written by code would be another text all the same.
+            return Refusal("the edit changes nothing")
         reordered = [lessons[number - 1] for number in order]
         return checked(Edit(instruction=write_section(own, reordered)), given, context)
 

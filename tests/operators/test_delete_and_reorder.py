@@ -79,6 +79,11 @@ def test_what_is_no_other_order_is_refused(bench, answer):
     assert isinstance(order(bench, answer), Refusal)
 
 
+def test_an_order_that_stands_already_changes_nothing_however_it_was_written(bench):
+    result = order(bench, [1, 2], "Answer.\n\nLessons learned:\n-  Give a unit.\n- Round late.\n\nBe kind.")
+    assert result == Refusal("the edit changes nothing")
+
+
 def test_one_lesson_has_no_order(bench):
     assert isinstance(order(bench, [1], "Answer.\n\nLessons learned:\n- Give a unit."), Refusal)
 

@@ -38,6 +38,12 @@ def test_all_lessons_may_leave_the_instruction(bench):
     )
 
 
+def test_lessons_that_all_stay_change_nothing_however_they_were_written(bench):
+    parent = f"{PARENT}\n-  One word.\n\nBe brief."
+    result = place(bench, ["instruction"] * 3, instruction=parent, field_descriptions={})
+    assert result == Refusal("the edit changes nothing")
+
+
 def test_a_lesson_between_two_fields_leaves_the_instruction_alone(bench):
     assert place(bench, ["instruction", "instruction", "question"]).instruction is None
 
