@@ -52,8 +52,9 @@ class FewShotSwap(Operator):
         needed = given.perfect_score if self.min_score is None else self.min_score
         firsts = [run for run in given.runs if run.first]
         successes = [run for run in firsts if run.score >= needed]
+        none_reached = f"no rollout of the minibatch reached a score of {needed:g} through this predictor"
         if not successes and not self.labelled:
-            return Refusal(f"no rollout of the minibatch reached a score of {needed:g} through this predictor")
+            return Refusal(none_reached)
         stream = context.stream("few-shot-swap")
         present = given.demonstrations
         shown = {demonstration.example_id for demonstration in present}
@@ -65,7 +66,8 @@ class FewShotSwap(Operator):
             stream.shuffle(labelled)
             fresh += labelled
         if not fresh:
-            return Refusal(skipped or "every success of the minibatch is a demonstration already")
+            known = "every success of the minibatch is a demonstration already"
+            return Refusal(skipped or (known if successes else f"{none_reached}, and no example's labels can be shown"))
         last = list(given.signature.output_fields)[-1]
         chosen = self._chosen(
             present, fresh, lambda one: canonical(one.outputs.get(last)) if self.balance else "", stream

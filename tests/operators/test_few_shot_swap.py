@@ -178,4 +178,6 @@ def test_labels_stand_in_where_successes_are_too_few(bench):
 def test_labels_that_do_not_name_every_output_are_no_demonstration(bench):
     signature = dspy.Signature("question -> reasoning, label")
     runs = (PredictorRun("row", {"question": "q"}, {"reasoning": "r", "label": "x"}, 0.0, labels={"label": "a"}),)
-    assert isinstance(bench.apply(FewShotSwap(labelled=True), signature=signature, runs=runs), Refusal)
+    refused = bench.apply(FewShotSwap(labelled=True), signature=signature, runs=runs)
+    assert isinstance(refused, Refusal)
+    assert refused.reason.startswith("no rollout of the minibatch reached a score of 1")
