@@ -13,7 +13,17 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, arrived
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.artifacts._book import SECTIONS, Book, Delta, apply_deltas, read_text, refine, render, write_text
+from combee_dspy.artifacts._book import (
+    SECTIONS,
+    Book,
+    Bullet,
+    Delta,
+    apply_deltas,
+    read_text,
+    refine,
+    render,
+    write_text,
+)
 from combee_dspy.artifacts._curating import curated
 from combee_dspy.artifacts._reflecting import bullets_for, counts_of, reflected
 from combee_dspy.exceptions import ArgumentValueError
@@ -91,8 +101,9 @@ class Playbook(Artifact):
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
             whole = self._book(noted)
+            shown = {_as_shown(one) for one in whole.bullets if one.id in seen}
             # Where somebody has edited what stands there, that is meant.
-            if {whole.get(one) for one in seen} == set(book.bullets):
+            if shown == set(map(_as_shown, book.bullets)):
                 book = whole
         return {COMPONENT: write_text(book)}
 
@@ -170,6 +181,11 @@ class Playbook(Artifact):
             return instruction, Book((), self.sections)
         around = (instruction[: found.start()], instruction[found.end() :])
         return "\n\n".join(part for part in around if part), self._book(found[1].removeprefix(_HOW))
+
+
+def _as_shown(bullet: Bullet) -> str:
+    # DSPy makes spaces of the tabs in an instruction.
+    return f"## {bullet.section}\n{bullet.line}".expandtabs()
 
 
 def _with_default(signature: Any, field: str, text: str) -> Any:

@@ -162,6 +162,14 @@ def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     assert found.get("s-0") is None
 
 
+def test_tabs_in_a_bullet_do_not_pass_for_an_edit() -> None:
+    code = Bullet("code-1", "OTHER", "Write\n\treturn\tx", 3)
+    text = write_text(Book((code, Bullet("long-1", "OTHER", "word " * 100)), SHORT))
+    playbook = Playbook(max_tokens=64, sections=SHORT)
+    built = playbook.build(dspy.Predict("question -> answer"), {"playbook": text})
+    assert playbook.seed(built) == {"playbook": text}
+
+
 def test_an_input_field_may_take_the_playbook_in_place_of_the_instruction():
     artifact = Playbook(sections=SHORT, field="advice")
     original = dspy.Predict(dspy.Signature("advice, question -> answer", "Answer briefly."))
