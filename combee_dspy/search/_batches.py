@@ -210,6 +210,7 @@ class Ends:
             seconds=purse.seconds,
             gpu_seconds=purse.spent.gpu_seconds,
             updates=step,
+            unread=min(step, self._behind - 1),
             epochs=self._batches.epochs,
             validation_history=tuple(one for one in self._pool.history if one[0] <= seen),
         )

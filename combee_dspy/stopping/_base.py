@@ -25,8 +25,9 @@ class RunView:
         dollars: What was spent; ``None`` where the price of a call is not known.
         seconds: Wall-clock seconds of the run.
         gpu_seconds: Seconds of the GPUs behind the run's models; ``None`` where nobody counts them.
-        updates: Updates begun so far. With ``staleness`` or ``lag`` the last of them are under way, and not yet in
-            ``validation_history``.
+        updates: Updates begun so far.
+        unread: How many of them, the last ones, were begun before their predecessors' validation was known, as
+            ``staleness`` and ``lag`` allow: what they validate is not yet in ``validation_history``.
         epochs: Training examples drawn over the size of the training set: 1.0 once each was in one minibatch. Examples
             that are in every minibatch count once an epoch.
         validation_history: ``(update, mean score)`` of every validated candidate, in order; −1 for the student.
@@ -39,6 +40,7 @@ class RunView:
     seconds: float = 0.0
     gpu_seconds: float | None = None
     updates: int = 0
+    unread: int = 0
     epochs: float = 0.0
     validation_history: tuple[tuple[int, float], ...] = ()
 

@@ -141,7 +141,8 @@ class Patience(StoppingRule):
 
     An improvement is a mean validation score more than ``min_delta`` above the last improvement's; many small steps
     count once together they exceed it. An update that validates nothing, since its children were refused, counts as one
-    without improvement. The student's score is where counting begins.
+    without improvement; one whose validation is not known yet does not count. The student's score is where counting
+    begins.
 
     Patience on the training score is refused. Each minibatch holds other examples, so its score goes up and down with
     them; and what learns from examples gets better on them long after it has stopped to get better on others. Either
@@ -177,7 +178,7 @@ class Patience(StoppingRule):
         for update, score in view.validation_history[1:]:
             if score > best + self.min_delta:
                 at, best = update, score
-        waited = view.updates - 1 - at
+        waited = view.updates - view.unread - 1 - at
         if waited < self.updates:
             return None
         return (

@@ -319,17 +319,17 @@ def test_what_waits_for_a_slot_when_the_time_is_over_is_not_sent(tmp_path: Path,
             seen.add(number)
         if len(seen) <= 40:
             return task_answer(request)
-        time.sleep(0.2)
+        time.sleep(0.4)
         # Where all is right nobody asks for feedback, which would not be granted any more.
         return in_kind(request, {"answer": code_word(animal_of(request.last))})
 
     seen: set[int] = set()
     given: dict[str, Any] = {
         "train": 80, "num_threads": 1, "log_dir": tmp_path, "search": Search(keep=keep),
-        "reflection_minibatch_size": 40, "budget": Budget(seconds=3.0),
+        "reflection_minibatch_size": 40, "budget": Budget(seconds=6.0),
     }  # fmt: skip
     report = World.made(slow).compile(**given).combee_report
-    assert report.reason == "3 of 3 seconds have passed"
+    assert report.reason == "6 of 6 seconds have passed"
     updates = report.updates  # how many is the machine's affair
     assert report.seed_score == pytest.approx(2 / 12)  # the student's validation goes first
     assert len(seen) < 40 + 20

@@ -12,8 +12,8 @@ from combee_dspy.stopping import Patience, RunView, Target
 STUDENT = -1
 
 
-def view(*history: tuple[int, float], updates: int = 0) -> RunView:
-    return RunView(updates=updates, validation_history=history)
+def view(*history: tuple[int, float], updates: int = 0, unread: int = 0) -> RunView:
+    return RunView(updates=updates, unread=unread, validation_history=history)
 
 
 def test_a_target_is_reached_by_the_best_candidate() -> None:
@@ -39,6 +39,11 @@ def test_updates_that_validate_nothing_count() -> None:
     assert Patience(3).check(view((STUDENT, 0.5), updates=2)) is None
     assert Patience(3).check(view((STUDENT, 0.5), updates=3)) is not None
     assert Patience(3).check(view(updates=9)) is None
+
+
+def test_updates_under_way_are_no_updates_without_improvement() -> None:
+    assert Patience(3).check(view((STUDENT, 0.5), updates=4, unread=2)) is None
+    assert Patience(3).check(view((STUDENT, 0.5), updates=5, unread=2)) is not None
 
 
 def test_small_steps_count_once_together_they_are_large_enough() -> None:
