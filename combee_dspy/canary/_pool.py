@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Dropped", "Overdue", "Pool"]
+
+logger = logging.getLogger("combee_dspy")
 
 Settle = Callable[[Any, BaseException | None], None]
 
@@ -68,7 +71,8 @@ class Pool:
             self._open += 1
             begin = self._threads - self._lost < self._workers and self._threads < 2 * self._workers
             self._threads += begin
-        self._queue.put(_Job(work, settle))
+            # Still under the lock: a job put after close() has emptied the queue would never be settled.
+            self._queue.put(_Job(work, settle))
         if begin:
             self._start()
         return True
@@ -115,6 +119,8 @@ class Pool:
     def _settle(self, job: _Job, found: Any, error: BaseException | None) -> None:
         try:
             job.settle(found, error)
+        except Exception:  # a thread that ended here would be missed by every later job
+            logger.exception("canary: what became of a job could not be kept")
         finally:
             with self._lock:
                 self._open -= 1
@@ -128,7 +134,8 @@ class Pool:
 
     def close(self) -> None:
         """Take no more jobs, settle those that wait with :class:`Dropped`, and let threads end that are idle."""
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         with contextlib.suppress(queue.Empty):
             while (job := self._queue.get_nowait()) is not None:
                 self._settle(job, None, Dropped())
