@@ -376,6 +376,8 @@ def _answer(
 ) -> Answer:  # fmt: skip
     fields = None
     if error is None:
-        fields = dict(prediction.items()) if hasattr(prediction, "items") else {"prediction": prediction}
+        # By kind: an object of the user's own may have "items" that are something else.
+        has_fields = isinstance(prediction, (dspy.Example, Mapping))
+        fields = dict(prediction.items()) if has_fields else {"prediction": prediction}
     said = None if error is None else f"{type(error).__name__}: {error}"
     return Answer(arm.version.number, purpose, started, seconds, meter.usage(), fields, said)

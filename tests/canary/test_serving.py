@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import dspy
 import pytest
@@ -102,6 +103,23 @@ def test_what_waits_when_the_server_closes_is_counted_too(published, server):
     found = program.counts()
     # One was running: it has no outcome yet.
     assert (found["sampled"], found["dropped"]) == (8, 7)
+
+
+def test_an_answer_of_the_users_own_kind_reaches_the_caller(published, mlflow_store, tmp_path):
+    class Ordered(dspy.Predict):
+        def forward(self, **given):
+            return SimpleNamespace(items=["a kettle", super().forward(**given).answer])
+
+    with serving(lm_for(lambda: "right")):
+        program = CanaryProgram(
+            published().name,
+            Ordered("question -> answer"),
+            judge=lambda *given: 1.0,
+            log_dir=tmp_path,
+            uri=mlflow_store,
+        )
+        assert program(question="What was bought?").items == ["a kettle", "wrong"]
+        program.close()
 
 
 def test_the_incumbents_error_is_the_callers(published, server):
