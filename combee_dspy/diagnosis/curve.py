@@ -154,9 +154,13 @@ class Curve:
 
         Its calls of the metric are counted; its seconds are not known.
         """
-        scores = [one.values() if isinstance(one, Mapping) else one for one in results.val_subscores]
+        # By example: a candidate's scores stand in the order in which its own examples were evaluated.
+        scores = [
+            tuple(one[key] for key in sorted(one)) if isinstance(one, Mapping) else tuple(one)
+            for one in results.val_subscores
+        ]
         counts = tuple(results.discovery_eval_counts)
-        return cls(counts, tuple(map(tuple, scores)), max(results.total_metric_calls or 0, *counts), (), source)
+        return cls(counts, tuple(scores), max(results.total_metric_calls or 0, *counts), (), source)
 
     def ceiling(self, slots: int) -> Ceiling | None:
         """Return the ceiling of a speedup with so many slots, where seconds were measured."""

@@ -110,6 +110,12 @@ def test_gepas_own_results_are_a_curve():
     assert diagnose(curve, slots=8).ceiling is None
 
 
+def test_gepas_scores_are_paired_by_example_whatever_their_order():
+    scores = [{0: 0.0, 1: 0.25, 2: 0.5, 3: 1.0}, {3: 1.0, 2: 0.5, 1: 0.25, 0: 0.0}]
+    results = SimpleNamespace(val_subscores=scores, discovery_eval_counts=[4, 8], total_metric_calls=12)
+    assert Curve.of_gepa(results).scores == ((0.0, 0.25, 0.5, 1.0),) * 2
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
