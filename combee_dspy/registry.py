@@ -119,13 +119,13 @@ class Spec:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            ArgumentValueError: ``kind`` or ``name`` is missing.
+            ArgumentValueError: ``kind`` or ``name`` is missing, or ``params`` are no mapping.
         """
-        kind, name = data.get("kind"), data.get("name")
-        if not isinstance(kind, str) or not isinstance(name, str):
+        kind, name, params = data.get("kind"), data.get("name"), data.get("params") or {}
+        if not (isinstance(kind, str) and isinstance(name, str) and isinstance(params, Mapping)):
             remedy = "Give {'kind': …, 'name': …, 'params': {…}}."
-            raise ArgumentValueError("spec", data, "has no kind and name", remedy)
-        return cls(kind, name, {key: _from_data(value) for key, value in (data.get("params") or {}).items()})
+            raise ArgumentValueError("spec", data, "is no spec of a strategy", remedy)
+        return cls(kind, name, {key: _from_data(value) for key, value in params.items()})
 
 
 def _frozen(value: Any) -> Any:
@@ -230,14 +230,16 @@ def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Stra
     Raises:
         ArgumentTypeError: ``params`` do not fit its constructor.
     """
-    found, given = find(kind, name), dict(params or {})
+    found, given = find(kind, name), params or {}
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(f"{kind}.params", given, "are no mapping", "Give each parameter with its name.")
     try:
         return found(**given)
     except ArgumentTypeError:
         raise  # it names the parameter
     except TypeError as error:
         remedy = f"See help({found.__module__}.{found.__qualname__}) for its parameters."
-        raise ArgumentTypeError(kind, {name: given}, f"cannot be built: {error}", remedy) from error
+        raise ArgumentTypeError(kind, {name: dict(given)}, f"cannot be built: {error}", remedy) from error
 
 
 def resolve(kind: str, value: object) -> Strategy:
