@@ -142,7 +142,9 @@ def _command_line(name: str, options: Any) -> str:
     for one in dataclasses.fields(options):
         value = getattr(options, one.name)
         if value is not None and value != one.default:
-            parts += [f"--{_dashed(one.name)}", str(_written(value))]
+            flag = f"--{_dashed(one.name)}"
+            # A switch is given by its name alone; all of them are off by default.
+            parts += [flag] if value is True else [flag, str(_written(value))]
     return shlex.join(parts)
 
 

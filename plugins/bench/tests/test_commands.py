@@ -57,6 +57,20 @@ def test_a_measurement_prints_a_table_and_writes_a_file_that_repeats_it(tmp_path
     assert record["summary"][0]["seeds"] == [0, 1]
 
 
+def test_a_switch_is_repeated_as_it_is_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from combee_bench import ceiling
+
+    row = ceiling.CeilingRow("m", "floor", 0, (1.0,), ("a",), 1, 1, 1.0)
+    asked = []
+    monkeypatch.setattr(ceiling, "run", lambda options: asked.append(options) or [row])
+    file = tmp_path / "ceiling.json"
+    first = CliRunner().invoke(APP, ["bench", "ceiling", "--tolerant", "--json", str(file)])
+    assert first.exit_code == 0, first.exception
+    again = CliRunner().invoke(APP, json.loads(file.read_text(encoding="utf-8"))["command"].split()[1:])
+    assert again.exit_code == 0, again.output
+    assert asked[0] == asked[1]
+
+
 def test_sizes_shows_what_hangs_on_tau_and_on_the_law(tmp_path: Path) -> None:
     file = tmp_path / "sizes.json"
     given = "bench sizes --noise 0 --alphas 0.5,1 --floors 0,0.1"
