@@ -663,6 +663,12 @@ class RealOptions:
             raise ArgumentValueError("file", self.file, "is for the embedded model only", "Leave out lm, or file.")
         if self.lm == "embedded" and self.api_base is not None:
             raise ArgumentValueError("api_base", self.api_base, "is not that of the embedded model", "Name the lm.")
+        if (self.reflection_lm or self.lm) == "embedded":
+            unused, remedy = "reflection_api_base", "Name the reflection_lm."
+        else:
+            unused, remedy = "reflection_file", "Give reflection_lm=embedded, or leave it out."
+        if (value := getattr(self, unused)) is not None:
+            raise ArgumentValueError(unused, value, "is of no use to the model that writes", remedy)
 
 
 @parameters

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from combee_bench.endpoints import Endpoint, as_proposer, model_lm
 from combee_bench.options import RealOptions
 from combee_bench.scoring import scores_of
 from combee_bench.statistics import Side, side_by_side
-from combee_bench.surroundings import environment, load_rows, quietly
+from combee_bench.surroundings import environment, first_rows, load_rows, quietly
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.aggregators import Union
@@ -172,28 +172,22 @@ def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, fi
     order = [(method, seed) for method in options.methods for seed in options.seeds if method != UNTOUCHED]
     derive(options.seeds[0], "bench real", "order").shuffle(order)
     first = [(UNTOUCHED, seed) for seed in options.seeds[:1]]  # one reading is enough: nothing in it is drawn
-    few = _first(rows, _PROBED)
+    few = replace(rows, heldout=first_rows(rows.train, min(_PROBED, len(rows.train))))
     with endpoint.counting() as counted:
         began = time.monotonic()
         scores_of(rows.program(), few, endpoint, options.slots)
         seconds = time.monotonic() - began
+    if not counted.tokens:
+        problem = "counts no tokens in its answers, so no budget in tokens would end a run"
+        raise ArgumentValueError("lm", options.lm, problem, "Have the service report usage.")
     plan = {"options": chosen, "order": first + order, "tokens_per_second": counted.tokens / seconds,
-            "reading_tokens": counted.tokens * len(rows.heldout) / _PROBED}  # fmt: skip
+            "reading_tokens": counted.tokens * len(rows.heldout) / len(few.heldout)}  # fmt: skip
     _written(file, plan)
     return plan
 
 
-def _first(rows: LoadedBenchmark, count: int) -> LoadedBenchmark:
-    from dataclasses import replace
-
-    own = rows.heldout
-    return replace(rows, heldout=replace(own, examples=rows.train.examples[:count], row_hashes=own.row_hashes[:count]))
-
-
 def _fitted(options: RealOptions, plan: Mapping[str, Any]) -> RealOptions:
     """Return the options with the budget that fits into ``hours``; say what is ahead."""
-    from dataclasses import replace
-
     rate, runs = plan["tokens_per_second"], len(plan["order"]) - 1
     readings = plan["reading_tokens"] * len(plan["order"])
     if options.hours is not None:

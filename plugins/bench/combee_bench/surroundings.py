@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LABEL",
     "environment",
+    "first_rows",
     "in_own_process",
     "load_rows",
     "own_module",
@@ -88,11 +89,16 @@ def load_rows(benchmark: str, params: Mapping[str, Any], **sizes: int) -> Loaded
     from combee_dspy.benchmarks import load_benchmark
 
     loaded = load_benchmark(benchmark, **{**params, **(sizes if benchmark in _MADE_TO_SIZE else {})})
-    train, validation, heldout = (_first(split, sizes[split.name]) for split in loaded.splits)
+    train, validation, heldout = (first_rows(split, sizes[split.name]) for split in loaded.splits)
     return replace(loaded, train=train, validation=validation, heldout=heldout)
 
 
-def _first(split: Split, size: int) -> Split:
+def first_rows(split: Split, size: int) -> Split:
+    """Return a split cut to its first rows.
+
+    Raises:
+        ArgumentValueError: It has fewer.
+    """
     if size > len(split):
         problem, remedy = f"cannot be taken from {len(split)} rows", f"Give 1 to {len(split)}."
         raise ArgumentValueError(split.name, size, problem, remedy)

@@ -7,6 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
+import dspy
+import litellm
 import pytest
 
 from combee_bench import real
@@ -109,11 +111,31 @@ def test_hours_make_the_budget(lm, tmp_path: Path, capsys: pytest.CaptureFixture
         next(real.run(options(tmp_path / "b", hours=1e-9)))
 
 
+def test_few_training_rows_foretell_the_same_readings(lm, tmp_path: Path) -> None:
+    next(real.run(options(tmp_path / "many")))
+    next(real.run(options(tmp_path / "few", train=4)))
+    many, few = (json.loads((tmp_path / one / "plan.json").read_text()) for one in ("many", "few"))
+    assert few["reading_tokens"] == pytest.approx(many["reading_tokens"], rel=0.2)
+
+
+def test_a_model_that_counts_no_tokens_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Silent(dspy.LM):
+        def forward(self, *args: object, **kwargs: object) -> object:
+            found = litellm.ModelResponse(choices=[{"message": {"content": as_chat({"answer": "?"})}}], model="m")
+            found.usage = {}
+            return found
+
+    monkeypatch.setattr(real, "model_lm", lambda name, **where: (Silent("openai/m", cache=False), None))
+    with pytest.raises(ArgumentValueError, match="counts no tokens"):
+        next(real.run(options(tmp_path)))
+
+
 @pytest.mark.parametrize(
     "given",
     [
         {"methods": ("gepa", "best")}, {"methods": ("combee",)}, {"methods": ("gepa", "gepa")}, {"file": "a.gguf"},
-        {"lm": "embedded", "api_base": "http://a"},
+        {"lm": "embedded", "api_base": "http://a"}, {"lm": "openai/m", "reflection_file": "b.gguf"},
+        {"lm": "embedded", "reflection_api_base": "http://b"},
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused(given: dict[str, object], tmp_path: Path) -> None:
