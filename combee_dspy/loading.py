@@ -127,7 +127,11 @@ def load_candidate(
 def _artifact(place: str | os.PathLike[str], run: str) -> Artifact:
     with Reader(journal_file(os.fspath(place))) as reader:
         row = reader.rows("SELECT description FROM run WHERE name = ? ORDER BY id DESC LIMIT 1", (run,))[0]
-    spec = orjson.loads(row["description"])["specs"]["artifact"]
+    return artifact_of(orjson.loads(row["description"])["specs"]["artifact"])
+
+
+def artifact_of(spec: Mapping[str, Any]) -> Artifact:
+    """Return what puts a candidate's texts into a program, from its spec as plain data."""
     if spec["name"] == Instruction.name:
         # Which operators there were decided what is hidden; to show a candidate they are not needed.
         return Instruction()

@@ -19,7 +19,6 @@ from typing import Annotated, Any
 import dspy
 from pydantic import Field
 
-from combee_dspy.artifacts import Instruction
 from combee_dspy.canary._decide import rollback, withdraw
 from combee_dspy.canary._pool import Dropped, Overdue, Pool
 from combee_dspy.canary._recording import Answer, Pair, Recorder, Window
@@ -27,9 +26,9 @@ from combee_dspy.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Regi
 from combee_dspy.costs import Meter
 from combee_dspy.exceptions import ArgumentTypeError, CombeeError, RegistryError
 from combee_dspy.lms.redact import scrub
+from combee_dspy.loading import artifact_of
 from combee_dspy.operators import visible
 from combee_dspy.options import Privacy
-from combee_dspy.registry import Spec
 from combee_dspy.rollouts import Metric
 from combee_dspy.strategies import parameters
 
@@ -255,8 +254,7 @@ class CanaryProgram(dspy.Module):
         if number in self._arms:
             return self._arms[number]
         version = self._registry.version(number)
-        spec = version.artifact
-        artifact: Any = Instruction() if spec["name"] == Instruction.name else Spec.from_dict(dict(spec)).build()
+        artifact = artifact_of(version.artifact)
         wanted, own = set(visible(version.texts)), set(artifact.components(self.program))
         if wanted != own:
             problem = f"version {number} has components {sorted(wanted)}, the program {sorted(own)}"
