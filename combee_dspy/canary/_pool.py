@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Dropped", "Overdue", "Pool"]
@@ -25,15 +26,15 @@ class Overdue(TimeoutError):  # noqa: N818 - said of a job as its outcome
     """A job was not done in its time; no error of the job's own."""
 
 
+@dataclass(slots=True, eq=False)
 class _Job:
     """One piece of work. ``overdue`` once it was settled by its time-out; ``replaced`` where a thread took over."""
 
-    __slots__ = ("deadline", "overdue", "replaced", "settle", "work")
-
-    def __init__(self, work: Callable[[], Any], settle: Settle) -> None:
-        self.work, self.settle = work, settle
-        self.deadline = 0.0
-        self.overdue = self.replaced = False
+    work: Callable[[], Any]
+    settle: Settle
+    deadline: float = 0.0
+    overdue: bool = False
+    replaced: bool = False
 
 
 class Pool:

@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -126,22 +125,22 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     rows = load_rows(options.benchmark, own, **sizes)
     folder = Path(options.folder)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    with _endpoint(options) as endpoint:
-        plan = _planned(options, rows, endpoint, folder / "plan.json")
-        options = _fitted(options, plan)
-        before: tuple[float, ...] | None = None
-        for method, seed in plan["order"]:
-            file = folder / "runs" / f"{method}-{seed}.json"
-            found = _read(file)
-            if found is None:
-                found = _run(options, method, seed, rows, endpoint, before)
-                _written(file, asdict(found))
-            before = found.before
-            yield found
+    endpoint = _endpoint(options)
+    plan = _planned(options, rows, endpoint, folder / "plan.json")
+    options = _fitted(options, plan)
+    before: tuple[float, ...] | None = None
+    for method, seed in plan["order"]:
+        file = folder / "runs" / f"{method}-{seed}.json"
+        if (known := _read(file)) is not None:
+            found = RealRun(**{**known, "before": tuple(known["before"]), "after": tuple(known["after"])})
+        else:
+            found = _run(options, method, seed, rows, endpoint, before)
+            _written(file, asdict(found))
+        before = found.before
+        yield found
 
 
-@contextmanager
-def _endpoint(options: RealOptions) -> Iterator[Endpoint]:
+def _endpoint(options: RealOptions) -> Endpoint:
     made = []
     for lm, file, sha256, base in (
         (options.lm, options.file, options.sha256, options.api_base),
@@ -155,7 +154,7 @@ def _endpoint(options: RealOptions) -> Iterator[Endpoint]:
         made.append(model_lm(lm, slots=options.slots, max_tokens=options.max_tokens, **given)[0])
     task, reflection = made
     embedded = options.lm == "embedded"
-    yield Endpoint(task, as_proposer(reflection), task, adapter=ConstrainedJSONAdapter() if embedded else None)
+    return Endpoint(task, as_proposer(reflection), task, adapter=ConstrainedJSONAdapter() if embedded else None)
 
 
 def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, file: Path) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def _planned(options: RealOptions, rows: LoadedBenchmark, endpoint: Endpoint, fi
     chosen = json.loads(
         json.dumps({name: one for name, one in asdict(options).items() if name != "folder"}, default=str)
     )
-    if (plan := _json(file)) is not None:
+    if (plan := _read(file)) is not None:
         if plan["options"] != chosen:
             wrong = sorted(name for name in chosen if chosen[name] != plan["options"].get(name))
             problem = f"holds a study with other options: {', '.join(wrong)}"
@@ -206,13 +205,9 @@ def _fitted(options: RealOptions, plan: Mapping[str, Any]) -> RealOptions:
 
 
 def _run(
-    options: RealOptions,
-    method: str,
-    seed: int,
-    rows: LoadedBenchmark,
-    endpoint: Endpoint,
+    options: RealOptions, method: str, seed: int, rows: LoadedBenchmark, endpoint: Endpoint,
     before: tuple[float, ...] | None,
-) -> RealRun:
+) -> RealRun:  # fmt: skip
     student, make = rows.program(), METHODS[method][1]
     learned, seconds, tokens = student, 0.0, {}
     if make is not None:
@@ -254,15 +249,8 @@ def _kept(prompt: str, lessons: Sequence[str]) -> int:
     return sum(bool(telling) and any(telling <= said for said in lines) for telling in own)
 
 
-def _json(file: Path) -> dict[str, Any] | None:
+def _read(file: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def _read(file: Path) -> RealRun | None:
-    found = _json(file)
-    if found is None:
-        return None
-    return RealRun(**{**found, "before": tuple(found["before"]), "after": tuple(found["after"])})
 
 
 def _written(file: Path, record: Mapping[str, Any]) -> None:
@@ -335,12 +323,7 @@ def table(options: RealOptions, rows: Sequence[RealRun]) -> Table:
     )
 
 
-def _page(
-    file: Path,
-    cells: Sequence[Sequence[str]],
-    notes: Sequence[str],
-    sides: Sequence[Side[RealRun]],
-) -> None:
+def _page(file: Path, cells: Sequence[Sequence[str]], notes: Sequence[str], sides: Sequence[Side[RealRun]]) -> None:
     lines = ["# Methods at an equal budget in tokens", "", f"| {' | '.join(_HEADS)} |", f"|{' --- |' * len(_HEADS)}"]
     lines += [f"| {' | '.join(row)} |" for row in cells]
     lines += ["", *notes, "", "## What each first seed ended with", ""]
