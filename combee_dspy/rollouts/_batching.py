@@ -103,8 +103,8 @@ def queue_at_least(size: int | Literal["target"]) -> FlushRule:
 
 def waited(seconds: float) -> FlushRule:
     """Release when the oldest job has waited so long."""
-    if not seconds >= 0:
-        raise ArgumentValueError("seconds", seconds, "is negative", "Give seconds, such as 0.2.")
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ArgumentValueError("seconds", seconds, "is no number from 0", "Give seconds, such as 0.2.")
     return FlushRule(
         f"waited({seconds!r})", lambda view: view.oldest >= seconds, lambda view: max(0.0, seconds - view.oldest)
     )
@@ -112,8 +112,8 @@ def waited(seconds: float) -> FlushRule:
 
 def variance_below(eps: float) -> FlushRule:
     """Release when the latest scores are so alike that waiting for company tells no more."""
-    if not eps > 0:
-        raise ArgumentValueError("eps", eps, "is not above 0", "Give a population variance, such as 0.01.")
+    if not isinstance(eps, (int, float)) or not eps > 0:
+        raise ArgumentValueError("eps", eps, "is no number above 0", "Give a population variance, such as 0.01.")
     return FlushRule(f"variance_below({eps!r})", lambda view: view.variance is not None and view.variance < eps)
 
 

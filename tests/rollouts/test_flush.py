@@ -89,6 +89,13 @@ def test_what_is_no_rule_is_refused_with_the_remedy(text):
         Batching(flush=text)
 
 
+@pytest.mark.parametrize("make", [waited, variance_below])
+@pytest.mark.parametrize("value", ["a", None, -1, float("nan")])
+def test_what_is_no_number_is_refused(make: Any, value: Any) -> None:
+    with pytest.raises(ArgumentError, match="is no number"):
+        make(value)
+
+
 def test_executor_with_batching_round_trips_through_its_spec_and_a_schema():
     made = Threads(batching=Batching(flush=queue_at_least(8) & (waited(0.2) | at_once()), tokens=100))
 
