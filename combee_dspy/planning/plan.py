@@ -23,7 +23,7 @@ from combee_dspy.planning.spec import Override, Spec
 from combee_dspy.registry import names
 from combee_dspy.rollouts import FlushView, full_or_stale
 from combee_dspy.search import check_wide
-from combee_dspy.stopping import Budget, Patience
+from combee_dspy.stopping import Patience
 from combee_dspy.streams import derive_seed
 from combee_dspy.tracking import run_number
 from combee_dspy.tracking._spending import spent_of
@@ -187,13 +187,12 @@ def in_flight(spans: Iterable[tuple[float, float]]) -> int:
 
 def _departures(choices: Choices, combee: Combee) -> Iterator[Row]:
     """Give what a search sets otherwise than the plan; what it leaves to the package is measured as it runs."""
-    rules = [*getattr(combee.budget, "rules", (combee.budget,))]
-    limits = [one.rollouts for one in rules if isinstance(one, Budget) and one.rollouts is not None]
-    patience = [one.updates for one in rules if isinstance(one, Patience)]
+    limit = None if combee.budget is None else combee.budget.limits().rollouts
+    patience = [one.updates for one in getattr(combee.budget, "rules", (combee.budget,)) if isinstance(one, Patience)]
     compared = combee.diversity.build_embedder()
     theirs: dict[str, Any] = {
         "workers": combee.num_threads or "as many as the service takes",
-        "rollouts": min(limits, default="no limit of its own"),
+        "rollouts": "no limit of its own" if limit is None else limit,
         "operators": tuple(one.name for one in combee.operators),
         "similarity": "off" if compared is None else compared[1],
         "patience": min(patience, default="none"),

@@ -142,6 +142,8 @@ def test_what_the_search_sets_otherwise_stands_in_the_plan(place, tmp_path):
     assert [row[0] for row in found] == ["workers", "rollouts", "operators", "similarity", "patience"]
     assert "rollouts: " in page
     assert "9 in the file" in page
+    found, page = text(budget=Budget(rollouts=9) & Patience(2))
+    assert "no limit of its own" in page, "two rules that must both say so are no limit"
     make_plan(spec(place)).write(tmp_path / "plan")
     assert "Not checked: what the wide search sets" in (tmp_path / "plan.md").read_text(encoding="utf-8")
 
