@@ -18,6 +18,7 @@ from pydantic import Field
 
 from combee_dspy.benchmarks._base import Availability, Benchmark, Card, LoadedBenchmark, Row
 from combee_dspy.benchmarks._records import build_splits, check_pins
+from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
 
@@ -40,6 +41,8 @@ _MESSAGES = (
 )
 _LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 _KINDS = ("code", "desk", "code", "mark")
+_ORDERS = range(1000, 100_000)
+"""Numbers of orders, each in one row."""
 
 _CARD = Card(
     task="Answer each message to a made-up shop by the one invented rule that it falls under.",
@@ -102,14 +105,16 @@ class HouseRules(Benchmark):
         """Make the rows and return the benchmark.
 
         Raises:
+            ArgumentValueError: There are not that many different rows.
             DataSourceError: The rows differ from ``pin``.
         """
+        size = self.train + self.validation + self.heldout
+        if size > len(_ORDERS):
+            remedy = "Ask for smaller splits."
+            raise ArgumentValueError("heldout + validation + train", size, f"exceed {len(_ORDERS):,} rows", remedy)
         rules = _rules(derive(self.seed, self.name, "rules"), self.rules)
-        orders = derive(self.seed, self.name, "orders").sample(
-            range(1000, 100_000), self.train + self.validation + self.heldout
-        )
         # Held-out is dealt first, so that the other sizes never move it.
-        numbers = iter(orders)
+        numbers = iter(derive(self.seed, self.name, "orders").sample(_ORDERS, size))
         rows = {
             split: _deal(rules, numbers, getattr(self, split), derive(self.seed, self.name, split))
             for split in ("heldout", "validation", "train")

@@ -65,3 +65,5 @@ def test_the_score_is_exact_and_feedback_names_the_broken_rule():
 def test_sizes_are_checked():
     with pytest.raises(ArgumentError):
         HouseRules(rules=41)
+    with pytest.raises(ArgumentError, match="99,000 rows"):
+        HouseRules(train=99_000).load()
