@@ -101,42 +101,46 @@ def show(
         combee show runs/today 1             … by its index, as combee candidates shows it
         combee show runs/today effect/7      a rollout or an LM call, by the id that combee rollouts shows
     """  # noqa: D301 - the backspace keeps lines apart on the help page
-    if what is None:
-        found: Any = [
-            {
-                **one,
-                **{
-                    name: getattr(tracking, name)(run, one["id"]) for name in ("costs", "spending", "audit", "problems")
-                },
-            }
-            for one in tracking.runs(run)
-        ]
-        found = [one for one in found if task in (None, one["name"], str(one["id"]))]
-        if task is not None and not found:
-            raise ArgumentValueError("--run", task, "is no run of this journal", "combee runs lists them.")
-    else:
-        found = tracking.show(run, what, task)
+    found: Any = _runs_of(run, task) if what is None else tracking.show(run, what, task)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     elif what is not None:
         _show_one(found)
     else:
         for one in found:
-            costs, paid, parts, problems = (one.pop(name) for name in ("costs", "spending", "audit", "problems"))
-            one["dollars"], one["claims"] = _dollars(one["dollars"]), _claims(one)
-            del one["simulated"], one["supports_claims"]
-            show_facts({name: _told(name, value) for name, value in one.items() if value is not None})
-            for kind, said in problems.items():
-                for text in said:
-                    show_facts({kind.removesuffix("s"): text})
-            priced = [row | {"dollars": _dollars(row["dollars"])} for row in costs]
-            typer.echo()
-            show_table([{head: row[name] for name, head in _COSTS.items()} for row in priced])
-            typer.echo()
-            renamed = [{_COSTS.get(name, name): value for name, value in row.items()} for row in paid]
-            show_table([row | {"dollars": _dollars(row["dollars"])} for row in renamed])
-            typer.echo()
-            show_table([{name: plain(_told(name, row[name])) for name in _AUDIT} for row in parts])
+            _show_run(one)
+
+
+def _runs_of(place: Path, task: str | None) -> list[dict[str, Any]]:
+    found = tracking.runs(place)
+    if task is not None:
+        # A task may be named "2": a name comes before an id.
+        named = [one for one in found if one["name"] == task]
+        found = named or [one for one in found if str(one["id"]) == task]
+        if not found:
+            raise ArgumentValueError("--run", task, "is no run of this journal", "combee runs lists them.")
+    for one in found:
+        for name in ("costs", "spending", "audit", "problems"):
+            one[name] = getattr(tracking, name)(place, one["id"])
+    return found
+
+
+def _show_run(one: dict[str, Any]) -> None:
+    costs, paid, parts, problems = (one.pop(name) for name in ("costs", "spending", "audit", "problems"))
+    one["dollars"], one["claims"] = _dollars(one["dollars"]), _claims(one)
+    del one["simulated"], one["supports_claims"]
+    show_facts({name: _told(name, value) for name, value in one.items() if value is not None})
+    for kind, said in problems.items():
+        for text in said:
+            show_facts({kind.removesuffix("s"): text})
+    priced = [row | {"dollars": _dollars(row["dollars"])} for row in costs]
+    typer.echo()
+    show_table([{head: row[name] for name, head in _COSTS.items()} for row in priced])
+    typer.echo()
+    renamed = [{_COSTS.get(name, name): value for name, value in row.items()} for row in paid]
+    show_table([row | {"dollars": _dollars(row["dollars"])} for row in renamed])
+    typer.echo()
+    show_table([{name: plain(_told(name, row[name])) for name in _AUDIT} for row in parts])
 
 
 def _told(name: str, value: Any) -> Any:

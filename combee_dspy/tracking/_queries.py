@@ -219,6 +219,10 @@ def recorded(reader: Reader, run: int | None) -> list[dict[str, Any]]:
                 one.update(index=data["index"], score=data["score"], rows=data["rows"])
                 one["validated_at"] = one["validated_at"] or row["at"]
             case "selected":
+                # A run that went on with a larger budget has chosen again: the last choice stands.
+                for other in found.values():
+                    if other["run"] == row["run"]:
+                        other["selected"] = ""
                 one["selected"] = data["reason"]
     return list(found.values())
 
@@ -278,12 +282,13 @@ def show(place: Path | str, what: str | int, run: int | str | None = None) -> di
         known = candidates_of(reader, number)
         one = candidate_named(known, what)
         if one is not None:
-            return {**one, "diff": _diff(one, known), "suspicious": suspicious_in(reader, number, one["candidate"])}
+            return {**one, "diff": _diff(one, known), "suspicious": suspicious_in(reader, one["run"], one["candidate"])}
         effect = str(what).removeprefix("effect/")
-        if effect.isdecimal():
-            found = reader.rows(f"SELECT e.*, {EVALUATOR} AS evaluator FROM effect e WHERE e.id = ?", (int(effect),))  # noqa: S608 - a constant
-            if found:
-                return _effect(reader, found[0])
+        # As text, which SQLite compares with an id: a number may have more digits than it can hold.
+        sql = f"SELECT e.*, {EVALUATOR} AS evaluator FROM effect e WHERE e.id = ?1 AND (?2 IS NULL OR e.run = ?2)"  # noqa: S608 - a constant
+        found = reader.rows(sql, (effect, number)) if effect.isdecimal() else []
+        if found:
+            return _effect(reader, found[0])
     remedy = "Give best, an index or four characters or more of a candidate, or effect/ and a rollout's id."
     raise ArgumentValueError("id", what, "is neither a candidate nor an effect's number", remedy)
 
@@ -293,7 +298,7 @@ def _diff(one: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> dict[st
     return diffs(parents.get(one["parents"][0], {}) if one["parents"] else {}, one["texts"])
 
 
-def suspicious_in(reader: Reader, run: int | None, candidate: str) -> list[dict[str, Any]]:
+def suspicious_in(reader: Reader, run: int, candidate: str) -> list[dict[str, Any]]:
     """Return the lines of a candidate that a reviewer should look at; see :func:`suspicious`."""
     from combee_dspy.tracking._lint import suspicious  # loads DSPy, which no list of runs needs
 
@@ -301,7 +306,7 @@ def suspicious_in(reader: Reader, run: int | None, candidate: str) -> list[dict[
     known = recorded(reader, run)
     texts = next(one["texts"] for one in known if one["candidate"] == candidate)
     sql = (
-        "SELECT min(value) FROM effect WHERE (?1 IS NULL OR run = ?1) AND kind = 'rollout' AND split = 'train'"
+        "SELECT min(value) FROM effect WHERE run = ? AND kind = 'rollout' AND split = 'train'"
         " GROUP BY example LIMIT 2000"
     )
     examples = [json.loads(value).get("inputs") for (value,) in reader.rows(sql, (run,))]
@@ -318,19 +323,20 @@ def _effect(reader: Reader, row: sqlite3.Row) -> dict[str, Any]:
 
 
 def run_number(reader: Reader, run: int | str | None) -> int:
-    """Return a run's id, by id or name; the newest for ``None``.
+    """Return a run's id, by id or name; the newest for ``None``. A task may be named ``"2"``: a text is a name first.
 
     Raises:
         ArgumentValueError: The journal has no such run.
     """
-    sql = "SELECT max(id) FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?2"
-    number = int(run) if isinstance(run, int) or (run is not None and run.isdigit()) else None
-    found = reader.rows(sql, (run if run is None else str(run), number))[0][0]
-    if found is None:
+    first = "name" if isinstance(run, str) else "id"
+    # SQLite compares a text with an id as a number.
+    sql = f"SELECT id FROM run WHERE ?1 IS NULL OR name = ?1 OR id = ?1 ORDER BY {first} = ?1 DESC, id DESC LIMIT 1"  # noqa: S608 - constants
+    found = reader.rows(sql, (run,))
+    if not found:
         names = [f"{row['id']} ({row['name']})" for row in reader.rows("SELECT id, name FROM run ORDER BY id")]
         known = f"Give one of {', '.join(names)}." if names else "The journal holds none."
         raise ArgumentValueError("run", run, "is no run of this journal", known)
-    return int(found)
+    return int(found[0]["id"])
 
 
 def _plain(rows: Iterable[sqlite3.Row | dict[str, Any]]) -> list[dict[str, Any]]:

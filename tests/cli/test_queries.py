@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from combee_dspy import tracking
+from tests.tracking.journals import Story
 
 
 def lines(text):
@@ -162,6 +163,13 @@ def test_a_run_that_is_not_there_is_refused(shell, recorded):
     code, out, err = shell("show", recorded, "--run", "other")
     assert (code, out) == (2, "")
     assert "is no run of this journal" in err
+
+
+def test_a_task_that_is_named_by_a_number_is_shown_by_its_name(shell, tmp_path):
+    for name in ("2", "1"):
+        Story(tmp_path / "run", name).write("begin")
+    (found,) = json.loads(shell("show", "run", "--run", "2", "--json")[1])
+    assert (found["id"], found["name"]) == (1, "2")
 
 
 def test_a_journal_that_cannot_be_read_hides_no_other(shell, recorded, tmp_path):

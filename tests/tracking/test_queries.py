@@ -7,7 +7,7 @@ import json
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, journal_file
+from combee_dspy.journal import Reader, RunLog, journal_file
 from combee_dspy.tracking import ROLLOUT_COLUMNS, candidates, costs, rollouts, runs, show
 from combee_dspy.tracking._metrics import update_metrics
 from tests.tracking.journals import CHILD, KEY, SEED, SWAPPED, Story
@@ -159,7 +159,7 @@ def test_one_effect_is_shown_with_its_usage(place):
     assert [one["role"] for one in call["usage"]] == ["proposer"]
 
 
-@pytest.mark.parametrize("what", ["", "c0f", "beef", "99999", 99999])
+@pytest.mark.parametrize("what", ["", "c0f", "beef", "99999", 99999, "9" * 30])
 def test_what_is_not_there_is_named(place, what):
     with pytest.raises(ArgumentValueError, match="id"):
         show(place, what)
@@ -171,6 +171,41 @@ def test_no_key_is_shown(place, monkeypatch):
     assert KEY not in json.dumps(everything)
     assert "net margin" not in json.dumps(everything)
     assert "[redacted]" in json.dumps(everything)
+
+
+def test_a_task_that_is_named_by_a_number_is_found_by_its_name(tmp_path):
+    Story(tmp_path, "2").write("begin")
+    Story(tmp_path, "1").write("begin", "first")
+    assert [len(candidates(tmp_path, run)) for run in ("2", "1", 2, 1)] == [1, 2, 2, 1]
+    for unknown in ("3", "²", "9" * 30):
+        with pytest.raises(ArgumentValueError, match="is no run"):
+            candidates(tmp_path, unknown)
+
+
+def test_of_several_runs_each_has_its_own_student_and_effects(tmp_path):
+    class Linked(Story):
+        async def begin(self, log: RunLog) -> None:
+            log.emit("candidate", {"candidate": "beef0000", "texts": {"predict": "See https://given.example."},
+                                   "parents": [], "operator": "seed", "components": ["predict"]})  # fmt: skip
+
+    Story(tmp_path, "first").write("begin")
+    Linked(tmp_path, "second").write("begin")
+    assert show(tmp_path, "beef")["suspicious"] == [], "the line was given"
+    assert show(tmp_path, "effect/1", "first")["run"] == 1
+    with pytest.raises(ArgumentValueError, match="neither a candidate nor an effect"):
+        show(tmp_path, "effect/1", "second")
+
+
+def test_a_run_that_went_on_has_what_it_chose_last(place):
+    class Extended(Story):
+        async def more(self, log: RunLog) -> None:
+            log.emit("selected", {"candidate": CHILD, "index": 1, "reason": "best of two validations"})
+
+    Extended(place).write("more")
+    assert show(place, "best")["candidate"] == CHILD
+    assert {one["candidate"]: one["selected"] for one in candidates(place) if one["selected"]} == {
+        CHILD: "best of two validations"
+    }
 
 
 def test_a_folder_without_a_journal_is_named(tmp_path):
