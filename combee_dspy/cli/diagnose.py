@@ -66,7 +66,8 @@ def one_task(config: Path) -> dict[str, Any]:
     if data.get("tasks") or not data.get("log_dir"):
         remedy = "Give log_dir, and one task."
         raise ArgumentValueError("CONFIG", str(config), "has no log_dir, or several tasks", remedy)
-    return data
+    # What is derived from it has something added to its name: with a slash at the end it would lie within.
+    return {**data, "log_dir": str(Path(str(data["log_dir"])))}
 
 
 def serially(data: dict[str, Any]) -> dict[str, Any]:

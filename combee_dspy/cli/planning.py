@@ -21,19 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 
-def _specified(spec: Path) -> Spec:
-    from combee_dspy.planning import read_spec
-
-    try:
-        return read_spec(spec)
-    except PlanGapsError as error:
-        _tell_gaps(error)
-        raise typer.Exit(2) from error
-
-
-def _tell_gaps(error: PlanGapsError) -> None:
-    for gap in error.gaps:
-        typer.echo(plain(scrub(gap)), err=True)
+_ENDINGS = (".md", ".html", ".json")
 
 
 def plan(
@@ -56,25 +44,24 @@ def plan(
     if spec == "init":
         _init(target or Path("spec.yaml"), run)
         return
-    file = Path(spec)
-    found = _specified(file)
-    from combee_dspy.planning import make_plan
+    from combee_dspy.planning import make_plan, read_spec
 
-    combee = None if found.run is None else _checked_run(file.parent / found.run, found)
-    try:
-        made = make_plan(found, file.parent, combee)
-    except PlanGapsError as error:
-        _tell_gaps(error)
-        raise typer.Exit(2) from error
+    file = Path(spec)
     place = output or file.with_name("plan")
     place = place.with_suffix("") if place.suffix in _ENDINGS else place
+    try:
+        found = read_spec(file)
+        combee = None if found.run is None else _checked_run(file.parent / found.run, found)
+        made = make_plan(found, file.parent, combee)
+    except PlanGapsError as error:
+        for gap in error.gaps:
+            typer.echo(plain(scrub(gap)), err=True)
+        raise typer.Exit(2) from error
+    place.parent.mkdir(parents=True, exist_ok=True)
     made.write(place)
     if mlflow:
         _log(found.task.name, place)
     typer.echo(f"Wrote {', '.join(f'{place}{ending}' for ending in _ENDINGS)}")
-
-
-_ENDINGS = (".md", ".html", ".json")
 
 
 def _checked_run(config: Path, spec: Spec) -> Combee:
@@ -140,5 +127,6 @@ def _init(target: Path, run: Path | None) -> None:
         return str(typer.prompt(name, default="", show_default=False))
 
     text = yaml.safe_dump(planning.ask(known, answer), sort_keys=False, allow_unicode=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text, encoding="utf-8")
     typer.echo(f"Wrote {target}: now combee plan {target}")

@@ -24,7 +24,8 @@ log_dir: log
 
 
 def test_a_file_is_searched_serially_and_diagnosed_without_a_look_at_the_held_out_set(shell, tmp_path):
-    (tmp_path / "run.yaml").write_text(SERIAL, encoding="utf-8")
+    # A slash at the end of a folder's name changes nothing.
+    (tmp_path / "run.yaml").write_text(SERIAL.replace("log_dir: log", "log_dir: log/"), encoding="utf-8")
     code, out, err = shell("diagnose", "run.yaml", "--slots", "64")
     assert code in (0, 1), err
     assert "simulated service, no language model" in out
@@ -104,6 +105,10 @@ def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_
     assert not {"serial.rollouts", "serial.score", "task.inputs", "task.outputs"} & set(asked)
     written = yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8"))
     assert (written["task"]["inputs"], written["task"]["outputs"]) == ("question: str", "answer: str")
+    assert shell("plan", "init", "specs/new.yaml", "--run", "serial")[0] == 0, "answers are kept in a new folder"
+    assert (tmp_path / "specs" / "new.yaml").is_file()
+    code, out, err = shell("plan", "spec.yaml", "--output", "plans/wide.md")
+    assert (code, (tmp_path / "plans" / "wide.md").is_file()) == (0, True), err
     code, out, err = shell("plan", "spec.yaml")
     assert code == 0, err
     assert {"plan.md", "plan.html", "plan.json"} <= {path.name for path in tmp_path.iterdir()}
