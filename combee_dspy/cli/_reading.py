@@ -157,6 +157,8 @@ def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Ex
     """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8."""
     try:
         rows = _READERS[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
+        if not rows:
+            raise ValueError("it holds no rows")
         for number, row in enumerate(rows, start=1):
             lacking = [name for name in inputs if name not in row]
             if lacking or not all(isinstance(name, str) for name in row):

@@ -257,6 +257,8 @@ def test_a_program_is_an_object_a_class_or_what_a_function_makes(folder, target)
         ("a.jsonl", '{"q": 1}\n{"q": ', "JSONDecodeError"),
         ("a.jsonl", '{"q": 1}\n{"p": 2}', "row 2 has fields ['p'], not q"),
         ("a.json", "3", "TypeError"),
+        ("a.json", "[]", "no rows"),
+        ("a.csv", "q,a\n", "no rows"),
         ("a.csv", "q,a\n1,2,3\n", "row 1 has fields"),
         ("none.json", None, "FileNotFoundError"),
     ],
