@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import dspy
 from dspy.primitives.code_interpreter import CodeInterpreterError
@@ -16,17 +16,24 @@ from combee_dspy.operators import Operator, apply_components, seed_components, v
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
 
+_ANSWER = "Generated Outputs"
+"""What GEPA's records call the program's answer."""
+
 
 @parameters
 class Instruction(Artifact):
     """GEPA's artifact: a predictor's instruction, and the code of ``dspy.Flex`` parts.
 
     Args:
+        shown: What a reflector sees of each rollout: ``"all"``, as in GEPA, or ``"feedback"``, which leaves out the
+            program's answer. For a metric that says what is right beside a small reflector, which may take wrong
+            answers for lessons (see the results on real models).
         operators: Those that will edit it: demonstrations and field descriptions become components of their own, hidden
             from selection, where one of them edits these. ``Combee`` fills it in.
     """
 
     name: ClassVar[str] = "instruction"
+    shown: Literal["all", "feedback"] = "all"
     operators: tuple[Operator, ...] = ()
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
@@ -50,10 +57,13 @@ class Instruction(Artifact):
         return tuple(visible(self.seed(student)))
 
     async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
-        """Return GEPA's record as it is: it costs no call."""
-        if trajectory.record is None:
+        """Return GEPA's record, or what of it is to be shown: it costs no call."""
+        record = trajectory.record
+        if record is None:
             return None
-        return Reflection(trajectory.index, trajectory.record, trajectory.rollout.example_id)
+        if self.shown == "feedback":
+            record = {name: value for name, value in record.items() if name != _ANSWER}
+        return Reflection(trajectory.index, record, trajectory.rollout.example_id)
 
     async def learn(
         self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
+from typing import get_args
 
 import dspy
 import pytest
@@ -67,3 +69,13 @@ def test_sizes_are_checked():
         HouseRules(rules=41)
     with pytest.raises(ArgumentError, match="99,000 rows"):
         HouseRules(train=99_000).load()
+
+
+def test_a_choice_of_codes_is_in_the_type_of_the_answer_and_leaves_the_rules_topics_alone():
+    found = load_benchmark("house-rules", rules=6, choices=True, heldout=12)
+    codes = get_args(found.signature.output_fields["answer"].annotation)
+    assert sorted(codes) == list(codes)
+    assert set(codes) == {example.answer for example in found.heldout.examples}
+    assert all(re.fullmatch(r"A message about an? \w+ gets the code \w\d\.", rule) for rule in found.lessons)
+    topics = [rule.split()[4] for rule in load_benchmark("house-rules", rules=6).lessons]
+    assert [rule.split()[4] for rule in found.lessons] == topics

@@ -74,6 +74,8 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
 
 def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
     own: dict[str, Any] = {} if options.rules is None else {"rules": options.rules}
+    if options.choices:
+        own["choices"] = True
     if options.path is None:
         found = load_benchmark(options.benchmark, heldout=options.heldout, seed=seed, **own)
     else:

@@ -211,6 +211,7 @@ class CeilingOptions:
         benchmark: A benchmark's name.
         path: Where its rows are, if not bundled; each seed draws rows of its own from those held out.
         rules: How many rules house-rules has, if not its default: a small model obeys few of many.
+        choices: Whether the answers of house-rules are codes to choose among: a small model obeys more of these.
         lessons: A file of lessons, one a line; by default those that the benchmark brings.
         tolerant: Score by the benchmark's tolerant metric.
         heldout: Held-out rows of each seed, asked twice.
@@ -228,6 +229,7 @@ class CeilingOptions:
     benchmark: str = "house-rules"
     path: Path | None = None
     rules: Count | None = None
+    choices: bool = False
     lessons: Path | None = None
     tolerant: bool = False
     heldout: Count = 120
@@ -607,6 +609,7 @@ class RealOptions:
         benchmark: A benchmark's name.
         path: Where the benchmark's rows are, if not bundled.
         rules: How many rules house-rules has, if not its default: a small model obeys few of many.
+        choices: Whether the answers of house-rules are codes to choose among: a small model obeys more of these.
         train: Training rows.
         validation: Validation rows.
         heldout: Held-out rows, read after each run.
@@ -633,6 +636,7 @@ class RealOptions:
     benchmark: str = "house-rules"
     path: Path | None = None
     rules: Count | None = None
+    choices: bool = False
     train: Count = 120
     validation: Count = 48
     heldout: Count = 120

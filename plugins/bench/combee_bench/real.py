@@ -28,6 +28,7 @@ from combee_bench.surroundings import environment, first_rows, load_rows, quietl
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.aggregators import Union
+from combee_dspy.artifacts import Instruction
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import metered, totals
 from combee_dspy.exceptions import ArgumentValueError
@@ -103,6 +104,10 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "union": ("Combee, union", partial(_combee, aggregator="union")),
     # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
     "union-4": ("Combee, union, four reflections a call", partial(_combee, aggregator=Union(fan_in=4))),
+    "union-4-feedback": (
+        "Combee, union, four a call, without the program's answers",
+        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="feedback")),
+    ),
     "parallel-scan": ("Combee, parallel-scan", partial(_combee, aggregator="parallel-scan")),
     "single-call": ("Combee, single-call", partial(_combee, aggregator="single-call")),
     "top-k": ("Combee, top-k", partial(_combee, aggregator="top-k")),
@@ -121,6 +126,7 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     """
     sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
     own = {"path": None if options.path is None else str(options.path), "rules": options.rules}
+    own |= {"choices": options.choices or None}
     own = {name: value for name, value in own.items() if value is not None}
     rows = load_rows(options.benchmark, own, **sizes)
     folder = Path(options.folder)

@@ -53,6 +53,13 @@ def test_a_smaller_model_may_be_asked_fewer_rules(monkeypatch: pytest.MonkeyPatc
     assert [sum(row.scores) for row in rows] == [0.0, 12.0]
 
 
+def test_a_smaller_model_may_choose_among_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    floor, ceiling = _run(monkeypatch, seeds=(0,), heldout=12, rules=6, choices=True)
+    # "I do not know" is no code, so no row of the floor has an answer.
+    assert (sum(floor.scores), sum(ceiling.scores)) == (0.0, 12.0)
+    assert all(re.fullmatch(r"\w\d", answer) for answer in ceiling.answers)
+
+
 def test_a_benchmark_without_lessons_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentValueError, match="no lessons"):
         _run(monkeypatch, benchmark="formula-mini", heldout=12)

@@ -76,6 +76,16 @@ def test_a_smaller_model_may_be_asked_fewer_rules(lm, tmp_path: Path) -> None:
         list(real.run(options(tmp_path, methods=("gepa",), seeds=(0,), tokens=2_000)))
 
 
+def test_a_reflector_may_be_kept_from_the_answers(lm, tmp_path: Path) -> None:
+    methods = ("gepa", "union-4", "union-4-feedback")
+    chosen = options(tmp_path, methods=methods, seeds=(0,), tokens=6_000)
+    shown, read = {}, 0
+    for row in real.run(chosen):
+        asked = [one.text for one in lm.requests[read:] if "examples_with_feedback" in one.text]
+        shown[row.method], read = any("Generated Outputs" in text for text in asked), len(lm.requests)
+    assert (shown["union-4"], shown["union-4-feedback"]) == (True, False)
+
+
 def test_an_interrupted_study_goes_on_and_nothing_is_run_twice(lm, tmp_path: Path) -> None:
     begun = real.run(options(tmp_path))
     first = [next(begun) for _ in range(3)]
