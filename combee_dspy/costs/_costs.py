@@ -80,8 +80,8 @@ _LISTED: Mapping[str, Price] = {
     "gpt-oss-120b": Price(0.15, 0.6),
 }
 
-# "-2024-08-06", "-20250929", "@20250929", "-latest", ":free": a dated or tagged name of the same model.
-_VERSION = re.compile(r"(?:-\d{4}-\d{2}-\d{2}|[-@]\d{8}|-latest|:[\w.-]+)$")
+# "-2024-08-06", "-20250929", "@20250929", "-latest", ":nitro": another name of the same model and price.
+_VERSION = re.compile(r"(?:-\d{4}-\d{2}-\d{2}|[-@]\d{8}|-latest|:(?!free$)[\w.-]+)$")
 
 
 def price_of(model: str, own: Mapping[str, Price] | None = None) -> Price | None:
@@ -94,7 +94,7 @@ def price_of(model: str, own: Mapping[str, Price] | None = None) -> Price | None
     A name is looked up whole and then with its leading parts removed, so the longest match counts:
     ``together_ai/deepseek-ai/DeepSeek-V3.1`` is found as ``deepseek-ai/deepseek-v3.1`` before ``deepseek-v3.1``.
     Case is ignored; a dated version (``-2024-08-06``) has the price of its undated name. Your own prices come
-    first. Simulated and embedded models and ``dummy`` cost 0.
+    first. Simulated and embedded models, ``dummy`` and OpenRouter's ``:free`` variants cost 0.
 
     Args:
         model: The model's name as LiteLLM knows it.
@@ -106,7 +106,8 @@ def price_of(model: str, own: Mapping[str, Price] | None = None) -> Price | None
     mine = {name.lower(): price for name, price in (own or {}).items()}
     if found := next((mine[name] for name in names if name in mine), None):
         return found
-    if parts[0] == "embedded" or parts == ["dummy"] or any(part.startswith("simulated") for part in parts):
+    free = parts[0] == "embedded" or parts == ["dummy"] or parts[-1].endswith(":free")
+    if free or any(part.startswith("simulated") for part in parts):
         return Price(0.0, 0.0)
     return next((_LISTED[name] for name in names if name in _LISTED), None)
 

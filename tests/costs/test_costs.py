@@ -15,7 +15,8 @@ from combee_dspy.records import CallUsage
         ("openai/gpt-4o-mini-2024-07-18", 0.15),
         ("together_ai/deepseek-ai/DeepSeek-V3.1", 0.6),
         ("deepseek/deepseek-chat", 0.28),
-        ("openrouter/openai/gpt-oss-120b:free", 0.15),
+        ("openrouter/openai/gpt-oss-120b:nitro", 0.15),
+        ("openrouter/openai/gpt-oss-120b:free", 0.0),
         ("embedded/smollm2", 0.0),
         ("openai/simulated-task", 0.0),
         ("dummy", 0.0),
@@ -31,6 +32,8 @@ def test_model_nobody_knows_has_no_price_and_ones_own_comes_first():
     assert price_of("openai/unheard-of") is None
     assert price_of("azure/gpt-4o", own).prompt == 1.0
     assert price_of("openai/my/model", own).prompt == 3.0
+    assert price_of("openrouter/my/model:free", own).prompt == 0.0
+    assert price_of("openrouter/my/model:free", {"my/model:free": Price(5.0, 6.0)}).prompt == 5.0
     assert Costs(prices=own).unpriced({"task": "my/model", "proposer": "unheard-of"}) == {"proposer": "unheard-of"}
 
 
