@@ -18,15 +18,15 @@ class ConstrainedJSONAdapter(dspy.JSONAdapter):
 
     Works on any service that enforces ``response_format`` of type ``json_schema``; a ``Literal`` output becomes an
     enum, so that the model can only choose. A small model repeats itself until it is cut off, and what is cut off does
-    not parse. So lists and free text are bounded in the schema, unless the field's own type bounds them. No bound
-    helps where ``max_tokens`` is below what it allows.
+    not parse. So lists, dicts and free text are bounded in the schema, unless the field's own type bounds them. No
+    bound helps where ``max_tokens`` is below what it allows; llama.cpp does not enforce that of dicts.
 
     The prompts are DSPy's on purpose: with shorter ones, without field markers, Qwen2.5-Coder-1.5B wrote down none of
     five planted lessons, and with these all five (see the results page).
 
     Args:
         callbacks: DSPy callbacks around ``format`` and ``parse``.
-        max_items: Most items in a list.
+        max_items: Most items in a list, and most keys of a dict beyond those that its type names.
         max_chars: Most characters in a free-text value, such as a whole instruction; a text in a list, such as a
             lesson, may have a quarter of it. llama.cpp enforces no bound above 1,999.
     """
@@ -160,7 +160,7 @@ def _answer_type(signature: type[dspy.Signature]) -> pydantic.TypeAdapter[Any]:
 
 
 def _bound(part: Any, max_items: int, max_chars: int) -> Any:
-    """Return a copy of a JSON schema in which every list and free text ends."""
+    """Return a copy of a JSON schema in which every list, dict and free text ends."""
     if isinstance(part, list):
         return [_bound(item, max_items, max_chars) for item in part]
     if not isinstance(part, dict):
@@ -169,6 +169,9 @@ def _bound(part: Any, max_items: int, max_chars: int) -> Any:
     bounded = {key: _bound(value, max_items, own) for key, value in part.items()}
     if bounded.get("type") == "array":
         bounded.setdefault("maxItems", max(max_items, bounded.get("minItems", 0)))
+    if bounded.get("type") == "object" and bounded.get("additionalProperties"):
+        keys = max_items + len(bounded.get("properties", ()))
+        bounded.setdefault("maxProperties", max(keys, bounded.get("minProperties", 0)))
     if bounded.get("type") == "string" and not bounded.keys() & {"enum", "const", "format", "pattern"}:
         bounded.setdefault("maxLength", max(max_chars, bounded.get("minLength", 0)))
     return bounded

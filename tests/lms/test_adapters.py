@@ -5,6 +5,7 @@ import json
 from typing import Any, Literal
 
 import dspy
+import pydantic
 import pytest
 from dspy.lm15 import Message, Request, Response, Usage
 from dspy.utils.exceptions import AdapterParseError
@@ -137,6 +138,22 @@ def test_lists_and_free_text_end() -> None:
     # A text in a list is a line and no page.
     assert properties["names"]["items"]["maxLength"] == 10
     assert properties["type"]["maxLength"] == 40
+
+
+def test_dicts_end_unless_their_type_says_where() -> None:
+    class Own(pydantic.BaseModel, extra="allow"):
+        few: dict[str, int] = pydantic.Field(max_length=2)
+
+    asked = dspy.Signature(
+        {"question": (str, dspy.InputField()), "free": (dict[str, int], dspy.OutputField()),
+         "own": (Own, dspy.OutputField())}
+    )  # fmt: skip
+    answer, request = ask(asked, '{"free": {"a": 1}, "own": {"few": {}}}', question="q")
+    own = schema_of(request)["$defs"]["Own"]
+    assert answer.free == {"a": 1}
+    assert schema_of(request)["properties"]["free"]["maxProperties"] == 64
+    assert (own["properties"]["few"]["maxProperties"], own["maxProperties"]) == (2, 65)
+    assert "maxProperties" not in schema_of(request)
 
 
 @pytest.mark.parametrize("text", ['{"animal": "do', '{"animal": "horse"}', "dog", "[]", "{}"])
