@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from combee_dspy.journal._integrity import checksum
 from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
 
+logger = logging.getLogger("combee_dspy")
+
 
 class Cache:
     """Values by the content they depend on, in a SQLite file that several processes may use at once.
 
-    Lives on one thread.
+    Lives on one thread. Once it is open nothing that its disk does ends a run: what fails is warned of, and not tried
+    again.
 
     Args:
         path: The file; made where it is missing.
@@ -29,6 +33,8 @@ class Cache:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self._given_up: set[str] = set()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Of processes that turn a new file to WAL at once, SQLite refuses one without letting it wait.
@@ -44,14 +50,24 @@ class Cache:
             raise JournalDamagedError(str(path), f"it is no cache ({error})") from error
 
     def find(self, key: str) -> Any | None:
-        """Return a value, or ``None`` where there is none or it was changed on disk."""
-        row = self._connection.execute("SELECT value, crc FROM cached WHERE key = ?", (key,)).fetchone()
+        """Return a value, or ``None`` where there is none, it was changed on disk, or the file cannot be read."""
+        row = self._tried("read", "SELECT value, crc FROM cached WHERE key = ?", key)
         return None if row is None or row[1] != checksum(key, row[0]) else orjson.loads(row[0])
 
     def keep(self, key: str, value: object) -> None:
-        """Keep a value; the first one stays."""
+        """Keep a value, where the file can be written; the first one stays."""
         text = dump(value)
-        self._connection.execute("INSERT OR IGNORE INTO cached VALUES (?, ?, ?)", (key, text, checksum(key, text)))
+        self._tried("written", "INSERT OR IGNORE INTO cached VALUES (?, ?, ?)", key, text, checksum(key, text))
+
+    def _tried(self, what: str, sql: str, *parameters: Any) -> Any | None:
+        if what in self._given_up:
+            return None
+        try:
+            return self._connection.execute(sql, parameters).fetchone()
+        except sqlite3.Error as error:
+            self._given_up.add(what)
+            logger.warning("cache %s can no longer be %s (%s): this run goes on without", self._path, what, error)
+            return None
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,23 @@ def test_rollouts_of_another_run_are_not_bought_again(tmp_path: Path) -> None:
     fourth = World.made()
     report = fourth.compile(**given, seed=9).combee_report
     assert len(fourth.task_lm.requests) <= report.rollouts - 12
+
+
+@pytest.mark.parametrize("broken", ["written", "read"])
+def test_a_run_goes_on_without_a_cache_whose_disk_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    given = {"cache": tmp_path / "cache.sqlite", "reflection_minibatch_size": 6, "max_metric_calls": 80}
+    World.made().compile(**given)
+    full = "CREATE TRIGGER full BEFORE INSERT ON cached BEGIN SELECT RAISE(FAIL, 'disk is full'); END"
+    with closing(sqlite3.connect(tmp_path / "cache.sqlite")) as file:
+        file.execute(full if broken == "written" else "ALTER TABLE cached RENAME COLUMN crc TO gone")
+    world = World.made()
+    report = world.compile(**given, seed=9).combee_report
+    # What was kept before saves money as long as it can be read.
+    assert (len(world.task_lm.requests) <= report.rollouts - 12) == (broken == "written")
+    (said,) = [one.message for one in caplog.records if "cache.sqlite" in one.message]
+    assert f"can no longer be {broken}" in said
 
 
 @pytest.mark.parametrize("change", ["metric", "failure_score", "program", "temperature"])
