@@ -71,8 +71,13 @@ def is_media(value: object) -> bool:
 def _opened(value: object) -> Mapping[Any, Any] | Sequence[Any] | None:
     """Return what a container holds, a pydantic model as a mapping; ``None`` where it is no container."""
     if isinstance(value, pydantic.BaseModel) and not isinstance(value, dspy.Type):
-        return dict(value)
+        return _fields(value)
     return value if isinstance(value, (Mapping, list, tuple)) else None
+
+
+def _fields(model: pydantic.BaseModel) -> dict[str, Any]:
+    # Not dict(model): a model may iterate over something else, as those of a list do.
+    return vars(model) | (model.model_extra or {})
 
 
 def _as_text(value: object) -> str:
@@ -118,7 +123,11 @@ def _defused(value: Any) -> Any:
         return {str(_defused(str(key))): _defused(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_defused(item) for item in value]
-    return value
+    if is_media(value) or _MARK not in (text := _as_text(value)):
+        return value
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_copy(update={name: _defused(item) for name, item in _fields(value).items()})
+    return text.replace(_MARK, _HARMLESS)  # a dataclass, a set, or what else DSPy can write down
 
 
 _PART = "Part"
