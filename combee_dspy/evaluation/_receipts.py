@@ -81,7 +81,7 @@ class Receipt:
     Attributes:
         stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read: from here on it
             counts as read, whatever happens; ``"read"`` with what it showed.
-        run: The run.
+        run: The run, such as ``"run 2"`` by its id in the journal.
         at: When, ISO 8601 with offset.
         heldout: What is read, by which metric.
         programs: Hashes of the programs before and after; empty at ``"pinned"``.

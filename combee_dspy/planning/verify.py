@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 from combee_dspy.diagnosis import POINT
 from combee_dspy.diagnosis.page import write_page
-from combee_dspy.evaluation import CostPerPoint, PairedDifference, SerialBaseline, paired_difference
+from combee_dspy.evaluation import CostPerPoint, PairedDifference, Receipt, SerialBaseline, paired_difference
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.journal import Reader
 from combee_dspy.planning.refusals import HOLD_OUT
 from combee_dspy.report import CombeeReport
 from combee_dspy.streams import derive_seed
-from combee_dspy.tracking import run_number
 from combee_dspy.tracking._spending import spent_of
 
 __all__ = ["Check", "Claim", "Kind", "Verification", "check_run", "check_slices", "over_serial", "slices_of"]
@@ -119,17 +118,18 @@ def over_serial(report: CombeeReport, serial: CombeeReport, *, margin: float = 0
         return None
     if report.receipt.heldout.content != serial.receipt.heldout.content:
         raise ArgumentValueError("serial", serial.journal, "has read other held-out rows", "Give both the same rows.")
-    baseline = SerialBaseline(fmean(serial.receipt.after), **_spent(serial))
-    spent = SerialBaseline(fmean(report.receipt.after), **_spent(report))
+    baseline = SerialBaseline(fmean(serial.receipt.after), **_spent(serial.journal, serial.receipt))
+    spent = SerialBaseline(fmean(report.receipt.after), **_spent(report.journal, report.receipt))
     versus = report.receipt.against(serial.receipt) if report.models == serial.models else None
     return CostPerPoint.of(baseline, spent.score, spent, point=POINT, versus=versus, margin=margin)
 
 
-def _spent(report: CombeeReport) -> dict[str, Any]:
-    if not report.journal:
+def _spent(journal: str, receipt: Receipt) -> dict[str, Any]:
+    if not journal:
         return {}
-    with Reader(Path(report.journal)) as reader:
-        return spent_of(reader, run_number(reader, None))
+    with Reader(Path(journal)) as reader:
+        # The journal of several tasks holds a run of each.
+        return spent_of(reader, int(receipt.run.removeprefix("run ")))
 
 
 def check_run(kind: Kind, where: str, claim: Claim, report: CombeeReport) -> Iterator[Check]:

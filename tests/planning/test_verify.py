@@ -8,11 +8,13 @@ from dataclasses import replace
 import dspy
 import pytest
 
+from combee_dspy import Budget, Task, compile_many
 from combee_dspy.costs import totals
 from combee_dspy.evaluation import CostPerPoint, Receipt, SerialBaseline, heldout_identity, paired_difference
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.planning import Claim, Verification, check_run, check_slices, over_serial, slices_of
 from combee_dspy.report import CombeeReport
+from tests.worlds import World, examples
 
 ROWS = [
     dspy.Example(question="w " * (n + 1), kind="ab"[n % 2], year=1900 + n).with_inputs("question") for n in range(200)
@@ -120,6 +122,19 @@ def test_rows_that_came_in_another_order_are_paired_by_what_they_are():
     versus = over_serial(report(), turned).versus
     assert versus.difference == 0
     assert versus.high < 0.02
+
+
+def test_what_a_run_has_paid_is_its_own_where_a_journal_holds_several(tmp_path):
+    world = World.made()
+    tasks = [
+        Task(name, dspy.Predict("question -> answer"), examples(train), examples(6, 100), heldout=examples(6, 200))
+        for name, train in (("large", 24), ("small", 4))
+    ]
+    combee = world.combee(log_dir=tmp_path, budget=Budget(epochs=1), skip_perfect_score=False)
+    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+        large, small = (one.report for one in compile_many(tasks, combee=combee, at_once=1))
+    assert large.rollouts > small.rollouts
+    assert over_serial(small, large).baseline.rollouts == large.rollouts
 
 
 def test_what_cannot_be_compared_is_refused():
