@@ -46,11 +46,14 @@ class Texts:
         marks = personal({name: re.compile(one) for name, one in options.patterns.items()})
         self.scrub = (lambda text: marks(mask(text))) if self.redacts else mask
         """Returns a text without keys, and without personal data where these are redacted."""
+        self._one_by_one = bool(options.patterns)  # a pattern may ask where a text begins or ends
         self._key = secrets.token_bytes(32)  # kept nowhere: without it nobody can try texts out on a hash
         self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
     def scrubbed(self, value: Any) -> Any:
         """Return JSON values with every text in them scrubbed."""
+        if self._one_by_one:
+            return self._each(value)
         # Every effect passes here, and hardly any holds what must not stay: all its texts are looked at in one go.
         texts, left = [], [value]
         while left:

@@ -77,6 +77,13 @@ def test_no_personal_data_reaches_the_journal_or_the_reflector(tmp_path, privacy
     assert artifact == "playbook" or report.best_score > report.seed_score  # the scripted proposer curates nothing
 
 
+def test_a_pattern_may_say_where_a_text_ends(tmp_path):
+    compiled(tmp_path, privacy=Privacy(texts="redacted", patterns={"code": r"[A-Z]{3,}$"}))
+    learned = "\n".join(text for one in tracking.candidates(tmp_path) for text in one["texts"].values())
+    assert "Rule: the word for dog is [code]" in learned
+    assert not re.search(r"[A-Z]{3,}$", learned, re.MULTILINE)
+
+
 def test_redaction_changes_no_score(tmp_path):
     plain, redacted = (compiled(tmp_path / str(n), privacy=one)[1] for n, one in enumerate((None, REDACTED)))
     assert plain.combee_report.seed_score == redacted.combee_report.seed_score
