@@ -50,7 +50,7 @@ def note_unheld(
     identity = _identity([], metric, splits)
     others = [receipt for run, receipt in receipts if run != log.number]
     check_unmoved([*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())], identity)
-    if not log.resumed:
+    if log.number not in {run for run, _ in receipts}:
         _keep(log, elsewhere, Receipt("pinned", f"run {log.number}", _now(), identity))
 
 

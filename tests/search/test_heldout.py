@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Budget, Heldout, Task, compile_many
+from combee_dspy import Budget, Heldout, Search, Task, compile_many
 from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -164,3 +164,14 @@ def test_what_is_no_list_of_examples_is_refused(world: World) -> None:
     for held in ("rows", [1, 2], 5):
         with dspy.context(lm=world.task_lm), pytest.raises(ArgumentTypeError, match="heldout"):
             world.combee().compile(dspy.Predict("question -> answer"), trainset=examples(12), heldout=held)
+
+
+def test_what_a_run_learns_from_is_noted_though_its_first_attempt_was_refused(world: World, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentValueError, match="holds no journal"):
+        world.compile(log_dir=tmp_path, search=Search(replay=str(tmp_path / "nowhere")))
+    world.compile(log_dir=tmp_path)
+    assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned"]
+    asked = world.asked
+    world.compile(log_dir=tmp_path)
+    assert [one["stage"] for one in events(tmp_path, "receipt")] == ["pinned"]
+    assert world.asked == asked
