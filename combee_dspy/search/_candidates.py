@@ -86,6 +86,7 @@ class Splits:
         validation: What candidates are compared on; the train rows where the user gave none.
         heldout: What is read once at the end; may be empty.
         digests: SHA-256 per split, over its row hashes in their order.
+        full_eval: Rows of what GEPA counts as one: those to train on, and those to validate on where any were given.
         warnings: What makes the run unfit for claims, in sentences.
     """
 
@@ -93,6 +94,7 @@ class Splits:
     validation: tuple[Row, ...]
     heldout: tuple[Row, ...]
     digests: Mapping[str, str]
+    full_eval: int
     warnings: tuple[str, ...] = ()
 
 
@@ -200,7 +202,7 @@ class Compilation:
             components = max(len(settings.artifact.components(self.student)), 1)
             rollouts = auto_budget(components, AUTO_CANDIDATES[settings.auto], len(splits.validation))
         elif settings.max_full_evals is not None:
-            rollouts = settings.max_full_evals * (len(splits.train) + len(splits.validation))
+            rollouts = settings.max_full_evals * splits.full_eval
         if rollouts is not None:
             limits = limits | Limits(rollouts=rollouts)
         if limits == Limits() and not self.edits_instructions:

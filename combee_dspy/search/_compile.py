@@ -112,6 +112,9 @@ def make_compilation(
     if not settings.artifact.components(student):
         remedy = "Assign at least one predictor, such as dspy.Predict, to an attribute of the program."
         raise ArgumentValueError("student", student, "has no predictors, so there is nothing to learn", remedy)
+    if settings.cache is True:
+        remedy = "Give the path of a file, or leave it out: no rollout is bought twice in one run."
+        raise ArgumentTypeError("cache", True, "is no file", remedy)
     check_lm("dspy.settings.lm", dspy.settings.lm)
     for part, predictor in student.named_predictors():
         check_lm(f"student.{part}.lm", getattr(predictor, "lm", None))
@@ -142,7 +145,7 @@ def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:
         raise EmptyTrainsetError(trainset)
     validation = _rows("valset", () if valset is None else valset, "validation")
     held = _rows("heldout", heldout, "heldout")
-    warnings = []
+    warnings, full_eval = [], len(train) + len(validation)
     if not validation:
         validation = tuple(replace(row, split="validation") for row in train)
         warnings.append(
@@ -163,7 +166,7 @@ def _splits(trainset: Any, valset: Any, heldout: Any, anchors: Any) -> Splits:
         warnings.append("No held-out set was given: this run supports no claim.")
     named = {"train": train, "validation": validation, "heldout": held}
     digests = {name: digest_of(row.hash for row in rows) for name, rows in named.items() if rows}
-    return Splits(train, validation, held, digests, tuple(warnings))
+    return Splits(train, validation, held, digests, full_eval, tuple(warnings))
 
 
 def _shared(some: Sequence[Row], others: Sequence[Row]) -> int:

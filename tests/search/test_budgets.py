@@ -99,6 +99,12 @@ def test_full_evaluations(world: World) -> None:
     assert 36 < report.rollouts <= 2 * (24 + 12)
 
 
+def test_full_evaluations_without_a_valset_are_of_the_trainset_alone_as_in_gepa(world: World) -> None:
+    given = {"reflection_minibatch_size": 3, "cache": False, "skip_perfect_score": False}
+    report = world.compile(train=12, validation=0, max_full_evals=3, **given).combee_report
+    assert 24 < report.rollouts <= 3 * 12
+
+
 @pytest.mark.parametrize("staleness", [0, 2])
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 def test_calls_end_a_run_and_are_not_passed(tmp_path: Path, keep: Any, staleness: int) -> None:

@@ -39,6 +39,7 @@ def two(gold: Any, pred: Any) -> float:
         ({"reflection_minibatch_size": 0}, ArgumentValueError, "reflection_minibatch_size"),
         ({"reflection_minibatch_size": 3, "controller": "power-law"}, ArgumentValueError, "controller"),
         ({"num_threads": 0}, ArgumentValueError, "num_threads"),
+        ({"cache": True}, ArgumentTypeError, "cache is no file"),
         ({"use_mlflow": True, "tracker": "progress"}, ArgumentValueError, "use_mlflow"),
         ({"gepa_kwargs": {"use_cloudpickle": True}}, ArgumentValueError, r"gepa_kwargs\['use_cloudpickle'\]"),
         ({"reflection_lm": None}, ArgumentValueError, "reflection_lm"),
