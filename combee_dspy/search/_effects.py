@@ -94,6 +94,10 @@ class Effects:
         self.sealed = ""
         """Why the search may buy nothing that it has not bought before; empty where it may."""
 
+    def key(self, key: str, place: Place) -> str:
+        """Return the key of a rollout, or of what is said of one: another in each place where none is used twice."""
+        return key if self._memoize else f"{key}/{place.purpose}/{place.step}"
+
     def rollout(
         self, candidate: Candidate, row: Row, place: Place, *, lane: int = ROLLOUTS, replicate: int = 0,
         counted: bool = True,
@@ -113,8 +117,7 @@ class Effects:
             InfrastructureError: The service kept failing.
         """
         # A row is the same one in whichever split and update it stands.
-        key = f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}"
-        key = key if self._memoize else f"{key}/{place.purpose}/{place.step}"
+        key = self.key(f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}", place)
         if place.purpose != "heldout":
             self._may_buy(key)
             if counted:

@@ -288,9 +288,9 @@ class Learner:
             # Such a metric says the same of every predictor, or would be shown marks where it looks for answers.
             return {**shown, "Feedback": rollout.feedback}
         program, number = self._effects.programs.of(plan.parent), rollout.calls.index(call)
-        key = f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{number}"
         make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call)
         where = Place("feedback", plan.step, component)
+        key = self._effects.key(f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{number}", where)
         said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make)
         if "error" in said:
             self._effects.log.emit("error", {"where": "metric", "error": said["error"]}, step=plan.step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
+import re
 import threading
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +80,26 @@ def test_cache_off_buys_the_same_rollout_again(world: World, tmp_path: Path) -> 
     world.compile(validation=0, train=12, log_dir=tmp_path, cache=False, max_metric_calls=60)
     bought = rows(tmp_path, "SELECT candidate, example FROM effect WHERE kind = 'rollout'")
     assert len({tuple(row.values()) for row in bought}) < len(bought)
+
+
+def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> None:
+    tries = itertools.count()
+
+    def telling(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        return dspy.Prediction(score=0.0, feedback=f"It said {pred.answer}.")
+
+    world = World.made(
+        lambda request: in_kind(request, {"answer": f"try{next(tries)}"}),
+        lambda request: in_kind(request, {"lessons": []}),
+    )
+    world.compile(
+        train=4, validation=2, metric=telling, cache=False, log_dir=tmp_path, reflection_minibatch_size=4,
+        budget=Budget(updates=3), max_metric_calls=100,
+    )  # fmt: skip
+    # Each record shows an answer and the feedback on it.
+    shown = [re.findall(r"try\d+", request.text) for request in world.proposer_lm.requests]
+    assert [found[::2] for found in shown] == [found[1::2] for found in shown]
+    assert len(set(itertools.chain(*shown))) == 3 * 4
 
 
 def test_few_shot_swap_alone_needs_no_proposer(world: World) -> None:
