@@ -86,11 +86,14 @@ class Texts:
         if not self._hashes:
             return effect
         value = hashed(effect.value, self._hash) if effect.kind != "failed" else effect.value
-        if effect.error is None:
-            return replace(effect, value=value)
-        named = _CLASS.match(effect.error)
-        said = self._hash(effect.error)
-        return replace(effect, value=value, error=said if named is None else f"{named[0]}: {said}")
+        return replace(effect, value=value, error=None if effect.error is None else self.error(effect.error))
+
+    def error(self, error: str) -> str:
+        """Return an error as it is written: its class stays readable."""
+        if not self._hashes:
+            return error
+        named = _CLASS.match(error)
+        return self._hash(error) if named is None else f"{named[0]}: {self._hash(error)}"
 
     def _hash(self, text: str) -> str:
         return "hash:" + hashlib.blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=8).hexdigest()

@@ -233,8 +233,9 @@ class CustomProposer:
         key = f"proposal/{step}/{base.id}/{','.join(dataset)}/{told}"
         made: Mapping[str, Any] = await self.effects.work(key, Place("proposal", step), "proposer", "call", ask)
         if "error" in made:
-            logger.warning("update %d proposes nothing: the proposer failed with %s", step, made["error"])
-            self.effects.log.emit("error", {"where": "instruction_proposer", "error": made["error"]}, step=step)
+            error = self.effects.texts.error(made["error"])
+            logger.warning("update %d proposes nothing: the proposer failed with %s", step, error)
+            self.effects.log.emit("error", {"where": "instruction_proposer", "error": error}, step=step)
         texts = {name: text for name, text in made.get("texts", {}).items() if base.texts.get(name) != text}
         if not texts:
             return ()

@@ -110,6 +110,23 @@ def test_hashes_alone_hold_no_text_of_a_rollout(tmp_path):
     assert tracking.candidates(tmp_path)[-1]["texts"]
 
 
+def test_hashes_alone_hold_no_text_of_an_error(tmp_path, caplog):
+    def failing(*args, **kwargs):
+        raise ValueError(f"cannot propose for {kwargs['reflective_dataset']}")
+
+    def broken(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        if int(gold.question.split()[1].rstrip(":")) % 2:
+            raise RuntimeError(f"cannot score {gold.question}")
+        return metric(gold, pred)
+
+    for seed in range(3):  # the row that is tried first is another one
+        compiled(tmp_path / str(seed), privacy=HASHES, metric=broken, instruction_proposer=failing, seed=seed)
+    everything = b"".join(written(tmp_path / str(seed)) for seed in range(3)) + caplog.text.encode()
+    assert b"word for" not in everything
+    assert b"on the first row that was tried: RuntimeError: hash:" in everything
+    assert b"the proposer failed with ValueError: hash:" in everything
+
+
 def test_the_same_text_has_another_hash_in_another_run(tmp_path):
     for name in ("a", "b"):
         compiled(tmp_path / name, privacy=HASHES)
