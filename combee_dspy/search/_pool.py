@@ -237,7 +237,7 @@ def _objectives(rollouts: Mapping[int, Sequence[Rollout]]) -> dict[int, dict[str
     return {
         index: {
             name: math.fsum(one.objective_scores.get(name, 0.0) for one in drawn) / len(drawn)
-            for name in drawn[0].objective_scores
+            for name in dict.fromkeys(name for one in drawn for name in one.objective_scores)
         }
         for index, drawn in rollouts.items()
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import types
@@ -15,7 +16,7 @@ from gepa.core.state import GEPAState
 from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
 from gepa.utils import MaxMetricCallsStopper, NoImprovementStopper
 
-from combee_dspy import Budget, Combee, Search
+from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from tests.worlds import World, events, examples, in_kind, metric
 
@@ -253,6 +254,23 @@ def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path) -> None:
     report = world.compile(log_dir=tmp_path, reflection_minibatch_size=4, train=48).combee_report
     assert report.reason == "stop callback FileStopper"
     assert report.updates <= 2, "one, and the one that overlaps it"
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_draw_that_failed_counts_as_none_of_an_objective_whichever_draw_it_is(failing: int) -> None:
+    draws = itertools.count(1)
+
+    def measuring(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        if gold.question.startswith("Number 100:") and next(draws) == failing:
+            raise RuntimeError("no score")
+        return dspy.Prediction(**metric(gold, pred).toDict(), objective_scores={"short": 1.0})
+
+    world = World.made(temperature=1.0)
+    options = Validation(draws=2, probe=False)
+    program = world.compile(
+        metric=measuring, validation=4, validation_options=options, track_stats=True, num_threads=1
+    )  # fmt: skip
+    assert program.detailed_results.val_aggregate_subscores[0] == {"short": 0.875}
 
 
 @pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])
