@@ -34,7 +34,7 @@ from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 from combee_dspy.search._privacy import Texts, shown
 
-__all__ = ["VALIDATION", "Effects"]
+__all__ = ["VALIDATION", "Effects", "heard"]
 
 T = TypeVar("T")
 
@@ -283,12 +283,12 @@ class Effects:
             task = self._flying[key] = asyncio.ensure_future(self._found(key, decode, make))
             task.add_done_callback(partial(self._landed, key))
         shared = asyncio.shield(task)
-        shared.add_done_callback(_heard)
+        shared.add_done_callback(heard)
         return shared
 
     def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
         del self._flying[key]
-        _heard(task)
+        heard(task)
 
     async def _found(
         self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
@@ -384,9 +384,10 @@ class Effects:
                 within = None
 
 
-def _heard(future: asyncio.Future[Any]) -> None:
+def heard(future: asyncio.Future[Any]) -> None:
+    """Take note of how a future has ended, so that nobody is warned of a failure that nobody waits for."""
     if not future.cancelled():
-        future.exception()  # whoever awaits it hears of it; where nobody does any more, nobody needs to
+        future.exception()  # whoever awaits it hears of it all the same
 
 
 def _queued(effect: Effect, seconds: float) -> Effect:

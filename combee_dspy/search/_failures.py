@@ -70,8 +70,11 @@ class Failures:
             if sum(one.failed for one in found) >= least * found[0].of and (worst := max(found, key=_failed))
         ]
 
-    async def try_first(self, seed: Candidate, validation: Row, train: Row) -> None:
-        """Run one row of each split before anything else is bought; say what raised in it, and what it changed."""
+    async def try_first(self, seed: Candidate, validation: Row, train: Row, *, counted: bool) -> None:
+        """Run one row of each split before anything else is bought; say what raised in it, and what it changed.
+
+        ``counted`` is whether the budget counts them now: where nobody knows that an update will ask for the train row.
+        """
         if not self._options.probe:
             return
         rows = [(validation, Place("validation", -1))]
@@ -80,14 +83,15 @@ class Failures:
             rows.append((train, Place("train", 0)))
         program, metric = self._effects.programs.of(seed, 0), self._effects.metric
         before = fingerprints(program, metric)["program"]
-        rollouts = [self._effects.rollout(seed, row, place, counted=False) for row, place in rows]
+        rollouts = [self._effects.rollout(seed, row, place, counted=counted) for row, place in rows]
         for found in await asyncio.gather(*rollouts, return_exceptions=True):
             if isinstance(found, BudgetReached):
                 continue  # whoever needs it is told again
             if isinstance(found, BaseException):
                 raise found
             if found.failed_in in _RAISED:
-                self._warn(f"The {found.failed_in} raised on the first row that was tried: {found.error}")
+                error = self._effects.texts.error(str(found.error))
+                self._warn(f"The {found.failed_in} raised on the first row that was tried: {error}")
         if fingerprints(program, metric)["program"] != before:
             self._warn(
                 "A rollout changed the program itself, which other threads run at the same moment: what it answers may "

@@ -37,7 +37,7 @@ from combee_dspy.records import BatchDecision, Reflection, Rollout
 from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, Place, Row
-from combee_dspy.search._effects import VALIDATION, Effects
+from combee_dspy.search._effects import VALIDATION, Effects, heard
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper, Parent
@@ -133,7 +133,8 @@ class Loop:
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
-        await self.failures.try_first(self.task.seed, rows[0], self._batches.first)
+        first, counted = self._batches.first, self._batches.samples_itself
+        await self.failures.try_first(self.task.seed, rows[0], first, counted=counted)
         self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -152,7 +153,8 @@ class Loop:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            _heard(self._broken)
+            if self._broken.done():
+                heard(self._broken)
             if not (self.pool.started or self._seeding.cancelled() or self._seeding.exception()):
                 # Cut short before the first commit: the student is the best so far.
                 self.pool.join(self.task.seed, (), -1, self._seeding.result())
@@ -379,7 +381,7 @@ class Loop:
             for future in (update.selected, update.proposed, update.committed):
                 if not future.done():
                     future.set_exception(error)
-                    _heard(future)
+                    heard(future)
         finally:
             update.before = None  # nothing is held of updates that have ended
 
@@ -392,9 +394,3 @@ class Loop:
             "started": update.started, "seconds": seconds, "skipped": learned.skipped,
         }  # fmt: skip
         self.effects.log.emit("update", data, step=plan.step, single=True)
-
-
-def _heard(future: asyncio.Future[Any]) -> None:
-    """Note that a failure is known, whether or not somebody still waits for it."""
-    if future.done() and not future.cancelled():
-        future.exception()

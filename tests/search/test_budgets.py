@@ -105,6 +105,18 @@ def test_full_evaluations_without_a_valset_are_of_the_trainset_alone_as_in_gepa(
     assert 24 < report.rollouts <= 3 * 12
 
 
+def test_a_row_that_a_sampler_never_draws_counts_when_it_is_tried(tmp_path: Path) -> None:
+    class Sampler:
+        def next_minibatch_ids(self, loader: Any, state: Any) -> list[int]:
+            return [1 + (3 * state.i + place) % 20 for place in range(3)]
+
+    for limit in (47, 48, 49):
+        place = tmp_path / str(limit)
+        World.made().compile(gepa_kwargs={"batch_sampler": Sampler()}, log_dir=place, max_metric_calls=limit)
+        (bought,) = rows(place, "SELECT count(*) AS n FROM effect WHERE kind = 'rollout'")
+        assert bought["n"] <= limit
+
+
 @pytest.mark.parametrize("staleness", [0, 2])
 @pytest.mark.parametrize("keep", ["pareto", "trunk"])
 def test_calls_end_a_run_and_are_not_passed(tmp_path: Path, keep: Any, staleness: int) -> None:
