@@ -46,31 +46,16 @@ class Texts:
         marks = personal({name: re.compile(one) for name, one in options.patterns.items()})
         self.scrub = (lambda text: marks(mask(text))) if self.redacts else mask
         """Returns a text without keys, and without personal data where these are redacted."""
-        self._one_by_one = bool(options.patterns)  # a pattern may ask where a text begins or ends
         self._key = secrets.token_bytes(32)  # kept nowhere: without it nobody can try texts out on a hash
         self.print = repr((options.texts, options.patterns)) if self.redacts else ""
 
     def scrubbed(self, value: Any) -> Any:
         """Return JSON values with every text in them scrubbed."""
-        if self._one_by_one:
-            return self._each(value)
-        # Every effect passes here, and hardly any holds what must not stay: all its texts are looked at in one go.
-        texts, left = [], [value]
-        while left:
-            one = left.pop()
-            if isinstance(one, str):
-                texts.append(one)
-            elif isinstance(one, (list, dict)):
-                left.extend(one.values() if isinstance(one, dict) else one)
-        whole = "\n".join(texts)
-        return value if self.scrub(whole) == whole else self._each(value)
-
-    def _each(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.scrub(value)
         if isinstance(value, list):
-            return [self._each(one) for one in value]
-        return {key: self._each(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return [self.scrubbed(one) for one in value]
+        return {key: self.scrubbed(one) for key, one in value.items()} if isinstance(value, dict) else value
 
     def values(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an LM's inputs without personal data where these are redacted."""
