@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from combee_dspy.records import Rollout
-from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._pool import Member
-from combee_dspy.search._update import Learned
+from combee_dspy.search._update import Learned, Parent, Plan
 
-__all__ = ["Keeper", "Parent"]
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """What an update runs on, decided when it begins."""
-
-    candidate: Candidate
-    index: int  # its position in the pool; −1 where it has none yet
-    components: tuple[str, ...] | None  # what will be edited; none where that hangs on the rollouts
-    weights: Mapping[str, float]  # probability of each operator, by label
+__all__ = ["Keeper"]
 
 
 class Keeper(ABC):
     """Keeps what updates learned. Every method is called in the order of updates; only :meth:`check` overlaps.
+
+    What :meth:`propose` returns is given to :meth:`check`, and what that returns to :meth:`commit`.
 
     Attributes:
         proposed: Whether any update has made a new text.
@@ -44,24 +35,22 @@ class Keeper(ABC):
         """Return what update ``step`` runs on: a function of the updates committed, in a trunk proposed, so far."""
 
     @abstractmethod
-    def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
+    def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what an update edits, once its rollouts are there."""
 
-    def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:  # noqa: B027 - most have nobody to tell
+    def sampled(self, plan: Plan) -> None:  # noqa: B027 - most have nobody to tell
         """Hear of an update's minibatch before it runs."""
 
     @abstractmethod
-    async def propose(self, learned: Learned, parent: Parent) -> object:
+    async def propose(self, learned: Learned) -> Any:
         """Make candidates of what was learned; called when every earlier update has proposed."""
 
     @abstractmethod
-    async def check(
-        self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
-    ) -> object:
+    async def check(self, learned: Learned, proposed: Any, turn: Callable[[], Awaitable[None]]) -> Any:
         """Run the candidates on what decides about them; ``turn`` waits until every earlier update is committed."""
 
     @abstractmethod
-    async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
+    async def commit(self, learned: Learned, checked: Any) -> None:
         """Keep what is worth keeping; called when every earlier update is committed."""
 
     @abstractmethod

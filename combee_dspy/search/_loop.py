@@ -40,7 +40,7 @@ from combee_dspy.search._candidates import Compilation, Place, Row
 from combee_dspy.search._effects import VALIDATION, Effects, heard
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
-from combee_dspy.search._keeper import Keeper, Parent
+from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Pool
 from combee_dspy.search._update import Learned, Learner, Plan
 
@@ -57,7 +57,6 @@ class _Update:
 
     Attributes:
         plan: What it runs.
-        parent: What it runs on.
         before: The update before it, if any.
         proposed: Done when it has proposed.
         gate: Done when it may commit: when every update that must not know of it has begun.
@@ -68,7 +67,6 @@ class _Update:
     """
 
     plan: Plan
-    parent: Parent
     before: _Update | None
     proposed: asyncio.Future[None] = field(default_factory=_future)
     gate: asyncio.Future[None] = field(default_factory=_future)
@@ -197,7 +195,7 @@ class Loop:
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
-                if update is not None and update.plan.components is None and self._search.staleness:
+                if update is not None and update.plan.parent.components is None and self._search.staleness:
                     # A selector of the user's reads gepa's state, which later updates change: it is asked in order.
                     await self._ended(update.selected)
             except BudgetReached as reached:
@@ -267,9 +265,9 @@ class Loop:
         most = max(1, self.task.children)
         children = self._affordable(most, 1, lambda count: self.keeper.rollouts(len(rows), count))
         self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
-        self.keeper.sampled(parent, rows)
-        plan = Plan(step, parent.candidate, tuple(rows), parent.components, children, self._again(step))
-        update = self._updates[step] = _Update(plan, parent, self._updates.get(step - 1))
+        plan = Plan(step, parent, tuple(rows), children, self._again(step))
+        self.keeper.sampled(plan)
+        update = self._updates[step] = _Update(plan, self._updates.get(step - 1))
         update.task = asyncio.ensure_future(self._carry_out(update))
         return update
 
@@ -330,7 +328,7 @@ class Loop:
 
     async def _update(self, update: _Update) -> None:
         """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
-        plan, parent, before = update.plan, update.parent, update.before
+        plan, before = update.plan, update.before
         learned = await self.learner.learn(plan, partial(self._select, update))
         if not update.selected.done():
             update.selected.set_result(None)
@@ -338,24 +336,24 @@ class Loop:
             await asyncio.shield(before.proposed)
         if self.task.is_trunk and plan.step >= self._search.lag:
             await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
-        proposed = await self.keeper.propose(learned, parent)
+        proposed = await self.keeper.propose(learned)
         if self._search.rescue:
             self._lost[plan.step] = learned.lost
         update.proposed.set_result(None)
         turn = partial(self._turn, update, before)
-        checked = await self.keeper.check(learned, parent, proposed, turn)
+        checked = await self.keeper.check(learned, proposed, turn)
         took = time.monotonic() - update.began
         await turn()
         await self.judge(learned)
         # The controller plans by it, so a resumed run must see the seconds that were measured.
         seconds = await self.effects.decide(f"seconds/{plan.step}", lambda: took, step=plan.step)
         await self._join_seed()
-        await self.keeper.commit(learned, parent, checked)
+        await self.keeper.commit(learned, checked)
         self._close(update, learned, seconds)
         update.committed.set_result(None)
 
     def _select(self, update: _Update, rollouts: Sequence[Rollout]) -> Sequence[str]:
-        chosen = self.keeper.select(update.parent, update.plan.rows, rollouts)
+        chosen = self.keeper.select(update.plan, rollouts)
         update.selected.set_result(None)
         return chosen
 
@@ -390,7 +388,7 @@ class Loop:
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         data = {
-            "parent": plan.parent.id, "components": list(learned.lessons), "rows": len(plan.rows),
+            "parent": plan.parent.candidate.id, "components": list(learned.lessons), "rows": len(plan.rows),
             "started": update.started, "seconds": seconds, "skipped": learned.skipped,
         }  # fmt: skip
         self.effects.log.emit("update", data, step=plan.step, single=True)

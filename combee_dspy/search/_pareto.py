@@ -16,13 +16,13 @@ from combee_dspy.search._candidates import Candidate, Place, Row
 from combee_dspy.search._choices import Finals, Verdict, draw_screen, verdict
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
-from combee_dspy.search._keeper import Keeper, Parent
+from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._merge import Merging
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._propose import Child, CustomProposer, Proposer
 from combee_dspy.search._records import trajectories
 from combee_dspy.search._telling import Telling
-from combee_dspy.search._update import Learned
+from combee_dspy.search._update import Learned, Parent, Plan
 from combee_dspy.streams import derive
 
 __all__ = ["Pareto"]
@@ -112,21 +112,22 @@ class Pareto(Keeper):
         """Let gepa's selector go on to the next component of a candidate."""
         self.parts.components(self.pool.state, [], [], index, dict(candidate.texts))
 
-    def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
-        self.telling.sampled(parent, rows)
+    def sampled(self, plan: Plan) -> None:
+        self.telling.sampled(plan)
 
-    def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
+    def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
+        parent = plan.parent
         program = self.effects.programs.of(parent.candidate)
-        found = trajectories(program, [row.example for row in rows], rollouts)
+        found = trajectories(program, [row.example for row in plan.rows], rollouts)
         scores = [one.score for one in rollouts]
         texts = dict(parent.candidate.texts)
         return list(self.parts.components(self.pool.state, found, scores, parent.index, texts))
 
-    async def propose(self, learned: Learned, parent: Parent) -> Sequence[Child]:
+    async def propose(self, learned: Learned) -> Sequence[Child]:
         """Return the children of what was learned; none where nothing was."""
-        step = learned.plan.step
+        step, parent = learned.plan.step, learned.plan.parent
         if step > self._early:
-            self._tell(learned, parent)
+            self._tell(learned)
         if learned.skipped:
             return ()
         children: Sequence[Child]
@@ -144,46 +145,43 @@ class Pareto(Keeper):
             self.telling.proposed(step, child)
         return children
 
-    def _tell(self, learned: Learned, parent: Parent) -> None:
+    def _tell(self, learned: Learned) -> None:
         """Tell gepa's state of an update's rollouts: before it proposes, or of an early one, as it is committed."""
+        parent = learned.plan.parent
         self.telling.begin(learned.plan.step)
-        self.telling.evaluated(learned, parent)
+        self.telling.evaluated(learned)
         if not learned.skipped:
             if parent.components is not None and not self.staleness:
                 # Known before the rollouts were there; asked now, so that gepa's counters move when they do in gepa.
                 self._next_component(parent.candidate, parent.index)
-            self.telling.reflected(learned, parent)
+            self.telling.reflected(learned)
 
     async def check(
-        self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
+        self, learned: Learned, proposed: Sequence[Child], turn: Callable[[], Awaitable[None]]
     ) -> list[_Checked]:
         """Run every child on its screen, and those that pass on the validation rows, all at once."""
-        children: Sequence[Child] = proposed  # type: ignore[assignment]  # what propose() returned
         places = self._screened(learned)
-        for _ in children:
-            self.telling.screening(learned.plan.step, parent, [learned.plan.rows[place] for place in places])
+        for _ in proposed:
+            self.telling.screening(learned.plan, [learned.plan.rows[place] for place in places])
         if not self.parts.ordered:
-            return await together(self._checked(learned, parent, child, places) for child in children)
-        ran = await asyncio.gather(*(self._ran(learned, child, places) for child in children))
+            return await together(self._checked(learned, child, places) for child in proposed)
+        ran = await asyncio.gather(*(self._ran(learned, child, places) for child in proposed))
         # Parts of the user's are asked child after child, and on what every earlier update has left.
         await turn()
-        judged = [
-            self._judged(learned, parent, child, places, after) for child, after in zip(children, ran, strict=True)
-        ]
+        judged = [self._judged(learned, child, places, after) for child, after in zip(proposed, ran, strict=True)]
         return list(await asyncio.gather(*(self._validated(one, learned.plan.step) for one in judged)))
 
-    async def _checked(self, learned: Learned, parent: Parent, child: Child, places: Sequence[int]) -> _Checked:
+    async def _checked(self, learned: Learned, child: Child, places: Sequence[int]) -> _Checked:
         after = await self._ran(learned, child, places)
-        return await self._validated(self._judged(learned, parent, child, places, after), learned.plan.step)
+        return await self._validated(self._judged(learned, child, places, after), learned.plan.step)
 
     async def _ran(self, learned: Learned, child: Child, places: Sequence[int]) -> Sequence[Rollout]:
         rows, place = learned.plan.rows, Place("screen", learned.plan.step)
         return await asyncio.gather(*(self.effects.rollout(child.candidate, rows[one], place) for one in places))
 
-    def _judged(
-        self, learned: Learned, parent: Parent, child: Child, places: Sequence[int], after: Sequence[Rollout]
-    ) -> _Checked:
-        rows, before = learned.plan.rows, [learned.rollouts[place] for place in places]
+    def _judged(self, learned: Learned, child: Child, places: Sequence[int], after: Sequence[Rollout]) -> _Checked:
+        parent, rows = learned.plan.parent, learned.plan.rows
+        before = [learned.rollouts[place] for place in places]
         judged = verdict([one.score for one in before], [one.score for one in after], whole=len(places) == len(rows))
         lost = [place for place, old, new in zip(places, before, after, strict=True)
                 if rows[place].hash in self.anchors and new.score < old.score]  # fmt: skip
@@ -212,15 +210,14 @@ class Pareto(Keeper):
         stream = derive(self.run_seed, "screen", learned.plan.step)
         return draw_screen(len(rows), self.screen, anchored, stream)
 
-    async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
+    async def commit(self, learned: Learned, checked: Sequence[_Checked]) -> None:
         """Join the children that were validated, in order."""
-        children: Sequence[_Checked] = checked  # type: ignore[assignment]  # what check() returned
-        step, accepted = learned.plan.step, False
+        step, parent, accepted = learned.plan.step, learned.plan.parent, False
         if step <= self._early:
-            self._tell(learned, parent)
-        refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in children]
-        self.telling.screened(learned, parent, refused)
-        for one in children:
+            self._tell(learned)
+        refused = [(one.proposal, "" if one.validation is not None else one.verdict.reason) for one in checked]
+        self.telling.screened(learned, refused)
+        for one in checked:
             lift = None
             if one.validation is not None:
                 member = self.pool.join(one.child.candidate, (parent.index,), step, one.validation)

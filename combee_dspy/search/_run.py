@@ -154,7 +154,7 @@ class Run:
         if self.calibrator is None:
             return
         for row, rollout in zip(learned.plan.rows, learned.rollouts, strict=True):
-            place = (learned.plan.parent.id, row.hash)
+            place = (learned.plan.parent.candidate.id, row.hash)
             if rollout.prediction is None or place in self._judged or not self.calibrator.chosen(*place):
                 continue
             self._judged.add(place)

@@ -12,11 +12,10 @@ from gepa.proposer.base import CandidateProposal
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
-from combee_dspy.search._keeper import Parent
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._propose import Child
 from combee_dspy.search._records import trajectories
-from combee_dspy.search._update import Learned
+from combee_dspy.search._update import Learned, Plan
 
 __all__ = ["Telling"]
 
@@ -86,41 +85,43 @@ class Telling:
             candidate=dict(member.candidate.texts), score=state.program_full_scores_val_set[member.index],
         )  # fmt: skip
 
-    def sampled(self, parent: Parent, rows: Sequence[Row]) -> None:
+    def sampled(self, plan: Plan) -> None:
         """Tell of the minibatch, and that the parent runs on it."""
         if not self.parts.callbacks:
             return
-        iteration, ids = self.pool.state.i + 1, [row.index for row in rows]
+        iteration, ids = self.pool.state.i + 1, [row.index for row in plan.rows]
         self._tell("on_minibatch_sampled", iteration=iteration, minibatch_ids=ids, trainset_size=len(self._loader))
-        self._evaluation_begins(iteration, parent.index, rows, list(self.pool.members[parent.index].parents))
+        parents = list(self.pool.members[plan.parent.index].parents)
+        self._evaluation_begins(iteration, plan.parent.index, plan.rows, parents)
 
-    def evaluated(self, learned: Learned, parent: Parent) -> None:
-        state, iteration = self.pool.state, self.pool.iteration(learned.plan.step)
-        scores = [one.score for one in learned.rollouts]
-        self.pool.notes[learned.plan.step] |= {
-            "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in learned.plan.rows],
+    def evaluated(self, learned: Learned) -> None:
+        plan, parent = learned.plan, learned.plan.parent
+        iteration, scores = self.pool.iteration(plan.step), [one.score for one in learned.rollouts]
+        self.pool.notes[plan.step] |= {
+            "selected_program_candidate": parent.index, "subsample_ids": [row.index for row in plan.rows],
             "subsample_scores": scores,
         }  # fmt: skip
         if self.parts.callbacks:
             program = self.effects.programs.of(parent.candidate)
-            found = trajectories(program, [row.example for row in learned.plan.rows], learned.rollouts)
+            found = trajectories(program, [row.example for row in plan.rows], learned.rollouts)
             self._evaluation_ends(
                 iteration, parent.index, scores, [one["prediction"] for one in found],
                 list(self.pool.members[parent.index].parents), trajectories=found,
             )  # fmt: skip
         if self.at_once:
-            state.increment_evals(len(learned.rollouts))
+            self.pool.state.increment_evals(len(learned.rollouts))
         if learned.skipped:
             self._tell(
                 "on_evaluation_skipped", iteration=iteration, candidate_idx=parent.index, reason="all_scores_perfect",
                 scores=scores, is_seed_candidate=parent.index == 0,
             )  # fmt: skip
 
-    def reflected(self, learned: Learned, parent: Parent) -> None:
+    def reflected(self, learned: Learned) -> None:
         """Tell of what proposers will read."""
         if not self.parts.callbacks:
             return
-        iteration, components = self.pool.iteration(learned.plan.step), list(learned.reflections)
+        parent, iteration = learned.plan.parent, self.pool.iteration(learned.plan.step)
+        components = list(learned.reflections)
         dataset = {name: [dict(one.record) for one in found] for name, found in learned.reflections.items()}
         self._tell(
             "on_reflective_dataset_built", iteration=iteration, candidate_idx=parent.index, components=components,
@@ -138,12 +139,12 @@ class Telling:
         iteration = self.pool.iteration(step)
         self._tell("on_proposal_end", iteration=iteration, new_instructions=texts, prompts={}, raw_lm_outputs={})
 
-    def screening(self, step: int, parent: Parent, rows: Sequence[Row]) -> None:
+    def screening(self, plan: Plan, rows: Sequence[Row]) -> None:
         """Tell that a child runs on some rows of the minibatch."""
         if self.parts.callbacks:
-            self._evaluation_begins(self.pool.iteration(step), None, rows, [parent.index])
+            self._evaluation_begins(self.pool.iteration(plan.step), None, rows, [plan.parent.index])
 
-    def screened(self, learned: Learned, parent: Parent, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
+    def screened(self, learned: Learned, judged: Sequence[tuple[CandidateProposal, str]]) -> None:
         """Tell of the rollouts of each child, and why it was refused or "", before any is accepted, as gepa does."""
         iteration, state = self.pool.iteration(learned.plan.step), self.pool.state
         if not self.at_once:
@@ -151,7 +152,7 @@ class Telling:
         for proposal, _ in judged:
             after = proposal.eval_after
             self._evaluation_ends(
-                iteration, None, list(after.scores), list(after.outputs or ()), [parent.index],
+                iteration, None, list(after.scores), list(after.outputs or ()), [learned.plan.parent.index],
                 objectives=after.objective_scores,
             )  # fmt: skip
         if judged:

@@ -13,10 +13,10 @@ from combee_dspy.records import Rollout
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._choices import newest_not_worse
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._keeper import Keeper, Parent
+from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._propose import Proposer
-from combee_dspy.search._update import Learned
+from combee_dspy.search._update import Learned, Parent, Plan
 
 __all__ = ["Trunk"]
 
@@ -81,11 +81,11 @@ class Trunk(Keeper):
         text = self._commits[known].text if known >= 0 else self.seed
         return Parent(text, -1, self.components(step), {})
 
-    def select(self, parent: Parent, rows: Sequence[Row], rollouts: Sequence[Rollout]) -> Sequence[str]:
+    def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the plan says already."""
-        return parent.components or ()
+        return plan.parent.components or ()
 
-    async def propose(self, learned: Learned, parent: Parent) -> Candidate:
+    async def propose(self, learned: Learned) -> Candidate:
         """Join an update's lessons to the newest text, without those of updates that turned out clearly worse."""
         step = learned.plan.step
         before = text = self.text
@@ -143,17 +143,16 @@ class Trunk(Keeper):
         return number
 
     async def check(
-        self, learned: Learned, parent: Parent, proposed: object, turn: Callable[[], Awaitable[None]]
+        self, learned: Learned, proposed: Candidate, turn: Callable[[], Awaitable[None]]
     ) -> Mapping[int, Sequence[Rollout]]:
         """Wait for the validation of the new text, which has begun already."""
         return await asyncio.shield(self._commits[learned.plan.step].validation)  # type: ignore[arg-type]  # it is there
 
-    async def commit(self, learned: Learned, parent: Parent, checked: object) -> None:
+    async def commit(self, learned: Learned, checked: Mapping[int, Sequence[Rollout]]) -> None:
         """Join the new text to the pool."""
-        rollouts: Mapping[int, Sequence[Rollout]] = checked  # type: ignore[assignment]  # what check() returned
         commit, newest = self._commits[learned.plan.step], self.pool.members[-1]
         if commit.text.id != newest.candidate.id:
-            self.pool.join(commit.text, (newest.index,), learned.plan.step, rollouts)
+            self.pool.join(commit.text, (newest.index,), learned.plan.step, checked)
         commit.scores, commit.validation = await _scores(commit), None
 
     async def result(self) -> Member:

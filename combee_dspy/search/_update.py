@@ -24,7 +24,23 @@ from combee_dspy.search._records import call_to_show, failed_record, predictor_f
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive
 
-__all__ = ["Learned", "Learner", "Plan"]
+__all__ = ["Learned", "Learner", "Parent", "Plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """What an update runs on, decided when it begins.
+
+    Attributes:
+        index: Its position in the pool; −1 where it has none yet.
+        components: What will be edited; ``None`` where that hangs on the rollouts.
+        weights: Probability of each operator, by label.
+    """
+
+    candidate: Candidate
+    index: int
+    components: tuple[str, ...] | None
+    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +48,13 @@ class Plan:
     """What an update runs, decided before it begins: a parent on the rows of a minibatch.
 
     Attributes:
-        components: What will be edited; ``None`` where that hangs on the rollouts.
         children: How many candidates it may make.
         extra: Reflections of earlier updates that are offered again, by component.
     """
 
     step: int
-    parent: Candidate
+    parent: Parent
     rows: tuple[Row, ...]
-    components: tuple[str, ...] | None
     children: int
     extra: Mapping[str, tuple[Reflection, ...]]
 
@@ -136,11 +150,11 @@ class Learner:
 
         Args:
             plan: What the update runs.
-            select: Chooses components from the rollouts, where the plan names none and there is something to learn.
+            select: Chooses components from the rollouts, where the parent names none and there is something to learn.
         """
         place = Place("train", plan.step)
-        futures = [self._effects.rollout(plan.parent, row, place) for row in plan.rows]
-        components = plan.components
+        futures = [self._effects.rollout(plan.parent.candidate, row, place) for row in plan.rows]
+        components = plan.parent.components
         ran: Any  # the rollouts, then one entry a component
         first = [self._failures.first("train", futures)] if plan.step == 0 else []
         if components is None:
@@ -186,7 +200,7 @@ class Learner:
     async def _component(
         self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
     ) -> tuple[Lessons, tuple[Reflection, ...], tuple[Reflection, ...]]:
-        context = self.context(component, plan.parent, plan.step)
+        context = self.context(component, plan.parent.candidate, plan.step)
         reflections = [
             asyncio.ensure_future(self._reflect(plan, position, future, component, context, worth))
             for position, future in enumerate(futures)
@@ -287,10 +301,10 @@ class Learner:
         if whole and rollout.prediction is not None:
             # Such a metric says the same of every predictor, or would be shown marks where it looks for answers.
             return {**shown, "Feedback": rollout.feedback}
-        program, number = self._effects.programs.of(plan.parent), rollout.calls.index(call)
+        program, number = self._effects.programs.of(plan.parent.candidate), rollout.calls.index(call)
         make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call)
         where = Place("feedback", plan.step, component)
-        key = self._effects.key(f"feedback/{plan.parent.id}/{row.hash[:16]}/{component}/{number}", where)
+        key = self._effects.key(f"feedback/{plan.parent.candidate.id}/{row.hash[:16]}/{component}/{number}", where)
         said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make)
         if "error" in said:
             self._effects.log.emit("error", {"where": "metric", "error": said["error"]}, step=plan.step)
