@@ -37,11 +37,11 @@ def world(tmp_path, monkeypatch):
         return [TaskResult("main", report=_with_seconds(found, 300.0 if serial else told.get(name, (0, 0, 50.0))[2]))]
 
     def _with_seconds(found, seconds):
-        monkeypatch.setitem(seconds_of, id(found), (found, seconds))
+        monkeypatch.setitem(seconds_of, id(found.receipt), (found, seconds))
         return found
 
     seconds_of, searched = {}, []
-    monkeypatch.setattr("combee_dspy.planning.verify._spent", lambda one: {"seconds": seconds_of[id(one)][1]})
+    monkeypatch.setattr("combee_dspy.planning.verify._spent", lambda journal, one: {"seconds": seconds_of[id(one)][1]})
     monkeypatch.setattr(sys.modules["combee_dspy.cli.run"], "compiled", compiled)
     monkeypatch.setattr(sys.modules["combee_dspy.cli.verify"], "_rows", lambda plan: ROWS)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN), encoding="utf-8")

@@ -19,6 +19,7 @@ from combee_bench.options import CeilingOptions
 from combee_bench.tables import by_rows
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.streams import derive
 
 __all__ = ["CeilingRow", "line", "run", "table"]
@@ -62,7 +63,10 @@ def run(options: CeilingOptions) -> Iterator[CeilingRow]:
     own: dict[str, Any] = {name: getattr(options, name) for name in _EMBEDDED}
     own["file"] = options.file.split(",") if options.file else None
     where = {name: getattr(options, name) for name in ("api_base", "api_key_env", "max_tokens")}
-    lm, adapter = model_lm(options.lm, **(own if options.lm == "embedded" else where))
+    embedded = options.lm == "embedded"
+    lm, _ = model_lm(options.lm, **(own if embedded else where))
+    # As in ``bench real``: a ceiling asked in another way would be that of another study.
+    adapter = ConstrainedJSONAdapter() if embedded else None
     for seed in options.seeds:
         benchmark = _loaded(options, seed)
         instructions = benchmark.signature.instructions
