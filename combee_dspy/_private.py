@@ -6,6 +6,7 @@ release moves one of these parts, that test names it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from gepa.core.state import GEPAState, ValsetEvaluation
 
 __all__ = [
     "AUTO_CANDIDATES",
+    "GEPA_MINIBATCH",
     "DspyAdapter",
     "FailedPrediction",
     "GEPAState",
@@ -44,6 +46,9 @@ __all__ = [
 
 AUTO_CANDIDATES: Mapping[str, int] = {name: setting["n"] for name, setting in AUTO_RUN_SETTINGS.items()}
 """``auto=`` settings of ``dspy.GEPA``: name to number of candidates."""
+
+GEPA_MINIBATCH: int = inspect.signature(GEPA).parameters["reflection_minibatch_size"].default
+"""The size of minibatches of ``dspy.GEPA``, which proposers of its kind were written for."""
 
 history_text: Callable[[Any], str] = format_history_for_reflection
 """A history as the text that custom proposers get."""

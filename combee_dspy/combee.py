@@ -11,6 +11,7 @@ from typing import Any, Literal
 import dspy
 from dspy.teleprompt.teleprompt import Teleprompter
 
+from combee_dspy._private import GEPA_MINIBATCH
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Artifact, Instruction
 from combee_dspy.controllers import BatchController, Static
@@ -36,8 +37,6 @@ from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Tracker
 
 __all__ = ["Combee"]
-
-_GEPA_MINIBATCH = 3  # the default of dspy.GEPA, which proposers of its kind were written for
 
 _GROUPS: Mapping[str, type[Any]] = {
     "validation": Validation, "guards": Guards, "diversity": Diversity, "costs": Costs, "search": Search,
@@ -77,7 +76,8 @@ class Combee(Teleprompter):
             ``dspy.Prediction`` with ``score``, ``feedback`` and ``objective_scores``.
         auto: GEPA's budget presets. Give at most one of ``auto``, ``max_full_evals`` and
             ``max_metric_calls``. ``budget`` may stand alone or beside it.
-        max_full_evals: Budget in passes over train and validation set.
+        max_full_evals: Budget in passes over train and validation set. Where it would end in the first update, it
+            covers that one, as in GEPA.
         max_metric_calls: Budget in rollouts.
         reflection_minibatch_size: Examples in a minibatch; given, the size is fixed.
         candidate_selection_strategy: As in gepa.
@@ -333,7 +333,7 @@ class Combee(Teleprompter):
                 raise ArgumentValueError("controller", value, "contradicts reflection_minibatch_size", remedy)
             return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
-            return Static(_GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
+            return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
         return resolve("controller", "power-law" if value is None else value)  # type: ignore[return-value]  # by kind
 
     def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:

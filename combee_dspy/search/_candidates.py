@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import dspy
 
-from combee_dspy._private import AUTO_CANDIDATES, auto_budget, flex_sources
+from combee_dspy._private import AUTO_CANDIDATES, GEPA_MINIBATCH, auto_budget, flex_sources
 from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout
@@ -202,12 +202,24 @@ class Compilation:
             components = max(len(settings.artifact.components(self.student)), 1)
             rollouts = auto_budget(components, AUTO_CANDIDATES[settings.auto], len(splits.validation))
         elif settings.max_full_evals is not None:
-            rollouts = settings.max_full_evals * splits.full_eval
+            rollouts = self._full_evaluations(settings.max_full_evals * splits.full_eval)
         if rollouts is not None:
             limits = limits | Limits(rollouts=rollouts)
         if limits == Limits() and not self.edits_instructions:
             limits = Limits(epochs=1.0)  # a playbook reads its trainset once, unless it is told otherwise
         return limits
+
+    def _full_evaluations(self, rollouts: int) -> int:
+        """Return passes in rollouts; where they end in the first update, enough to carry it out.
+
+        ``dspy.GEPA`` looks at its budget between iterations, and so carries out the one that it ends in.
+        """
+        validation = len(self.splits.validation) * self.settings.validation.draws
+        if rollouts <= validation:
+            return rollouts
+        size = self.settings.reflection_minibatch_size or GEPA_MINIBATCH
+        minibatch = min(size, len(self.splits.train)) + len(self.anchors)
+        return max(rollouts, 2 * (validation + minibatch))
 
 
 def another_draw(lm: Any, replicate: int) -> Any:

@@ -99,6 +99,13 @@ def test_full_evaluations(world: World) -> None:
     assert 36 < report.rollouts <= 2 * (24 + 12)
 
 
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+def test_one_full_evaluation_pays_for_one_update_as_in_gepa(world: World, tmp_path: Path, keep: Any) -> None:
+    report = world.compile(train=12, max_full_evals=1, log_dir=tmp_path, search=Search(keep=keep)).combee_report
+    assert len(events(tmp_path, "candidate")) > 1, report.warnings
+    assert report.rollouts <= 2 * (12 + 3)
+
+
 def test_full_evaluations_without_a_valset_are_of_the_trainset_alone_as_in_gepa(world: World) -> None:
     given = {"reflection_minibatch_size": 3, "cache": False, "skip_perfect_score": False}
     report = world.compile(train=12, validation=0, max_full_evals=3, **given).combee_report
