@@ -1,4 +1,4 @@
-"""The held-out contract: pinned before the first rollout, never moved, every look counted. Pure functions over receipts."""
+"""The held-out contract: pinned before the first rollout, never moved, every look counted. Pure functions."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity, where:
                 raise HeldoutMovedError(
                     f"shares {shared} rows with the {name} set of an earlier run of this study: "
                     "what was learned there may be in the program already",
-                    {"shared": shared, "earlier run": earlier.run, "at": earlier.at, "recorded in": where},
-                    "Hold out rows that no run has seen.",
+                    {"shared": shared, "earlier run": earlier.run, "at": earlier.at},
+                    f"Hold out rows that no run has seen. {where} has the record.",
                 )
 
 
@@ -109,9 +109,9 @@ def _check_rows(begun: Receipt, identity: HeldoutIdentity, where: str, study: st
                 "read": begun.heldout.content[:16],
                 "now": identity.content[:16],
                 "shared rows": shared,
-                "recorded in": where,
             },
-            f"Give the held-out set that was read at {begun.at}: another look at it is counted.",
+            f"Give the held-out set that was read at {begun.at}: another look at it is counted. "
+            f"{where} has the record.",
         )
 
 
@@ -120,8 +120,8 @@ def _check_not_learned(begun: Receipt, identity: HeldoutIdentity, where: str) ->
         if shared := len(set(begun.heldout.rows) & set(hashes)):
             raise HeldoutMovedError(
                 f"holds {shared} rows that this study has read as held-out: what they showed would now be learned",
-                {"shared": shared, "read at": begun.at, "recorded in": where},
-                "Take them out.",
+                {"shared": shared, "read at": begun.at},
+                f"Take them out. {where} has the record.",
                 argument=argument,
             )
 
@@ -150,14 +150,16 @@ class HeldoutPin:
 
     def summary(self) -> str:
         """Return what to say before the first rollout, in two sentences."""
-        told = (
+        detects = (
             f"tells a paired difference of {self.detectable:.4g} or more from none"
             if self.detectable <= 1
             else f"can tell no difference at all: it would take one of {self.detectable:.4g}"
         )
+        looks = len(self._looks())
+        basis = f"{self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis}"
         return (
-            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, {len(self._looks())} earlier "
-            f"looks. It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
+            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, "
+            f"{looks} earlier looks. It {detects} ({basis})."
         )
 
     def after(self, receipts: Sequence[Receipt]) -> HeldoutPin:

@@ -65,6 +65,7 @@ class Receipts:
             project = Path.cwd()
         self._project = None if project is None else project / _PROJECT_FILE
         self._user = _user_folder() / _USER_FILE if counts else None
+        self._unusable: set[Path] = set()
         self.place = self._described(log_dir)
 
     def _described(self, log_dir: str | None) -> str:
@@ -86,7 +87,7 @@ class Receipts:
         with Reader(self._log.journal.path) as reader:
             others = [receipt for run, receipt in earlier_receipts(reader) if run != self._log.number]
         check_unmoved(others, identity, str(self._log.journal.path), self._study)
-        project = [receipt for receipt in self._of_project() if receipt.study == self._study]
+        project = [receipt for receipt in self._found_in(self._project) if receipt.study == self._study]
         try:
             others = [receipt for receipt in project if receipt.run != self.run]
             check_unmoved(others, identity, str(self._project), self._study)
@@ -100,7 +101,7 @@ class Receipts:
         """Return all receipts of looks that this run can find, its own too, each once, oldest first."""
         with Reader(self._log.journal.path) as reader:
             journal = [receipt for _, receipt in earlier_receipts(reader)]
-        everywhere = [*journal, *self._of_project(), *self._of_user()]
+        everywhere = [*journal, *self._found_in(self._project), *self._found_in(self._user)]
         each = {(receipt.run, receipt.stage, receipt.programs): receipt for receipt in reversed(everywhere)}
         return sorted(each.values(), key=lambda receipt: receipt.at)
 
@@ -118,45 +119,35 @@ class Receipts:
         self._log.emit("receipt", receipt.to_dict())
 
     def _record(self, receipt: Receipt) -> None:
-        if self._project is not None and self._binds:
-            try:
-                _append(self._project, receipt)
-                return
-            except OSError as error:
-                if self._study:
-                    problem = f"cannot be recorded in {self._project}: {error}"
-                    raise ArgumentValueError("heldout.study", self._study, problem, "Let it be written to.") from error
-                self._warn(self._project, error)
-                self._project = None
-        if self._user is not None:
-            try:
-                self._user.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                # It counts looks, and binds nobody: what was learned from is not its business.
-                _append(self._user, replace(receipt, heldout=replace(receipt.heldout, train=(), validation=())))
-            except OSError as error:
-                self._warn(self._user, error)
-                self._user = None
-
-    def _of_project(self) -> list[Receipt]:
+        file = self._project if self._binds and self._project is not None else self._user
+        if file is None or file in self._unusable:
+            return
+        if file == self._user:
+            # It counts looks, and binds nobody: what was learned from is not its business.
+            receipt = replace(receipt, heldout=replace(receipt.heldout, train=(), validation=()))
         try:
-            return [] if self._project is None else list(_read(self._project))
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _append(file, receipt)
+        except OSError as error:
+            if self._study:
+                problem = f"cannot be recorded in {file}: {error}"
+                raise ArgumentValueError("heldout.study", self._study, problem, "Let it be written to.") from error
+            self._warn(file, error)
+
+    def _found_in(self, file: Path | None) -> list[Receipt]:
+        if file is None or file in self._unusable:
+            return []
+        try:
+            return list(_read(file))
         except (OSError, ArgumentValueError) as error:
-            if self._binds:
+            if self._binds and file == self._project:
                 problem = f"cannot be read: {error}"
-                raise ArgumentValueError("heldout", str(self._project), problem, "Restore the file.") from error
-            self._warn(self._project, error)
-            self._project = None
+                raise ArgumentValueError("heldout", str(file), problem, "Restore the file.") from error
+            self._warn(file, error)
             return []
 
-    def _of_user(self) -> list[Receipt]:
-        try:
-            return [] if self._user is None else list(_read(self._user))
-        except (OSError, ArgumentValueError) as error:
-            self._warn(self._user, error)
-            self._user = None
-            return []
-
-    def _warn(self, file: Path | None, error: Exception) -> None:
+    def _warn(self, file: Path, error: Exception) -> None:
+        self._unusable.add(file)
         logger.warning("Looks at held-out rows cannot be counted in %s (%s). The run goes on.", file, error)
 
 
