@@ -272,7 +272,7 @@ class Combee(Teleprompter):
             teacher: Not supported, as in GEPA.
             valset: Examples to compare candidates on; the trainset by default, which
                 marks the run as unfit for claims.
-            heldout: Examples for the final figure: disjoint from both, read once, at the end.
+            heldout: Examples for the final figure: disjoint from both, read at the end.
 
         Returns:
             The program that was chosen on validation, with ``combee_report`` attached, and

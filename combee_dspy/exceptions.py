@@ -7,7 +7,7 @@
     │       ├── EmptyTrainsetError      there is nothing to learn from; also an AssertionError, as dspy.GEPA's is
     │       ├── UnknownStrategyError    no strategy of that kind and name is installed
     │       ├── SplitOverlapError       two splits that must be disjoint share rows
-    │       └── HeldoutMovedError       the held-out set or how it is scored has changed since it was pinned or read
+    │       └── HeldoutMovedError       the held-out rows have changed since they were pinned or read
     ├── PluginError                 an entry point is there but cannot be loaded
     ├── MissingDistributionError    a command or benchmark lives in a distribution that is not installed
     ├── JournalError                a journal cannot be used
@@ -18,7 +18,6 @@
     │   ├── LMUnreachableError          the probe before the run failed: nothing was spent
     │   └── InfrastructureError         rollouts kept failing for reasons that are not the program's
     ├── EvaluationError             a figure cannot be had, or cannot be trusted
-    │   ├── HeldoutReadError            the held-out set has been read before, or may not be read now
     │   ├── CalibrationFailedError      two ways of judging do not agree: the run ends
     │   ├── TooManyFailuresError        nearly everything of one kind fails, so nothing can be learned: the run ends
     │   └── JudgeVerdictError           a judge LM gave no verdict that can be read
@@ -132,13 +131,13 @@ class SplitOverlapError(ArgumentValueError):
 
 
 class HeldoutMovedError(ArgumentValueError):
-    """The held-out set, or how it is scored, is not what was pinned or read.
+    """The held-out rows are not those that were pinned or read.
 
     Args:
         change: What is different, as the rest of a sentence that starts with the argument.
         value: The figures or hashes that show it.
         remedy: What to do, as a sentence.
-        argument: What was changed: ``"heldout"``, ``"trainset"``, ``"valset"`` or ``"metric"``.
+        argument: What was changed: ``"heldout"``, ``"trainset"`` or ``"valset"``.
     """
 
     def __init__(self, change: str, value: object, remedy: str, *, argument: str = "heldout") -> None:
@@ -177,7 +176,7 @@ class JournalMismatchError(JournalError):
         self.path, self.differs = path, tuple(differs)
         super().__init__(
             f"{path} was written by another run: {'; '.join(self.differs)}. "
-            "Give another log_dir, or compile again with what it was written with."
+            "Compile with what it was written with to go on: anything else is another run."
         )
 
 
@@ -196,7 +195,7 @@ class JournalHeldError(JournalError):
 
     path: str
     holder: str
-    _says = "{path} is held by {holder}. Wait for it, stop it, or give another log_dir."
+    _says = "{path} is held by {holder}. Wait for it, or stop it."
 
 
 class ServiceError(CombeeError):
@@ -246,14 +245,6 @@ class InfrastructureError(ServiceError):
 
 class EvaluationError(CombeeError):
     """A figure cannot be had, or cannot be trusted."""
-
-
-@dataclass(eq=False, repr=False)
-class HeldoutReadError(EvaluationError):
-    """The held-out set has been read before, or may not be read now."""
-
-    reason: str
-    _says = "the held-out set is read once: {reason}"
 
 
 @dataclass(eq=False, repr=False)

@@ -106,8 +106,8 @@ class Privacy:
     ``"hashes"`` also writes inputs, outputs, feedback, errors and LM answers as hashes alone. Their key lives in the
     run's memory, so that they tell equal from different within a run and can be guessed by nobody. Scores, costs,
     times and what was learned (lessons and candidates, with marks) stay readable, and so do the hashes of whole rows
-    and prompts, which have no key: held-out receipts need those of rows, in the user's file of receipts too where
-    there is no ``log_dir``. Such a run cannot go on after it was stopped, since
+    and prompts, which have no key: held-out receipts need those of rows, in the project's file and in the
+    user's count too (see :class:`~combee_dspy.Heldout`). Such a run cannot go on after it was stopped, since
     the answers that it would go on with are not there: its ``log_dir`` is refused. ``cache`` and operators that put
     examples into prompts are refused too.
 

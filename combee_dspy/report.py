@@ -35,6 +35,7 @@ class CombeeReport:
             never above the run's own student.
         calibration: How far the judge agreed with its reference, where it was held to one.
         receipt: What was read of the held-out set, and after how many earlier looks.
+        looks_recorded: Where looks at the held-out set are recorded, and what nobody knows of them.
         texts: The returned program's texts by component: instructions, or the playbook.
         digests: SHA-256 per split.
         decisions: Every batch decision with its fit and clamps.
@@ -55,6 +56,7 @@ class CombeeReport:
     costs: CostTotals
     heldout: PairedDifference | None
     receipt: Receipt | None = None
+    looks_recorded: str = ""
     per_point: CostPerPoint | None = None
     calibration: CalibrationResult | None = None
     failures: tuple[FailureCount, ...] = ()
@@ -78,7 +80,8 @@ class CombeeReport:
         found = {"held-out": "no held-out set was given: this run supports no claim"}
         if (held := self.heldout) is not None:
             interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
-            found["held-out"] = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
+            look = "" if self.receipt is None else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"
+            found["held-out"] = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval}){look}"
             found["per held-out point"] = str(self.per_point or NO_BASELINE)
         if math.isfinite(self.best_score):
             found["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"

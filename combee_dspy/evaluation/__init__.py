@@ -11,7 +11,7 @@ from combee_dspy.evaluation._compare import (
     select_newest_not_clearly_worse,
     sign_test,
 )
-from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, check_unread, pin
+from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, pin
 from combee_dspy.evaluation._judge import Judge, check_roles, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
 
@@ -31,7 +31,6 @@ __all__ = [
     "check_roles",
     "check_roles_heard",
     "check_unmoved",
-    "check_unread",
     "clearly_worse",
     "detectable_difference",
     "discordance_bound",

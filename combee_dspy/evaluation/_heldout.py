@@ -1,4 +1,4 @@
-"""The held-out contract: pinned before the first rollout, never moved, read once. Pure functions over receipts."""
+"""The held-out contract: pinned before the first rollout, never moved, every look counted. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,24 +18,31 @@ from combee_dspy.evaluation._compare import (
     paired_difference,
 )
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
-from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, HeldoutReadError
+from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive_seed
-
-_NEW_STUDY = "For another study, with programs that have learned nothing from this one, give a log_dir of its own."
 
 
 @parameters
 class Heldout:
     """What nothing reads before the end, and what is to be claimed from it.
 
-    A study that has read it cannot move it. With a ``log_dir`` a study is the journal; without one it is all runs of
-    one user on the same training rows whose programs have the same predictors and fields. Their receipts (hashes, times
-    and scores) lie in ``combee_dspy/receipts.sqlite`` in the user's data directory (``$XDG_DATA_HOME`` or
-    ``~/.local/share``). The environment variable ``COMBEE_RECEIPTS`` names another folder, or is ``off``.
+    Every look is counted by its rows. A study that has read a held-out set cannot move it to other rows. Only a study
+    with a name, or a run with a ``log_dir``, is held to that:
+
+    - With ``study=``, looks are recorded in ``combee-heldout.jsonl`` of the project folder: the nearest folder upwards
+      with ``.git`` or ``pyproject.toml``, else the current one. A study has one held-out set, whatever the ``log_dir``
+      and the training rows.
+    - With a ``log_dir`` and no name, all such runs of a project folder are recorded there too, and are one study as far
+      as they share rows. Without a project folder the journal is the study: nothing outside it is known.
+    - With neither, nothing is refused. Looks are counted in ``combee_dspy/receipts.jsonl`` of the user's data directory
+      (``$XDG_DATA_HOME`` or ``~/.local/share``). Whether other rows were held out before is not known.
+
+    The files hold hashes, times and scores. The environment variable ``COMBEE_RECEIPTS`` names another folder for the
+    count of the user, or is ``off``: then only named studies are recorded outside the journal.
 
     Attributes:
-        rows: Examples for the final figure: disjoint from the training and validation sets, read once.
+        rows: Examples for the final figure: disjoint from the training and validation sets.
         target: Smallest improvement that is to be claimed, in score units; a run whose rows cannot tell it from none is
             refused before its first rollout. ``None``: whatever can be told.
         power: How often an improvement of that size is to be found.
@@ -47,6 +54,7 @@ class Heldout:
             has read them: the report then says what each point above it has cost. ``None``: no such figure is stated.
         margin: How much worse than the baseline's result still counts as no worse, in score units. How many times
             faster a search was is stated only where the paired interval excludes more.
+        study: Name of the study that these rows are the held-out set of; ``None`` for none.
     """
 
     rows: Annotated[Sequence[Any], Field(min_length=1)]
@@ -56,73 +64,66 @@ class Heldout:
     discordance: Annotated[float, Field(ge=0, le=1)] | None = None
     baseline: SerialBaseline | Path | None = None
     margin: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.02
+    study: Annotated[str, Field(min_length=1)] | None = None
 
 
-def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity) -> None:
+def check_unmoved(receipts: Sequence[Receipt], identity: HeldoutIdentity, where: str, study: str = "") -> None:
     """Refuse a held-out set that earlier runs of a study have spoilt.
+
+    How the rows are scored is no part of it: whoever changes the metric's feedback moves no row.
 
     Args:
         receipts: Of all earlier runs of the study, in any order.
         identity: What this run would hold out, learn from and compare on.
+        where: The file that holds the receipts.
+        study: Name of the study; empty for none.
 
     Raises:
-        HeldoutMovedError: The held-out set has changed after it was read, rows that were read are learned from now,
-            rows that were learned from are held out now, or another metric would score what one has scored.
+        HeldoutMovedError: The held-out rows have changed after they were read, rows that were read are learned from
+            now, or rows that were learned from are held out now.
     """
     for earlier in receipts:
         if earlier.stage == "begun":
-            _check_rows(earlier, identity)
-            _check_not_learned(earlier, identity)
+            _check_not_learned(earlier, identity, where)
+            _check_rows(earlier, identity, where, study)
         for name in ("train", "validation"):
             if shared := len(set(getattr(earlier.heldout, name)) & set(identity.rows)):
                 raise HeldoutMovedError(
                     f"shares {shared} rows with the {name} set of an earlier run of this study: "
                     "what was learned there may be in the program already",
                     {"shared": shared, "earlier run": earlier.run, "at": earlier.at},
-                    f"Hold out rows that no run has seen. {_NEW_STUDY}",
+                    f"Hold out rows that no run has seen. {where} has the record.",
                 )
 
 
-def _check_rows(begun: Receipt, identity: HeldoutIdentity) -> None:
-    same = identity.content == begun.heldout.content
-    if same and identity.metric != begun.heldout.metric:
-        raise HeldoutMovedError(
-            "has changed after the held-out set was read: choosing the scorer by its scores is a leak, not a tune",
-            {"read by": begun.heldout.metric, "now": identity.metric, "read at": begun.at},
-            f"Score as before. {_NEW_STUDY}",
-            argument="metric",
-        )
+def _check_rows(begun: Receipt, identity: HeldoutIdentity, where: str, study: str) -> None:
+    if not identity.rows or identity.content == begun.heldout.content:
+        return
     shared = len(set(begun.heldout.rows) & set(identity.rows))
-    if identity.rows and not same and (shared or set(begun.heldout.train) == set(identity.train)):
+    learned = {*begun.heldout.train, *begun.heldout.validation} & {*identity.train, *identity.validation}
+    if shared or learned or (study and study == begun.study):
         raise HeldoutMovedError(
             "has changed after a run of this study read it: that is a leak, not a tune, "
             "since whoever saw the first figures chose the second set",
-            {"read": begun.heldout.content[:16], "now": identity.content[:16], "shared rows": shared},
-            f"Give the held-out set that was read at {begun.at}; a new reading is counted as one more look. "
-            + _NEW_STUDY,
+            {
+                "read": begun.heldout.content[:16],
+                "now": identity.content[:16],
+                "shared rows": shared,
+            },
+            f"Give the held-out set that was read at {begun.at}: another look at it is counted. "
+            f"{where} has the record.",
         )
 
 
-def _check_not_learned(begun: Receipt, identity: HeldoutIdentity) -> None:
+def _check_not_learned(begun: Receipt, identity: HeldoutIdentity, where: str) -> None:
     for argument, hashes in (("trainset", identity.train), ("valset", identity.validation)):
         if shared := len(set(begun.heldout.rows) & set(hashes)):
             raise HeldoutMovedError(
                 f"holds {shared} rows that this study has read as held-out: what they showed would now be learned",
                 {"shared": shared, "read at": begun.at},
-                f"Take them out. {_NEW_STUDY}",
+                f"Take them out. {where} has the record.",
                 argument=argument,
             )
-
-
-def check_unread(receipts: Sequence[Receipt], run: str, programs: Sequence[str]) -> None:
-    """Refuse a second reading by one run. One that failed may be tried again with the same programs, given as hashes.
-
-    Raises:
-        HeldoutReadError: The run has begun a reading with other programs.
-    """
-    for earlier in receipts:
-        if earlier.stage == "begun" and earlier.run == run and earlier.programs != tuple(programs):
-            raise HeldoutReadError(f"this run read it at {earlier.at} with other programs. {_NEW_STUDY}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ class HeldoutPin:
         heldout: As the user gave it.
         detectable: Smallest difference that it can tell from none, in score units.
         basis: What this rests on, in one sentence.
-        looks: How often earlier runs have read the same rows.
+        earlier: Receipts of looks at any of its rows, oldest first.
+        setting: See :class:`Receipt`.
         warnings: What makes its figures weaker than they look, in sentences.
     """
 
@@ -142,20 +144,29 @@ class HeldoutPin:
     heldout: Heldout
     detectable: float
     basis: str
-    looks: int
+    earlier: tuple[Receipt, ...] = ()
+    setting: str = ""
     warnings: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Return what to say before the first rollout, in two sentences."""
-        told = (
+        detects = (
             f"tells a paired difference of {self.detectable:.4g} or more from none"
             if self.detectable <= 1
             else f"can tell no difference at all: it would take one of {self.detectable:.4g}"
         )
+        looks = len(self._looks())
+        basis = f"{self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis}"
         return (
-            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, {self.looks} earlier looks."
-            f" It {told} ({self.heldout.power:.0%} power, {self.heldout.confidence:.0%} confidence; {self.basis})."
+            f"Held-out: {len(self.identity.rows)} rows, sha256 {self.identity.digest[:16]}, "
+            f"{looks} earlier looks. It {detects} ({basis})."
         )
+
+    def after(self, receipts: Sequence[Receipt]) -> HeldoutPin:
+        """Return it with the looks among these receipts: those at any of its rows."""
+        rows = set(self.identity.rows)
+        looks = (receipt for receipt in receipts if receipt.stage != "pinned" and rows & set(receipt.heldout.rows))
+        return replace(self, earlier=tuple(looks))
 
     def check_same(self) -> None:
         """Check that no row has been edited in place. Call it before and after the reading.
@@ -171,11 +182,26 @@ class HeldoutPin:
 
     def pinned(self, run: str, at: str) -> Receipt:
         """Return the receipt to keep before the first rollout."""
-        return Receipt("pinned", run, at, self.identity, detectable=self.detectable, looks=self.looks)
+        return Receipt(
+            "pinned",
+            run,
+            at,
+            self.identity,
+            detectable=self.detectable,
+            looks=len(self._looks()),
+            study=self.heldout.study or "",
+            setting=self.setting,
+        )
 
     def begun(self, run: str, at: str, programs: tuple[str, str]) -> Receipt:
         """Return the receipt to keep before the first held-out rollout."""
-        return replace(self.pinned(run, at), stage="begun", programs=programs)
+        looks = len(self._looks(run, programs))
+        return replace(self.pinned(run, at), stage="begun", programs=programs, looks=looks)
+
+    def _looks(self, run: str = "", programs: tuple[str, ...] = ()) -> list[Receipt]:
+        """Return the earlier looks; the same run's at the same programs is one that failed, and goes on."""
+        begun = [receipt for receipt in self.earlier if receipt.stage == "begun"]
+        return [receipt for receipt in begun if (receipt.run, receipt.programs) != (run, programs)]
 
     def read(
         self,
@@ -206,34 +232,52 @@ class HeldoutPin:
         warnings = list(self.warnings)
         if max(*before, *after) - min(*before, *after) > 1 + 1e-9:
             warnings.append("Scores span more than the 1 that the detectable difference was computed for.")
-        if self.looks:
-            said = f"These rows had been read {self.looks} times before"
-            warnings.append(f"{said}: the interval does not allow for that.")
-        return replace(
-            self.begun(run, at, programs),
+        begun = self.begun(run, at, programs)
+        if looks := self._looks(run, programs):
+            warnings.append(_warn_of_looks(looks, [receipt for receipt in self.earlier if receipt.stage == "read"]))
+        receipt = replace(
+            begun,
             stage="read",
             before=tuple(map(float, before)),
             after=tuple(map(float, after)),
             difference=found,
             seed=seed,
             models=dict(models or {}),
-            warnings=tuple(warnings),
         )
+        changed = [(count, earlier.at) for earlier in self.earlier if (count := receipt.rescored(earlier))]
+        if changed:
+            count, when = changed[-1]
+            warnings.append(
+                f"The metric has changed since {when}, and the untouched program scores otherwise on {count} of "
+                f"{len(before)} rows: unless its LM samples, these figures are by another scale than those."
+            )
+        return replace(receipt, warnings=tuple(warnings))
 
 
-def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt] = ()) -> HeldoutPin:
+def _warn_of_looks(looks: Sequence[Receipt], readings: Sequence[Receipt]) -> str:
+    times = "once" if len(looks) == 1 else f"{len(looks)} times"
+    runs = len({receipt.run for receipt in looks})
+    text = f"These rows had been read {times} before, by {runs} run{'s' if runs > 1 else ''}: the interval does not "
+    text += "allow for that, and a figure that somebody chose by an earlier look is too good."
+    for receipt in readings[:1]:
+        if receipt.difference is not None:
+            before, after = receipt.difference.before, receipt.difference.after
+            text += f" The first look, {receipt.at}: {before:.3f} → {after:.3f}."
+    return text
+
+
+def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt] = (), setting: str = "") -> HeldoutPin:
     """Pin a held-out set before the first rollout.
 
     Args:
         heldout: As the user gave it.
         identity: From :func:`heldout_identity`.
-        receipts: Of all earlier runs of the study; a run that goes on leaves out its own.
+        receipts: Of all looks that are recorded anywhere, this run's own too.
+        setting: See :class:`Receipt`.
 
     Raises:
-        HeldoutMovedError: See :func:`check_unmoved`.
         ArgumentValueError: The target is finer than what the rows can tell.
     """
-    check_unmoved(receipts, identity)
     same = [earlier for earlier in receipts if earlier.heldout.content == identity.content]
     measured = [share for earlier in same if (share := earlier.discordance()) is not None]
     if heldout.discordance is not None:
@@ -247,14 +291,13 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
     power, level = heldout.power, heldout.confidence
     detectable = detectable_difference(identity.n, discordance=share, power=power, confidence=level)
     if heldout.target is not None and heldout.target < detectable:
-        rows = math.ceil(identity.n * (detectable / heldout.target) ** 2)
+        needed = math.ceil(identity.n * (detectable / heldout.target) ** 2)
         remedy = (
-            f"Set a coarser target, or take more held-out rows: about {rows:,} for this one. If you know how many "
+            f"Set a coarser target, or take more held-out rows: about {needed:,} for this one. If you know how many "
             "rows change their score, from a pilot on other rows, give discordance=…."
         )
         problem = f"is finer than the {detectable:.4g} that the held-out set can tell from none ({basis})"
         raise ArgumentValueError("target", heldout.target, problem, remedy)
-    looks = sum(earlier.stage == "begun" for earlier in same)
     warnings: tuple[str, ...] = ()
     if detectable > 1:
         said = f"The held-out set of {len(identity.rows)} rows can tell no difference, so this run supports no claim"
@@ -262,4 +305,4 @@ def pin(heldout: Heldout, identity: HeldoutIdentity, receipts: Sequence[Receipt]
     if copies := len(identity.rows) - len(set(identity.rows)):
         said = f"{copies} held-out rows are copies of others: the set tells as much as {identity.n:.0f} rows would"
         warnings = (*warnings, f"{said}, and the interval is too narrow.")
-    return HeldoutPin(identity, heldout, detectable, basis, looks, warnings)
+    return HeldoutPin(identity, heldout, detectable, basis, (), setting, warnings).after(receipts)

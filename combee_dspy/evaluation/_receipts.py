@@ -25,7 +25,8 @@ class HeldoutIdentity:
         content: SHA-256 of its rows and of which of their fields are inputs, in any order: a mean does not depend on
             it. A label that becomes an input makes another task.
         digest: SHA-256 of its row hashes in their order, as logs show it.
-        metric: What scores it.
+        metric: Fingerprint of the metric's code, feedback included. It is kept to explain scores that
+            differ, and is no part of what is held out.
         rows: Its row hashes, 16 hex digits each, in their order; empty where a run holds nothing out.
         train: Row hashes of the training set.
         validation: Row hashes of the validation set.
@@ -81,7 +82,8 @@ class Receipt:
     Attributes:
         stage: ``"pinned"`` before the first rollout of a run; ``"begun"`` before the set is read: from here on it
             counts as read, whatever happens; ``"read"`` with what it showed.
-        run: The run, such as ``"run 2"`` by its id in the journal.
+        run: The run, such as ``"run 2, 1f3a9c0d"``: its id in the journal, and what tells it from
+            runs of other journals.
         at: When, ISO 8601 with offset.
         heldout: What is read, by which metric.
         programs: Hashes of the programs before and after; empty at ``"pinned"``.
@@ -89,10 +91,13 @@ class Receipt:
         after: The second's.
         difference: What they show; ``None`` but at ``"read"``.
         detectable: The difference that the set could tell before it was read.
-        looks: How often other runs had read the same rows.
+        looks: How often any of these rows had been read before, by this run too.
         seed: The run's seed, from which the interval's resampling is derived.
         models: Model name by role.
         warnings: What makes the figures weaker than they look, in sentences.
+        study: The study's name; empty where the user gave none.
+        setting: Hash of the untouched program with its LMs and adapter: where it is the same, so
+            should be the scores before.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -110,6 +115,21 @@ class Receipt:
     seed: int = 0
     models: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    study: str = ""
+    setting: str = ""
+
+    @property
+    def number(self) -> int:
+        """The run's id in its journal."""
+        return int(self.run.removeprefix("run ").partition(",")[0])
+
+    def rescored(self, earlier: Receipt) -> int:
+        """Return how many rows score otherwise for the same untouched program, where another metric's code scored."""
+        same = self.setting and (self.setting, self.heldout.content) == (earlier.setting, earlier.heldout.content)
+        if not same or earlier.stage != "read" or self.heldout.metric == earlier.heldout.metric:
+            return 0
+        old, new = (sorted(zip(one.heldout.rows, one.before, strict=True)) for one in (earlier, self))
+        return sum(before != after for before, after in zip(old, new, strict=True))
 
     def discordance(self) -> float | None:
         """Return the mean squared change of a row's score, at most 1.

@@ -29,7 +29,7 @@ and kept for people and trackers to read.
 | ``merge`` | candidate, parents, accepted |
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |
-| ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n |
+| ``receipt``, ``heldout`` | what was read of the held-out set; before, after, difference, low, high, n, look |
 | ``per_point`` | baseline, points, costs of one; versus, margin, faster: speed beside its guarantee; text |
 | ``audit`` | who compiled what with which code, once each time: user, host, version, commit, program, metric, … |
 | ``granted`` | effect, most: what it may cost where that is limited, before it is sent |

@@ -92,7 +92,7 @@ class Journal:
                 raise
         except (OSError, sqlite3.OperationalError) as error:
             problem = f"{self.folder} cannot be written to: {error}"
-            raise JournalError(f"{problem}. Make room, or give another log_dir.") from error
+            raise JournalError(f"{problem}. Make room, or let this user write there.") from error
 
     def _hold(self) -> None:
         try:

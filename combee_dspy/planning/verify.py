@@ -129,7 +129,7 @@ def _spent(journal: str, receipt: Receipt) -> dict[str, Any]:
         return {}
     with Reader(Path(journal)) as reader:
         # The journal of several tasks holds a run of each.
-        return spent_of(reader, int(receipt.run.removeprefix("run ")))
+        return spent_of(reader, receipt.number)
 
 
 def check_run(kind: Kind, where: str, claim: Claim, report: CombeeReport) -> Iterator[Check]:

@@ -15,8 +15,8 @@
 | ``_batches`` | which rows an update runs, and the reasons why none begins any more | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |
-| ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
-| ``_receipts`` | held-out receipts of runs without a ``log_dir`` | nothing |
+| ``_heldout`` | the held-out set: pinned first, read at the end | effects |
+| ``_receipts`` | where held-out receipts are found and left | journal |
 | ``_refusals`` | going wide before convergence, or with diversity off | nothing |
 | ``_gepa`` | gepa's own parts | gepa |
 | ``_candidates``, ``_ledger``, ``_records`` | what is moved around; pure parts | nothing |

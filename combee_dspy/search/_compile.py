@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dspy
-import orjson
 
 from combee_dspy._private import flex_sources
 from combee_dspy.artifacts import Instruction
@@ -26,11 +25,10 @@ from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
     EmptyTrainsetError,
-    HeldoutReadError,
     SplitOverlapError,
 )
 from combee_dspy.hashing import digest_of, row_hash
-from combee_dspy.journal import Cache, Journal, Reader
+from combee_dspy.journal import Cache, Journal
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
@@ -322,13 +320,6 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
                 with dspy.context(lm=patient_lm):
                     program, report = await _searched(Run(task, shared, log, prints))
                 state, result = "finished", result_of(report)
-            except HeldoutReadError:
-                # It goes no further; what it found when it read stands.
-                with Reader(shared.journal.path) as reader:
-                    (row,) = reader.rows("SELECT result FROM run WHERE id = ?", (log.number,))
-                if found := orjson.loads(row["result"] or "{}"):
-                    state, result = "finished", found
-                raise
             except asyncio.CancelledError:
                 kept = False  # whoever interrupts it waits for the journal alone
                 raise

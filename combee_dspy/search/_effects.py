@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.exceptions import ArgumentValueError, HeldoutReadError, InfrastructureError
+from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
@@ -91,8 +91,6 @@ class Effects:
         self._kept: dict[str, Any] = {}
         self._flying: dict[str, asyncio.Task[Any]] = {}
         self._unkept = 0  # effects that are paid for and not on disk yet
-        self.sealed = ""
-        """Why the search may buy nothing that it has not bought before; empty where it may."""
 
     def key(self, key: str, place: Place) -> str:
         """Return the key of a rollout, or of what is said of one: another in each place where none is used twice."""
@@ -118,10 +116,8 @@ class Effects:
         """
         # A row is the same one in whichever split and update it stands.
         key = self.key(f"rollout/{candidate.id}/{row.hash[:16]}/{replicate}", place)
-        if place.purpose != "heldout":
-            self._may_buy(key)
-            if counted:
-                self.purse.count(key, place.step)
+        if place.purpose != "heldout" and counted:
+            self.purse.count(key, place.step)
         return self._once(key, _rollout_of, lambda: self._rolled(key, candidate, row, place, lane, replicate))
 
     async def _rolled(
@@ -195,7 +191,6 @@ class Effects:
         text = canonical_json([signature.instructions, temperature, inputs])
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         key = f"call/{step}/{'/'.join(map(str, place))}/{role}/{digest}"
-        self._may_buy(key)
         component = str(place[0]) if place else ""
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
         job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
@@ -227,7 +222,6 @@ class Effects:
             kind: The effect's kind.
             make: Returns JSON values.
         """
-        self._may_buy(key)
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
         found: dict[str, Any] = await self._once(key, dict, lambda: self._worked(effect, role, make))
         return found["value"]
@@ -269,10 +263,6 @@ class Effects:
         key = f"decision/{place}"
         known = self.log.find(key) or self._decided(key)
         return None if known is None else known["value"]
-
-    def _may_buy(self, key: str) -> None:
-        if self.sealed and self.log.find(key) is None:
-            raise HeldoutReadError(self.sealed)
 
     def _once(
         self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]

@@ -1,4 +1,4 @@
-"""The held-out set of a run: pinned before the first rollout, read once after the last."""
+"""The held-out set of a run: pinned before the first rollout, read after the last."""
 
 from __future__ import annotations
 
@@ -17,59 +17,41 @@ from combee_dspy.evaluation import (
     PairedDifference,
     Receipt,
     SerialBaseline,
-    check_unmoved,
-    check_unread,
     heldout_identity,
     pin,
 )
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.journal import Reader, RunLog, journal_file
+from combee_dspy.hashing import digest_of
+from combee_dspy.journal import Reader, journal_file
 from combee_dspy.search._candidates import Candidate, Place, Splits
 from combee_dspy.search._effects import VALIDATION, Effects
-from combee_dspy.search._receipts import Receipts
+from combee_dspy.search._receipts import Receipts, earlier_receipts
 
 logger = logging.getLogger("combee_dspy")
 
-__all__ = ["HeldoutReading", "earlier_receipts", "note_unheld"]
+__all__ = ["HeldoutReading", "note_unheld"]
 
 
-def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
-    """Return the receipts in a journal, which is one study, with the number of their run, oldest first."""
-    rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
-    return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
-
-
-def note_unheld(
-    splits: Splits, metric: str, log: RunLog, receipts: Sequence[tuple[int, Receipt]], elsewhere: Receipts | None
-) -> None:
+def note_unheld(splits: Splits, metric: str, receipts: Receipts) -> None:
     """Leave the receipt of a run that holds nothing out: what it learned from, no later run may hold out.
 
     Raises:
         HeldoutMovedError: It would learn from what its study has read.
     """
     identity = _identity([], metric, splits)
-    others = [receipt for run, receipt in receipts if run != log.number]
-    check_unmoved([*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())], identity)
-    if log.number not in {run for run, _ in receipts}:
-        _keep(log, elsewhere, Receipt("pinned", f"run {log.number}", _now(), identity))
-
-
-def _keep(log: RunLog, elsewhere: Receipts | None, receipt: Receipt) -> None:
-    if elsewhere is not None:
-        elsewhere.keep(receipt)
-    log.emit("receipt", receipt.to_dict())
+    receipts.check(identity)
+    receipts.keep(Receipt("pinned", receipts.run, _now(), identity))
 
 
 class HeldoutReading:
-    """Pins the held-out rows, and reads them once. Receipts are events of the run's journal.
+    """Pins the held-out rows, and reads them at the end. A run that goes on may look again, which is counted.
 
     Args:
         heldout: As the user gave it.
         splits: The data.
-        metric: The metric's identity.
-        effects: The way to the world: a run that has begun to read buys nothing more for its search.
-        receipts: Those in the journal, with the number of their run.
-        elsewhere: Where a run whose journal goes with it keeps them as well; ``None`` for nowhere.
+        prints: Fingerprints of what a rollout depends on.
+        effects: The way to the world.
+        receipts: Where receipts are found and left.
 
     Raises:
         HeldoutMovedError: A study that has read them has moved them since.
@@ -77,56 +59,57 @@ class HeldoutReading:
     """
 
     def __init__(
-        self,
-        heldout: Heldout,
-        splits: Splits,
-        metric: str,
-        effects: Effects,
-        receipts: Sequence[tuple[int, Receipt]],
-        elsewhere: Receipts | None,
+        self, heldout: Heldout, splits: Splits, prints: Mapping[str, str], effects: Effects, receipts: Receipts
     ) -> None:
-        self._effects, self._rows, number = effects, splits.heldout, effects.log.number
-        self._elsewhere = elsewhere
-        self._run = f"run {number}"
-        self._own = [receipt for run, receipt in receipts if run == number]
-        others = [receipt for run, receipt in receipts if run != number]
-        identity = _identity(heldout.rows, metric, splits)
-        self._pin = pin(heldout, identity, [*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())])
+        self._effects, self._rows, self._receipts = effects, splits.heldout, receipts
+        self._identity = _identity(heldout.rows, prints["metric"], splits)
+        self._setting = digest_of(prints[name] for name in ("program", "lms", "adapter"))[:16]
+        self._baseline = _baseline(heldout.baseline, self._identity, self._setting)
+        self._margin = heldout.margin
+        warnings = receipts.check(self._identity)
+        pinned = pin(heldout, self._identity, self._looks(), self._setting)
+        self._pin = dataclasses.replace(pinned, warnings=(*pinned.warnings, *warnings))
         logger.info(self._pin.summary())
         for text in self._pin.warnings:
             effects.log.emit("warning", {"text": text})
-        self._keep(self._pin.pinned(self._run, _now()))
-        self._baseline, self._margin = _baseline(heldout.baseline, identity), heldout.margin
-        if begun := [one.at for one in self._own if one.stage == "begun"]:
-            remedy = "Give it the budget it had, or another log_dir."
-            effects.sealed = f"this run read it at {begun[-1]} and would go on now. {remedy}"
+        receipts.keep(self._pin.pinned(receipts.run, _now()))
+
+    def _looks(self) -> list[Receipt]:
+        """Return all looks but the serial baseline's: whoever measures against one has to read its rows."""
+        _, serial = self._baseline or (None, None)
+        return [receipt for receipt in self._receipts.looks() if serial is None or receipt.run != serial.run]
 
     async def read(
         self, before: Candidate, after: Candidate, *, seed: int, models: Mapping[str, str]
     ) -> tuple[PairedDifference, Receipt]:
-        """Run the student and the result on every held-out row, once; ``models`` by role and the seed are noted.
+        """Run the student and the result on every held-out row; ``models`` by role and the seed are noted.
+
+        What this run has read of the same two programs is returned as it stands.
 
         Raises:
-            HeldoutReadError: This run has read them with other programs.
-            HeldoutMovedError: A row was edited in place.
+            HeldoutMovedError: A row was edited in place, or another run has read other rows meanwhile.
         """
-        programs = (before.id, after.id)
-        check_unread(self._own, self._run, programs)
-        for receipt in self._own:
-            if receipt.stage == "read" and receipt.difference is not None:
+        run, programs = self._receipts.run, (before.id, after.id)
+        for receipt in self._receipts.own:
+            if receipt.stage == "read" and receipt.programs == programs and receipt.difference is not None:
                 return receipt.difference, receipt
         self._pin.check_same()
-        self._keep(self._pin.begun(self._run, _now(), programs))
-        scores = await asyncio.gather(*(self._scores(one) for one in (before, after)))
+        await self._effects.log.written()
+        # Others may have looked since it was pinned.
+        self._receipts.check(self._identity)
+        self._pin = self._pin.after(self._looks())
+        self._receipts.keep(self._pin.begun(run, _now(), programs))
+        scores = await asyncio.gather(*(self._scores(candidate) for candidate in (before, after)))
         self._pin.check_same()
-        receipt = self._pin.read(self._run, _now(), programs, *scores, seed=seed, models=models)
-        self._keep(receipt)
-        found = receipt.difference
-        if found is None:
+        receipt = self._pin.read(run, _now(), programs, *scores, seed=seed, models=models)
+        self._receipts.keep(receipt)
+        difference = receipt.difference
+        if difference is None:
             raise RuntimeError("a reading left no difference")
-        data = {name: getattr(found, name) for name in ("before", "after", "difference", "low", "high", "n")}
-        self._effects.log.emit("heldout", data, single=True)
-        return found, receipt
+        names = ("before", "after", "difference", "low", "high", "n")
+        data = {name: getattr(difference, name) for name in names}
+        self._effects.log.emit("heldout", {**data, "look": receipt.looks + 1})
+        return difference, receipt
 
     def per_point(self, receipt: Receipt, after: float, point: float) -> CostPerPoint | None:
         """Return what each point above the serial baseline has cost, and leave it in the journal; ``None`` for none.
@@ -140,6 +123,10 @@ class HeldoutReading:
             return None
         baseline, serial = self._baseline
         log = self._effects.log
+        if serial is not None and (count := receipt.rescored(serial)):
+            text = f"The serial baseline's metric scored {count} rows of the untouched program otherwise"
+            log.emit("warning", {"text": f"{text}: no cost per point is stated."})
+            return None
         same = serial is not None and serial.models == receipt.models
         versus = receipt.against(serial) if serial is not None and same else None
         with Reader(log.journal.path) as reader:
@@ -153,21 +140,19 @@ class HeldoutReading:
         wanted = [self._effects.rollout(candidate, row, place, lane=VALIDATION) for row in self._rows]
         return [one.score for one in await asyncio.gather(*wanted)]
 
-    def _keep(self, receipt: Receipt) -> None:
-        if not any(one.stage == receipt.stage and one.programs == receipt.programs for one in self._own):
-            _keep(self._effects.log, self._elsewhere, receipt)
-
 
 def _baseline(
-    given: SerialBaseline | Path | None, identity: HeldoutIdentity
+    given: SerialBaseline | Path | None, identity: HeldoutIdentity, setting: str
 ) -> tuple[SerialBaseline, Receipt | None] | None:
     """Return a serial baseline: figures as given, or of the last run of a journal that read the same rows, and how."""
     if not isinstance(given, Path):
         return None if given is None else (given, None)
     with Reader(journal_file(given)) as reader:
         for run, receipt in reversed(earlier_receipts(reader)):
-            same = (receipt.heldout.content, receipt.heldout.metric) == (identity.content, identity.metric)
-            if same and receipt.stage == "read" and receipt.difference is not None:
+            same = receipt.heldout.content == identity.content
+            # By another metric's code, whether it scores the same shows on the untouched program alone.
+            comparable = receipt.heldout.metric == identity.metric or receipt.setting == setting
+            if same and comparable and receipt.stage == "read" and receipt.difference is not None:
                 return _of_run(reader, run, receipt.difference.after), receipt
     raise ArgumentValueError(
         "Heldout.baseline", str(given), "holds no run that has read these held-out rows by this metric",
@@ -182,7 +167,7 @@ def _of_run(reader: Reader, run: int, score: float) -> SerialBaseline:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
 def _identity(heldout: Sequence[Any], metric: str, splits: Splits) -> HeldoutIdentity:

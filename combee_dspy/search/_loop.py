@@ -156,7 +156,7 @@ class Loop:
             if not (self.pool.started or self._seeding.cancelled() or self._seeding.exception()):
                 # Cut short before the first commit: the student is the best so far.
                 self.pool.join(self.task.seed, (), -1, self._seeding.result())
-        self.effects.log.emit("stopped", {"reason": self.reason}, single=True)
+        self.effects.log.emit("stopped", {"reason": self.reason})
         self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:

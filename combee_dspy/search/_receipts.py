@@ -1,119 +1,191 @@
-"""Held-out receipts of runs without a ``log_dir``: in one file of the user's, which outlives their journals.
+"""Where a run finds and leaves held-out receipts: its journal, the project's file, and the user's count of looks.
 
-It holds hashes, times and scores: no text of an example, prompt or program, no name of a model, user or host.
+The two files hold hashes, times and scores: no text of an example, prompt or program, no name of a model, user or host.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import platform
-import sqlite3
-from contextlib import closing
+import stat
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import dspy
 import orjson
 
-from combee_dspy.evaluation import HeldoutIdentity, Receipt, check_unmoved
+from combee_dspy.evaluation import Heldout, HeldoutIdentity, Receipt, check_unmoved
 from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
-from combee_dspy.hashing import canonical_json, digest_of
-from combee_dspy.search._candidates import Splits
+from combee_dspy.hashing import digest_of
+from combee_dspy.journal import Reader, RunLog
 
-__all__ = ["Receipts"]
+__all__ = ["Receipts", "earlier_receipts"]
 
 logger = logging.getLogger("combee_dspy")
 
-_TABLE = "CREATE TABLE IF NOT EXISTS receipt(study TEXT, journal TEXT, versions TEXT, data TEXT)"
-_PATIENCE = 10.0  # seconds for another process that writes, which takes milliseconds
-# A metric's hash is that of its compiled code, so it means the same metric with the same two only.
-_VERSIONS = f"dspy {dspy.__version__}, python {'.'.join(platform.python_version_tuple()[:2])}"
+_PROJECT_FILE = "combee-heldout.jsonl"
+_USER_FILE = "receipts.jsonl"
+# A file that somebody sent may be a link to any other, or a pipe that nobody writes to.
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
+    """Return the receipts in a journal, with the number of their run, oldest first."""
+    rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
+    return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
 
 
 class Receipts:
-    """The receipts of one study, kept in ``receipts.sqlite``; several processes may use it at once.
+    """The receipts that concern one run; :class:`combee_dspy.evaluation.Heldout` says which file is whose.
 
-    Without a ``log_dir`` a study is all runs of one user whose programs have the same predictors with the same fields,
-    whatever their instructions, and learn from the same training rows, in whatever order.
-
-    The file lies in ``$COMBEE_RECEIPTS``, else in ``combee_dspy`` in the user's data directory (``$XDG_DATA_HOME`` or
-    ``~/.local/share``); ``COMBEE_RECEIPTS=off`` keeps none. A file that cannot be used is warned of and left alone.
+    Several processes may append to a file at once.
 
     Args:
-        student: The program.
-        splits: The data.
-        journal: Tells this run's journal, whose own receipts it reads itself, from all others.
+        heldout: As the user gave it; ``None`` where nothing is held out.
+        log: The run's part of the journal. Borrowed.
+        log_dir: Where the journal stays; ``None`` where it goes with the run.
+
+    Attributes:
+        run: What the receipts of this run call it.
+        own: Those in the journal, of earlier parts of the run too.
+        place: Where looks are recorded and what nobody knows, as the report says it.
     """
 
-    def __init__(self, student: dspy.Module, splits: Splits, journal: str) -> None:
-        shape = [
-            [name, sorted(one.signature.input_fields), sorted(one.signature.output_fields)]
-            for name, one in student.named_predictors()
-        ]
-        self._study = digest_of([canonical_json(shape), *sorted({row.hash for row in splits.train})])
-        self._journal = journal
-        self._on = os.environ.get("COMBEE_RECEIPTS", "").lower() != "off"
+    def __init__(self, heldout: Heldout | None, log: RunLog, log_dir: str | None) -> None:
+        self._log = log
+        self._study = (heldout.study if heldout is not None else None) or ""
+        self._binds = bool(self._study or log_dir)
+        with Reader(log.journal.path) as reader:
+            (created,) = reader.rows("SELECT created FROM run WHERE id = ?", (log.number,))[0]
+            self.own = [receipt for run, receipt in earlier_receipts(reader) if run == log.number]
+        self.run = f"run {log.number}, {digest_of([repr(created)])[:8]}"
+        counts = os.environ.get("COMBEE_RECEIPTS", "").lower() != "off"
+        project = _project_folder(log_dir) if self._study or counts else None
+        if project is None and self._study:
+            project = Path.cwd()
+        self._project = None if project is None else project / _PROJECT_FILE
+        self._user = _user_folder() / _USER_FILE if counts else None
+        self._unusable: set[Path] = set()
+        self.place = self._described(log_dir)
 
-    def earlier(self, identity: HeldoutIdentity) -> list[Receipt]:
-        """Return the receipts of the study's runs in other journals, oldest first."""
-        return self._done(identity, None)
+    def _described(self, log_dir: str | None) -> str:
+        if self._study:
+            return f"study {self._study!r}, recorded in {self._project}"
+        if not self._binds:
+            return "no study name and no log_dir: whether other rows were held out before is not known"
+        if self._project is not None:
+            return f"recorded in {self._project}"
+        return f"no study name and no project folder: looks outside {log_dir} may not be known"
 
-    def keep(self, receipt: Receipt) -> None:
-        """Keep a receipt, after it was held against what others have kept meanwhile where it begins a reading.
+    def check(self, identity: HeldoutIdentity) -> list[str]:
+        """Hold the data against what the study has read; return what nobody is held to as warnings.
 
         Raises:
-            HeldoutMovedError: Another process has read another held-out set since this one was pinned.
+            HeldoutMovedError: The study has a name, or the run a ``log_dir``, and the held-out set was moved.
+            ArgumentValueError: The study's file is not as it was written.
         """
-        self._done(receipt.heldout, replace(receipt, models={}, warnings=()))
-
-    def _done(self, identity: HeldoutIdentity, receipt: Receipt | None) -> list[Receipt]:
-        if not self._on:
-            return []
-        folder: Path | str = "the user's data directory"
+        with Reader(self._log.journal.path) as reader:
+            others = [receipt for run, receipt in earlier_receipts(reader) if run != self._log.number]
+        check_unmoved(others, identity, str(self._log.journal.path), self._study)
+        project = [receipt for receipt in self._found_in(self._project) if receipt.study == self._study]
         try:
-            folder = _folder()
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = folder / "receipts.sqlite"
-            with closing(sqlite3.connect(file, timeout=_PATIENCE, isolation_level=None)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute(_TABLE)
-                known = self._known(connection, identity)
-                if receipt is not None:
-                    self._insert(connection, receipt, known)
-                connection.execute("COMMIT")
-            return known
-        except HeldoutMovedError:
-            raise
-        # A home that cannot be found is a RuntimeError.
-        except (OSError, RuntimeError, sqlite3.Error, ArgumentValueError) as error:
-            self._on = False
-            logger.warning(
-                "Held-out receipts cannot be kept in %s (%s), so a held-out set that moves is not refused. Give a "
-                "log_dir, or set COMBEE_RECEIPTS to a folder that can be written to, or to off.", folder, error
-            )  # fmt: skip
+            others = [receipt for receipt in project if receipt.run != self.run]
+            check_unmoved(others, identity, str(self._project), self._study)
+        except HeldoutMovedError as error:
+            if self._binds:
+                raise
+            return [f"This run has neither a study name nor a log_dir, so it is not refused that {error}"]
+        return []
+
+    def looks(self) -> list[Receipt]:
+        """Return all receipts of looks that this run can find, its own too, each once, oldest first."""
+        with Reader(self._log.journal.path) as reader:
+            journal = [receipt for _, receipt in earlier_receipts(reader)]
+        everywhere = [*journal, *self._found_in(self._project), *self._found_in(self._user)]
+        each = {(receipt.run, receipt.stage, receipt.programs): receipt for receipt in reversed(everywhere)}
+        return sorted(each.values(), key=lambda receipt: receipt.at)
+
+    def keep(self, receipt: Receipt) -> None:
+        """Keep a receipt, once.
+
+        Raises:
+            ArgumentValueError: The file of a named study cannot be written to.
+        """
+        if any((receipt.stage, receipt.programs) == (other.stage, other.programs) for other in self.own):
+            return
+        if receipt.stage != "pinned":
+            self._record(replace(receipt, models={}, warnings=()))
+        self.own.append(receipt)
+        self._log.emit("receipt", receipt.to_dict())
+
+    def _record(self, receipt: Receipt) -> None:
+        file = self._project if self._binds and self._project is not None else self._user
+        if file is None or file in self._unusable:
+            return
+        if file == self._user:
+            # It counts looks, and binds nobody: what was learned from is not its business.
+            receipt = replace(receipt, heldout=replace(receipt.heldout, train=(), validation=()))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _append(file, receipt)
+        except OSError as error:
+            if self._study:
+                problem = f"cannot be recorded in {file}: {error}"
+                raise ArgumentValueError("heldout.study", self._study, problem, "Let it be written to.") from error
+            self._warn(file, error)
+
+    def _found_in(self, file: Path | None) -> list[Receipt]:
+        if file is None or file in self._unusable:
+            return []
+        try:
+            return list(_read(file))
+        except (OSError, ArgumentValueError) as error:
+            if self._binds and file == self._project:
+                problem = f"cannot be read: {error}"
+                raise ArgumentValueError("heldout", str(file), problem, "Restore the file.") from error
+            self._warn(file, error)
             return []
 
-    def _known(self, connection: sqlite3.Connection, identity: HeldoutIdentity) -> list[Receipt]:
-        sql = "SELECT versions, data FROM receipt WHERE study = ? AND journal <> ? ORDER BY rowid"
-        found = []
-        for versions, data in connection.execute(sql, (self._study, self._journal)):
-            receipt = Receipt.from_json(data)
-            if versions != _VERSIONS:
-                receipt = replace(receipt, heldout=replace(receipt.heldout, metric=identity.metric))
-            found.append(receipt)
-        return found
-
-    def _insert(self, connection: sqlite3.Connection, receipt: Receipt, known: list[Receipt]) -> None:
-        if receipt.stage == "begun":
-            check_unmoved(known, receipt.heldout)
-        if receipt.stage == "pinned" and any(one.heldout == receipt.heldout for one in known):
-            return  # it would say nothing new
-        row = (self._study, self._journal, _VERSIONS, orjson.dumps(receipt.to_dict()).decode())
-        connection.execute("INSERT INTO receipt VALUES (?, ?, ?, ?)", row)
+    def _warn(self, file: Path, error: Exception) -> None:
+        self._unusable.add(file)
+        logger.warning("Looks at held-out rows cannot be counted in %s (%s). The run goes on.", file, error)
 
 
-def _folder() -> Path:
+def _read(file: Path) -> Iterator[Receipt]:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | _PLAIN)
+    except FileNotFoundError:
+        return
+    with os.fdopen(descriptor, "rb") as lines:
+        _check_plain(descriptor)
+        for line in lines:
+            if line.strip():
+                yield Receipt.from_json(line.decode("utf-8", "replace"))
+
+
+def _append(file: Path, receipt: Receipt) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _PLAIN, 0o644)
+    with os.fdopen(descriptor, "ab", buffering=0) as lines:
+        _check_plain(descriptor)
+        lines.write(orjson.dumps(receipt.to_dict()) + b"\n")
+
+
+def _check_plain(descriptor: int) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError("it is no plain file")
+
+
+def _project_folder(log_dir: str | None) -> Path | None:
+    """Return the nearest project folder of where the user works, else of the ``log_dir``."""
+    for start in (Path.cwd(), *([] if log_dir is None else [Path(log_dir).absolute()])):
+        for folder in (start, *start.parents):
+            if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
+                return folder
+    return None
+
+
+def _user_folder() -> Path:
     if chosen := os.environ.get("COMBEE_RECEIPTS"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "combee_dspy"
+        return Path(os.path.expanduser(chosen))  # noqa: PTH111 - Path's own raises where there is no home
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # noqa: PTH111 - the same
+    return Path(data) / "combee_dspy"

@@ -33,7 +33,7 @@ from combee_dspy.search._describe import lms_by_role, models_by_role, specs
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import make_parts
-from combee_dspy.search._heldout import HeldoutReading, earlier_receipts, note_unheld
+from combee_dspy.search._heldout import HeldoutReading, note_unheld
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._ledger import LessonLedger
 from combee_dspy.search._loop import Loop
@@ -61,7 +61,6 @@ class Run:
         settings, splits = task.settings, task.splits
         self.task, self.shared, self.log = task, shared, log
         with Reader(shared.journal.path) as reader:
-            receipts = earlier_receipts(reader)
             seconds, earlier = _earlier_seconds(reader, log.number), _earlier_costs(reader, log.number)
             lost = _lost(reader, log.number)
         self.purse = Purse(task.limits, earlier, lost, seconds, charged=settings.search.replay is None)
@@ -90,14 +89,13 @@ class Run:
         reference = evaluator_lms(None if calibration is None else calibration.reference, dspy.settings.lm)
         self._reference_proposes = any(same_model(lm, settings.reflection_lm or dspy.settings.lm) for lm in reference)
         self._judged: set[tuple[str, str]] = set()
-        # A journal that goes with the run is no place for what later runs must know.
-        elsewhere = Receipts(task.student, splits, shared.journal.folder.name) if settings.log_dir is None else None
+        self.receipts = Receipts(task.heldout, log, settings.log_dir)
         self.reading = None
         if task.heldout is None:
             # What this run learns from, no later run of the study may hold out.
-            note_unheld(splits, prints["metric"], log, receipts, elsewhere)
+            note_unheld(splits, prints["metric"], self.receipts)
         else:
-            self.reading = HeldoutReading(task.heldout, splits, prints["metric"], self.effects, receipts, elsewhere)
+            self.reading = HeldoutReading(task.heldout, splits, prints, self.effects, self.receipts)
 
     def _keeper(self, learner: Learner, rng: random.Random) -> Keeper:
         task, settings, student = self.task, self.task.settings, self.task.student
@@ -212,7 +210,7 @@ class Run:
         except Exception:
             _logger.warning("The program's state cannot be written, so that no tracker gets it.", exc_info=True)
             return
-        self.log.emit("program", {"state": self.effects.texts.scrubbed(state)}, single=True)
+        self.log.emit("program", {"state": self.effects.texts.scrubbed(state)})
 
     def best(self) -> dspy.Module | None:
         """Return the program that is best on validation so far; none before the student's validation."""
@@ -253,6 +251,7 @@ class Run:
             failures=failures,
             heldout=held,
             receipt=receipt,
+            looks_recorded=self.receipts.place,
             calibration=calibrated,
             texts=dict(chosen.candidate.texts),
             digests=dict(splits.digests),

@@ -45,8 +45,8 @@ FUNCTIONS = frozenset(_NAMES.split())
 
 _EVENT = "(SELECT json_extract(data, '$.{}') FROM event WHERE run = r.id AND kind = '{}' {} LIMIT 1)"
 _HELDOUT = ", ".join(
-    f"{_EVENT.format(name, 'heldout', 'ORDER BY id')} AS heldout_{name}"
-    for name in ("before", "after", "difference", "low", "high", "n")
+    f"{_EVENT.format(name, 'heldout', 'ORDER BY id DESC')} AS heldout_{name}"
+    for name in ("before", "after", "difference", "low", "high", "n", "look")
 )
 RUNS = f"""
 SELECT r.id, r.name, r.state, r.created, r.finished, r.seed, json_extract(r.description, '$.simulated') AS simulated,

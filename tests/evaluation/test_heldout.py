@@ -6,12 +6,11 @@ from dataclasses import replace
 import dspy
 import pytest
 
-from combee_dspy.evaluation import Heldout, Receipt, check_unmoved, check_unread, heldout_identity, pin
+from combee_dspy.evaluation import Heldout, Receipt, check_unmoved, heldout_identity, pin
 from combee_dspy.exceptions import (
     ArgumentError,
     ArgumentValueError,
     HeldoutMovedError,
-    HeldoutReadError,
     SplitOverlapError,
 )
 from combee_dspy.hashing import row_hash
@@ -113,7 +112,7 @@ def test_scores_that_do_not_pair_are_refused(after) -> None:
 
 def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> None:
     found = pin(Heldout(HELD), identity(), [*reading(), *reading(run="two")[:2]])
-    assert found.looks == 2
+    assert found.begun("three", AT, PROGRAMS).looks == 2
     assert "2 earlier looks" in found.summary()
     read = found.read("three", AT, PROGRAMS, [0.0] * 20, [1.0] * 20)
     assert any("had been read 2 times before" in warning for warning in read.warnings)
@@ -125,45 +124,80 @@ def test_looks_of_other_runs_are_counted_those_that_were_begun_only_too() -> Non
         ({"held": rows(400)}, "heldout", "is a leak, not a tune"),
         ({"held": HELD[1:]}, "heldout", "is a leak, not a tune"),
         ({"held": HELD[1:], "train": rows(500), "validation": rows(600)}, "heldout", "is a leak, not a tune"),
+        ({"held": rows(400), "train": TRAIN[1:], "validation": []}, "heldout", "is a leak, not a tune"),
+        ({"held": rows(400), "train": VALIDATION, "validation": rows(600)}, "heldout", "is a leak, not a tune"),
         ({"held": rows(400), "train": [*TRAIN, HELD[0]], "validation": []}, "trainset", "would now be learned"),
         ({"held": [], "validation": HELD[:2]}, "valset", "would now be learned"),
-        ({"metric": "metric-2"}, "metric", "choosing the scorer"),
         ({"held": TRAIN[:5], "train": rows(500), "validation": rows(600)}, "heldout", "in the program already"),
     ],
 )
 def test_every_move_after_a_reading_is_refused(now, argument, said) -> None:
     with pytest.raises(HeldoutMovedError, match=said) as caught:
-        check_unmoved(reading(), identity(**now))
+        check_unmoved(reading(), identity(**now), "runs/a")
     assert caught.value.argument == argument
+    assert "runs/a" in str(caught.value)
+
+
+def test_a_study_with_a_name_has_one_held_out_set() -> None:
+    named = [replace(receipt, study="refunds") for receipt in reading()]
+    other = identity(rows(800), train=rows(900), validation=rows(950))
+    check_unmoved(named, other, "runs/a", "returns")
+    with pytest.raises(HeldoutMovedError, match="is a leak, not a tune"):
+        check_unmoved(named, other, "runs/a", "refunds")
 
 
 def test_what_is_no_move_is_allowed() -> None:
-    check_unmoved(reading(), identity())
-    check_unmoved(reading(), identity(HELD[::-1]))
-    check_unmoved(reading(), identity(train=[*TRAIN, *rows(700)]))
-    check_unmoved(reading(), identity(held=[]))
+    check_unmoved(reading(), identity(metric="metric-2"), "runs/a")
+    check_unmoved(reading(), identity(), "runs/a")
+    check_unmoved(reading(), identity(HELD[::-1]), "runs/a")
+    check_unmoved(reading(), identity(train=[*TRAIN, *rows(700)]), "runs/a")
+    check_unmoved(reading(), identity(held=[]), "runs/a")
     # Another task of the same study: other rows in every split.
-    check_unmoved(reading(), identity(rows(800), train=rows(900), validation=rows(950)))
+    check_unmoved(reading(), identity(rows(800), train=rows(900), validation=rows(950)), "runs/a")
 
 
 def test_before_a_reading_the_set_may_still_be_mended_but_not_with_what_was_learned() -> None:
     pinned = reading()[:1]
-    check_unmoved(pinned, identity(HELD[1:], metric="metric-2"))
+    check_unmoved(pinned, identity(HELD[1:], metric="metric-2"), "runs/a")
     with pytest.raises(HeldoutMovedError, match="in the program already"):
-        check_unmoved(pinned, identity(VALIDATION[:3], train=rows(500), validation=rows(600)))
+        check_unmoved(pinned, identity(VALIDATION[:3], train=rows(500), validation=rows(600)), "runs/a")
 
 
 def test_a_run_that_held_nothing_out_is_remembered() -> None:
     unheld = Receipt("pinned", "one", AT, identity(held=[]))
     with pytest.raises(HeldoutMovedError, match="in the program already"):
-        check_unmoved([unheld], identity(TRAIN[:3], train=rows(500)))
+        check_unmoved([unheld], identity(TRAIN[:3], train=rows(500)), "runs/a")
 
 
-def test_one_run_reads_once_and_a_failed_reading_only_with_the_same_programs() -> None:
-    check_unread(reading(), "two", ("c", "d"))
-    check_unread(reading()[:2], "one", PROGRAMS)
-    with pytest.raises(HeldoutReadError, match="read once"):
-        check_unread(reading()[:2], "one", ("a" * 16, "c" * 16))
+def test_a_reading_that_failed_is_no_look_before_itself() -> None:
+    again = pin(Heldout(HELD), identity(), reading()[:2])
+    assert again.begun("one", AT, PROGRAMS).looks == 0
+    assert again.begun("one", AT, ("a" * 16, "c" * 16)).looks == 1
+    assert again.begun("two", AT, PROGRAMS).looks == 1
+
+
+def test_a_look_at_one_of_the_rows_is_a_look_at_them() -> None:
+    fewer = pin(Heldout(HELD[1:]), identity(HELD[1:]), reading())
+    assert fewer.begun("two", AT, PROGRAMS).looks == 1
+    other = pin(Heldout(rows(400)), identity(rows(400)), reading())
+    assert other.begun("two", AT, PROGRAMS).looks == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "setting", "before", "rescored"),
+    [
+        ("metric-2", "same", 1.0, True),
+        ("metric-2", "same", 0.0, False),  # feedback alone has changed
+        ("metric-1", "same", 1.0, False),  # luck of an LM that samples
+        ("metric-2", "other", 1.0, False),  # another program: it cannot be told
+        ("metric-2", "", 1.0, False),
+    ],
+)
+def test_scores_of_the_untouched_program_tell_another_scale(metric, setting, before, rescored) -> None:
+    first = pin(Heldout(HELD), identity(), setting="same").read("one", AT, PROGRAMS, [0.0] * 20, [1.0] * 20)
+    now = pin(Heldout(HELD), identity(HELD[::-1], metric), [first], setting)
+    warnings = now.read("two", AT, PROGRAMS, [before] * 20, [1.0] * 20).warnings
+    assert any("scores otherwise on 20 of 20 rows" in text for text in warnings) == rescored
 
 
 def test_a_row_edited_in_place_is_found() -> None:

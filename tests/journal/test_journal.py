@@ -172,7 +172,7 @@ def test_another_run_is_refused_and_told_what_differs(tmp_path: Path) -> None:
     with pytest.raises(JournalMismatchError) as caught:
         within(tmp_path, lambda log: None, trainset="cc", metric="dd")
     assert caught.value.differs == ("metric was not given and is dd", "trainset was bb and is cc")
-    assert "Give another log_dir" in str(caught.value)
+    assert "Compile with what it was written with" in str(caught.value)
 
 
 def test_runs_of_other_names_stand_beside_each_other(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_a_run_in_a_folder_that_nobody_can_write_to_is_read(tmp_path: Path, monk
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "run", Path("/proc/combee")):
-        with pytest.raises(JournalError, match=r"cannot be written to.*Make room, or give another log_dir"):
+        with pytest.raises(JournalError, match=r"cannot be written to.*Make room, or let this user write there"):
             Journal(folder)
 
 

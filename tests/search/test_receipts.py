@@ -1,28 +1,42 @@
-"""Held-out receipts of runs without a ``log_dir``: kept beside all journals, by study, and no text among them."""
+"""Where looks at held-out rows are counted, which studies are held to their rows, and that no text is kept."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-import sqlite3
+import os
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 
-from combee_dspy import Privacy, Task, compile_many
-from combee_dspy.exceptions import HeldoutMovedError
+from combee_dspy import Heldout, Privacy, Task, compile_many
+from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
 from tests.worlds import World, examples, metric
+
+PROJECT_FILE = "combee-heldout.jsonl"
 
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of this test's receipts."""
+    """The folder of this test's count; the test works in a folder that is no project."""
     monkeypatch.setenv("COMBEE_RECEIPTS", str(tmp_path / "receipts"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "receipts"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder; the test works in a folder of it."""
+    (tmp_path / "project" / "notebooks").mkdir(parents=True)
+    (tmp_path / "project" / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path / "project" / "notebooks")
+    return tmp_path / "project"
 
 
 def run(world: World, *, student: Any = None, **changes: Any) -> Any:
@@ -33,9 +47,13 @@ def run(world: World, *, student: Any = None, **changes: Any) -> Any:
         return world.combee(**settings).compile(student or dspy.Predict("question -> answer"), **given)
 
 
-def stored(folder: Path) -> list[tuple[str, ...]]:
-    with closing(sqlite3.connect(folder / "receipts.sqlite")) as connection:
-        return connection.execute("SELECT study, versions, data FROM receipt").fetchall()
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def kinder(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+    found = metric(gold, pred)
+    return dspy.Prediction(score=found.score, feedback=f"Look again. {found.feedback}")
 
 
 def lenient(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
@@ -44,9 +62,9 @@ def lenient(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred
 
 MOVES: dict[str, dict[str, Any]] = {
     "other rows": {"heldout": examples(8, 300)},
+    "other rows, learned from a row less": {"heldout": examples(8, 300), "trainset": examples(11)},
     "a row less": {"heldout": examples(7, 200)},
     "a row more": {"heldout": examples(9, 200)},
-    "another metric": {"metric": lenient},
     "a label as input": {"heldout": [row.with_inputs("question", "answer") for row in examples(8, 200)]},
     "read rows are validated on": {"valset": examples(6, 203), "heldout": None},
     "validated rows are held out": {"valset": examples(6, 300), "heldout": examples(6, 100)},
@@ -54,37 +72,43 @@ MOVES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("how", MOVES)
-def test_a_held_out_set_that_moves_is_refused_without_a_log_dir_too(world: World, how: str) -> None:
+def test_without_a_name_and_a_log_dir_no_hidden_file_stops_a_run(world: World, how: str) -> None:
     learned = run(world)
-    asked = world.asked
-    # The program that was learned is as much the same study as the one that was given.
-    with pytest.raises(HeldoutMovedError, match="log_dir of its own"):
-        run(world, student=learned, **{"trainset": examples(12)[::-1], **MOVES[how]})
-    assert world.asked == asked, "nothing was bought"
+    report = run(world, student=learned, **MOVES[how]).combee_report
+    if MOVES[how].get("heldout", True):
+        assert "no study name and no log_dir: whether other rows were held out before is not known" in str(report)
 
 
-def test_another_process_knows_what_was_read(world: World) -> None:
+def test_better_feedback_is_no_leak_and_the_second_look_is_told(world: World) -> None:
+    first = run(world).combee_report
+    second = run(world, metric=kinder).combee_report
+    assert (first.receipt.looks, second.receipt.looks) == (0, 1)
+    assert "look 1" in str(first)
+    assert "look 2" in str(second)
+    (warning,) = second.warnings
+    assert "had been read once before, by 1 run" in warning
+    assert not second.supports_claims
+
+
+def test_a_metric_that_scores_otherwise_is_told_by_the_untouched_programs_scores(world: World) -> None:
     run(world)
+    report = run(world, metric=lenient).combee_report
+    assert any("the untouched program scores otherwise on" in text for text in report.warnings)
+
+
+def test_looks_are_counted_by_rows_in_all_processes(world: World) -> None:
     script = (
         "import dspy; from tests.worlds import *; w = World.made()\n"
         "with dspy.context(lm=w.task_lm, adapter=dspy.ChatAdapter()):\n"
         "    w.combee(max_metric_calls=40, reflection_minibatch_size=4).compile(dspy.Predict('question -> answer'),\n"
-        "        trainset=examples(12), valset=examples(6, 100), heldout=examples(8, 300))"
+        "        trainset=examples(12), valset=examples(6, 100), heldout=examples(8, 200))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # noqa: S603
-    assert "HeldoutMovedError" in done.stderr
-
-
-def test_the_same_rows_may_be_read_again_and_that_is_counted(world: World, tmp_path: Path) -> None:
-    assert [run(world, seed=seed).combee_report.receipt.looks for seed in (0, 1)] == [0, 1]
-    # A log_dir is a study of its own.
-    assert run(world, heldout=examples(8, 300), log_dir=tmp_path / "log").combee_report.receipt.looks == 0
-
-
-def test_another_program_or_another_trainset_is_another_study(world: World) -> None:
-    run(world)
-    run(world, student=dspy.ChainOfThought("question -> answer"), heldout=examples(8, 300))
-    run(world, trainset=examples(12, 400), heldout=examples(8, 300))
+    subprocess.run(  # noqa: S603 - its own interpreter
+        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    assert run(world, heldout=examples(7, 201)).combee_report.receipt.looks == 1
+    assert run(world, heldout=examples(8, 300)).combee_report.receipt.looks == 0
+    assert run(world, trainset=examples(3, 400)).combee_report.receipt.looks == 2
 
 
 def test_several_tasks_read_each_look_once(world: World) -> None:
@@ -99,24 +123,78 @@ def test_several_tasks_read_each_look_once(world: World) -> None:
     assert run(world).combee_report.receipt.looks == 2
 
 
-def test_no_text_is_kept_and_nobody_is_named(world: World, folder: Path) -> None:
-    run(world, privacy=Privacy(texts="redacted", who="none"))
-    texts = " ".join(text for row in stored(folder) for text in row)
-    assert len(stored(folder)) == 3
-    for text in ("Number", "word for", "BEE", "scripted", "metric.", "Give the code", "question"):
-        assert text not in texts, text
+@pytest.mark.parametrize("how", MOVES)
+def test_a_project_is_held_to_its_rows_whatever_the_log_dir(
+    world: World, project: Path, tmp_path: Path, how: str
+) -> None:
+    first = run(world, log_dir="runs/a").combee_report
+    assert str(project / PROJECT_FILE) in str(first)
+    asked = world.asked
+    for log_dir in ("runs/b", tmp_path / "outside"):
+        with pytest.raises(HeldoutMovedError) as caught:
+            run(world, log_dir=log_dir, **MOVES[how])
+        assert str(project / PROJECT_FILE) in str(caught.value)
+    assert world.asked == asked, "nothing was bought"
+    assert [line["stage"] for line in lines_of(project / PROJECT_FILE)] == ["begun", "read"]
+
+
+def test_a_project_counts_looks_of_all_log_dirs_and_lets_feedback_change(world: World, project: Path) -> None:
+    run(world, log_dir="runs/a")
+    report = run(world, log_dir="runs/b", metric=kinder, trainset=examples(11)).combee_report
+    assert report.receipt.looks == 1
+
+
+def test_a_run_without_log_dir_is_warned_of_what_a_project_would_refuse(world: World, project: Path) -> None:
+    run(world, log_dir="runs/a")
+    report = run(world, heldout=examples(8, 300)).combee_report
+    assert any("is not refused that heldout has changed" in text for text in report.warnings)
+
+
+@pytest.mark.parametrize("log_dirs", [(None, None), ("a", "b"), (None, "b")])
+def test_a_study_with_a_name_is_held_to_its_rows_even_where_nothing_is_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch, log_dirs: tuple[str | None, str | None]
+) -> None:
+    monkeypatch.setenv("COMBEE_RECEIPTS", "off")
+    first = run(world, heldout=Heldout(examples(8, 200), study="refunds"), log_dir=log_dirs[0]).combee_report
+    file = Path.cwd() / PROJECT_FILE
+    assert f"study 'refunds', recorded in {file}" in str(first)
+    moved = Heldout(examples(8, 300), study="refunds")
+    with pytest.raises(HeldoutMovedError, match=PROJECT_FILE):
+        run(world, heldout=moved, log_dir=log_dirs[1], trainset=examples(12, 400), valset=examples(6, 500))
+    again = Heldout(examples(8, 200), study="refunds")
+    assert run(world, heldout=again, log_dir=log_dirs[1], metric=kinder).combee_report.receipt.looks == 1
+    # Another name is another study, but a look is a look.
+    other = Heldout(examples(7, 200), study="returns")
+    assert run(world, heldout=other).combee_report.receipt.looks == 2
+
+
+def test_where_neither_name_nor_project_folder_is_the_report_says_what_is_not_known(world: World) -> None:
+    run(world, log_dir="a")
+    report = run(world, log_dir="b", heldout=examples(8, 300)).combee_report
+    assert "no study name and no project folder: looks outside b may not be known" in str(report)
+    assert not Path(PROJECT_FILE).exists()
+
+
+def test_no_text_is_kept_and_nobody_is_named(world: World, folder: Path, project: Path) -> None:
+    for texts in ("redacted", "hashes"):
+        privacy = Privacy(texts=texts, who="none")
+        run(world, privacy=privacy)
+        run(world, privacy=privacy, heldout=Heldout(examples(8, 200), study="refunds"), log_dir=texts)
+    for file in (folder / "receipts.jsonl", project / PROJECT_FILE):
+        assert len(lines_of(file)) == 4
+        stored = file.read_text(encoding="utf-8")
+        for text in ("Number", "word for", "BEE", "scripted", "metric.", "Give the code", "question"):
+            assert text not in stored, text
 
 
 def test_two_readings_that_began_together_are_not_both_made(world: World) -> None:
     from combee_dspy.search import _heldout
 
     begun = _heldout.HeldoutReading.read
-    other: dict[str, Any] = {"heldout": examples(8, 300)}
+    other: dict[str, Any] = {"heldout": Heldout(examples(8, 300), study="refunds")}
 
     async def first_the_other(self: Any, *args: Any, **kwargs: Any) -> Any:
         if other:
-            import asyncio
-
             given = dict(other)
             other.clear()
             await asyncio.to_thread(run, World.made(), **given)
@@ -124,52 +202,67 @@ def test_two_readings_that_began_together_are_not_both_made(world: World) -> Non
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(HeldoutMovedError, match="read it"):
         patch.setattr(_heldout.HeldoutReading, "read", first_the_other)
-        run(world)
+        run(world, heldout=Heldout(examples(8, 200), study="refunds"))
 
 
-@pytest.mark.parametrize("how", ["a file in its place", "no file of ours", "changed rows"])
-def test_a_folder_that_cannot_be_used_is_warned_of_by_name(
+@pytest.mark.parametrize("how", ["a file in its place", "no file of ours", "changed rows", "a pipe", "a link"])
+def test_a_count_that_cannot_be_used_is_warned_of_by_name(
     world: World, folder: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
+    file = folder / "receipts.jsonl"
     if how == "a file in its place":
         folder.write_text("")
-    elif how == "no file of ours":
-        folder.mkdir()
-        (folder / "receipts.sqlite").write_text("something else, and long enough to be no header" * 10)
-    else:
+    elif how == "changed rows":
         run(world)
-        with closing(sqlite3.connect(folder / "receipts.sqlite")) as connection:
-            connection.execute("UPDATE receipt SET data = '{}'")
-            connection.commit()
+        file.write_text("{}\n")
+    else:
+        folder.mkdir()
+        if how == "a pipe":
+            os.mkfifo(file)
+        elif how == "a link":
+            (folder / "mine").write_text("mine")
+            file.symlink_to(folder / "mine")
+        else:
+            file.write_bytes(b"\xff something else")
     with caplog.at_level(logging.WARNING, "combee_dspy"):
         assert run(world).combee_report.heldout is not None
-    said = [one.message for one in caplog.records if "receipts" in one.message]
+    said = [one.message for one in caplog.records if "cannot be counted" in one.message]
     assert len(said) == 1
     assert str(folder) in said[0]
+    if how == "a link":
+        assert (folder / "mine").read_text() == "mine"
 
 
-def test_off_keeps_and_refuses_nothing(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["changed", "a link"])
+def test_a_study_whose_file_is_not_as_it_was_written_is_refused_by_the_files_name(world: World, how: str) -> None:
+    held = Heldout(examples(8, 200), study="refunds")
+    run(world, heldout=held)
+    file = Path(PROJECT_FILE).absolute()
+    if how == "changed":
+        file.write_text("{}\n")
+    else:
+        file.rename("elsewhere")
+        file.symlink_to("elsewhere")
+    with pytest.raises(ArgumentValueError, match=PROJECT_FILE):
+        run(world, heldout=held)
+
+
+def test_off_counts_nothing_and_writes_no_file_for_runs_without_a_name(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, project: Path
+) -> None:
     monkeypatch.setenv("COMBEE_RECEIPTS", "off")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     run(world)
-    run(world, heldout=examples(8, 300))
-    assert not list(tmp_path.iterdir())
+    run(world, log_dir="runs/a")
+    assert not (tmp_path / "data").exists()
+    assert not (project / PROJECT_FILE).exists()
 
 
-def test_by_default_they_lie_in_the_users_data_directory(
+def test_by_default_looks_are_counted_in_the_users_data_directory(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("COMBEE_RECEIPTS")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     run(world, metric=metric)
-    assert len(stored(tmp_path / "data" / "combee_dspy")) == 3
-
-
-def test_an_upgrade_of_python_or_dspy_moves_no_metric(world: World, folder: Path) -> None:
-    run(world)
-    with closing(sqlite3.connect(folder / "receipts.sqlite")) as connection:
-        connection.execute("UPDATE receipt SET versions = 'dspy 1'")
-        connection.commit()
-    run(world, metric=lenient)  # whose hash says nothing beside one of other versions
-    with pytest.raises(HeldoutMovedError):
-        run(world, heldout=examples(8, 300))
+    lines = lines_of(tmp_path / "data" / "combee_dspy" / "receipts.jsonl")
+    assert [line["stage"] for line in lines] == ["begun", "read"]

@@ -87,7 +87,9 @@ def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
         return {}
     readings = [one["difference"] for one in events if one["kind"] == "receipt" and one.get("difference")]
     figures = {name: row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")}
-    return {**figures, "confidence": readings[0].get("confidence") if readings else None}
+    # Journals of before looks were counted hold the first look alone.
+    looks = [{"look": 1, **event} for event in events if event["kind"] == "heldout"]
+    return {**figures, "confidence": readings[-1].get("confidence") if readings else None, "looks": looks}
 
 
 def _canary(reader: Reader, run: int, events: Sequence[_Row]) -> dict[str, Any]:
