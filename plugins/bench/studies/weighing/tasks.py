@@ -181,7 +181,7 @@ def _exceptions(kind: str, seed: int, stream: random.Random) -> Task:
         (category, stream.choice(ATTRIBUTES)): stream.choice(
             [other for other in codes if other != code]
         )
-        for category, code in list(truth.rules.items())[:10]
+        for category, code in list(truth.rules.items())[:12]
     }
     return _task(kind, seed, replace(truth, exceptions=exceptions), stream)
 
