@@ -25,11 +25,21 @@ from studies.weighing.words import (
     harmful,
     meanings,
     read_line,
+    read_lines,
     rule,
     word,
 )  # fmt: skip
 
-SURE = Laws(miss=0, miss_proposing=0, empty=0, loss=0, votes=1, wrong_citation=0, overlooked=0, false_relation=0)
+SURE = Laws(
+    miss=0,
+    miss_proposing=0,
+    empty=0,
+    loss=0,
+    votes=1,
+    wrong_citation=0,
+    overlooked=0,
+    false_relation=0,
+)
 DRUM = Case("drum", ("urgent", "heavy"), "phone")
 
 
@@ -60,10 +70,16 @@ def failures(count: int) -> list[Record]:
     ]
 
 
-def read(lm: Service, records: list[dict[str, Any]], adapter: dspy.Adapter, text: str = "Do it.") -> list[str]:
+def read(
+    lm: Service,
+    records: list[dict[str, Any]],
+    adapter: dspy.Adapter,
+    text: str = "Do it.",
+) -> list[str]:
     with dspy.context(lm=lm, adapter=adapter):
         asked = dspy.Predict(AddLessons)
-        return list(asked(current_instruction=text, examples_with_feedback=records, most_lessons=32).lessons)
+        answered = asked(current_instruction=text, examples_with_feedback=records, most_lessons=32)
+        return list(answered.lessons)
 
 
 def test_every_wording_reads_back_to_what_it_says() -> None:
@@ -104,7 +120,8 @@ def test_a_row_that_contradicts_becomes_an_exception() -> None:
 
 
 def test_a_proposer_replaces_what_a_lesson_contradicts_and_loses_lines() -> None:
-    lines = [(f"{name} gets D{place}.", rule(name, f"D{place}")) for place, name in enumerate(CATEGORIES[:50])]
+    codes = {name: f"D{place}" for place, name in enumerate(CATEGORIES[:50])}
+    lines = [(f"{name} gets {code}.", rule(name, code)) for name, code in codes.items()]
     written = edit(lines, [("An anchor gets D99.", rule("anchor", "D99"))], Laws(), derive(0))
     assert written[0] == "An anchor gets D99."
     assert len(written) == 50
@@ -113,7 +130,11 @@ def test_a_proposer_replaces_what_a_lesson_contradicts_and_loses_lines() -> None
 
 
 def test_a_merge_unites_votes_and_loses_a_little() -> None:
-    lists = [["Drum: D3", "Piano: D4"], ["Every drum is D3", "A drum is D8"], ["An urgent drum is D9"]]
+    lists = [
+        ["Drum: D3", "Piano: D4"],
+        ["Every drum is D3", "A drum is D8"],
+        ["An urgent drum is D9"],
+    ]
     merged = {meaning for _, meaning in merge(lists, SURE, derive(0))}
     assert merged == {rule("drum", "D3"), rule("piano", "D4"), rule("drum", "D9", "urgent")}
     sides = [len(merge(lists, Laws(loss=0), derive(seed))) for seed in range(100)]
@@ -129,28 +150,37 @@ def test_readers_cite_where_examples_are_numbered(adapter: dspy.Adapter) -> None
 
 
 def test_a_twentieth_of_the_citations_is_wrong() -> None:
-    cited = [lesson for seed in range(300) for lesson in learn(failures(12), [], Laws(empty=0), derive(seed))]
-    wrong = [lesson for lesson in cited if lesson.meaning and lesson.meaning.code != f"D{lesson.examples[0] + 1}"]
+    calls = [learn(failures(12), [], Laws(empty=0), derive(seed)) for seed in range(100)]
+    cited = [(lesson.examples[0], lesson.meaning) for call in calls for lesson in call]
+    wrong = [at for at, meaning in cited if meaning is None or meaning.code != f"D{at + 1}"]
     assert 0.03 < len(wrong) / len(cited) < 0.07
 
 
 def test_a_bad_reader_adds_a_harmful_line_in_three_calls_of_ten() -> None:
     lessons = [learn(failures(3), [], Laws(bad=0.3), derive(seed)) for seed in range(300)]
-    bad = sum(any(one.meaning is not None and one.meaning.channel for one in call) for call in lessons)
+    bad = sum(any(lesson.meaning and lesson.meaning.channel for lesson in call) for call in lessons)
     assert 0.22 < bad / 300 < 0.38
 
 
 def test_a_judge_names_relations_by_number() -> None:
-    texts = ["Drum: D3", "Each drum is D3", "A drum is D4", "An urgent drum is D9", "Take care.", "Piano: D3"]
+    texts = [
+        "Drum: D3",
+        "Each drum is D3",
+        "A drum is D4",
+        "An urgent drum is D9",
+        "Take care.",
+        "Piano: D3",
+    ]
     lm = Service(SURE, 0)
     with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-        found = dspy.Predict(Relate)(
-            current_instruction="Do it.", lessons=[f"{n}. {text}" for n, text in enumerate(texts, start=3)]
+        answered = dspy.Predict(Relate)(
+            current_instruction="Do it.",
+            lessons=[f"{n}. {text}" for n, text in enumerate(texts, start=3)],
         )
-    assert found.same == [[3, 4]]
-    assert found.contradictory == [[3, 5]]
-    assert found.narrower == [[6, 3], [6, 5]]
-    assert found.empty == [7]
+    assert answered.same == [[3, 4]]
+    assert answered.contradictory == [[3, 5]]
+    assert answered.narrower == [[6, 3], [6, 5]]
+    assert answered.empty == [7]
     assert lm.calls == {"judge": 1}
 
 
@@ -176,7 +206,10 @@ def test_gepas_own_prompt_and_rewrites_are_answered() -> None:
         ).new_instruction
         lists = [["Drum: D3"], ["Piano: D4"]]
         merged = dspy.Predict(MergeLessons)(current_instruction=new, lesson_lists=lists).lessons
-    assert [line for line, _ in meanings(written.splitlines())][1:] == ["- Piano: D4", "- A drum is D5"]
+    assert [line for line, _ in meanings(written.splitlines())][1:] == [
+        "- Piano: D4",
+        "- A drum is D5",
+    ]
     assert sorted(merged) == ["Drum: D3", "Piano: D4"]
 
 
@@ -185,10 +218,10 @@ def test_the_same_prompt_has_the_same_answer_and_others_other_wordings() -> None
         [record(n, Case(CATEGORIES[n], ("urgent", "heavy"), "fax"), "D3") for n in range(8)],
         dspy.JSONAdapter(),
     )
-    once, again = (read(Service(Laws(), 3), rows, adapter) for _ in range(2))
-    assert once == again
+    first, again = (read(Service(Laws(), 3), rows, adapter) for _ in range(2))
+    assert first == again
     other = read(Service(Laws(), 3), rows, adapter, "Do it now.")
-    assert re.sub(r"\[.*?\] ", "", str(once)) != re.sub(r"\[.*?\] ", "", str(other))
+    assert re.sub(r"\[.*?\] ", "", str(first)) != re.sub(r"\[.*?\] ", "", str(other))
 
 
 def test_what_has_no_law_is_said() -> None:
@@ -199,11 +232,15 @@ def test_what_has_no_law_is_said() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_task_scores_on_clean_rows_and_its_prompt_is_worth_what_it_says(kind: str) -> None:
     task = make_task(kind, 4)
-    assert (len(task.train), len(task.validation), len(task.heldout)) == (14 if kind == "few" else 80, 40, 200)
+    assert (len(task.train), len(task.validation), len(task.heldout)) == (
+        14 if kind == "few" else 80,
+        40,
+        200,
+    )
     assert all(row.label == row.code == task.truth.code(row.case) for row in task.heldout)
     wrong = sum(row.label != row.code for row in task.train)
     assert wrong == (16 if kind == "noise" else 0)
-    told = [meaning for _, meaning in meanings(task.instruction.replace("- ", "").splitlines()) if meaning]
+    told = [meaning for _, meaning in read_lines(task.instruction)]
     right = sum(answer(row.case, told, derive(0)) == row.code for row in task.heldout)
     low, high = {"long": (120, 180), "good": (150, 190)}.get(kind, (0, 0))
     assert low <= right <= high
@@ -215,7 +252,12 @@ def test_lines_are_counted_by_what_is_true() -> None:
     task = make_task("exceptions", 0)
     (category, condition), code = next(iter(task.truth.exceptions.items()))
     other = next(name for name in ATTRIBUTES if name != condition)
-    lines = [rule(category, code, condition), rule(category, code, other), rule(category, "D99"), harmful("fax")]
+    lines = [
+        rule(category, code, condition),
+        rule(category, code, other),
+        rule(category, "D99"),
+        harmful("fax"),
+    ]
     counts = task.count_lines("\n".join(f"- {word(line, derive(0))}" for line in lines))
     assert (counts["exceptions"], counts["wrong"], counts["harmful"]) == (1, 2, 1)
     assert counts["exceptions_wrongly_missing"] == len(task.truth.exceptions) - 1
