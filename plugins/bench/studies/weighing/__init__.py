@@ -1,0 +1,1 @@
+"""How methods weigh what they learn, on six kinds of task and a scripted service. Simulated."""
