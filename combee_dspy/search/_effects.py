@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.exceptions import ArgumentValueError, HeldoutReadError, InfrastructureError
+from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE
+from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
@@ -35,6 +37,8 @@ from combee_dspy.search._candidates import Candidate, Compilation, Place, Progra
 from combee_dspy.search._privacy import Texts, shown
 
 __all__ = ["VALIDATION", "Effects", "heard"]
+
+logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
@@ -76,7 +80,8 @@ class Effects:
         self.workers = shared.workers
         self.metric: Callable[..., Any] = settings.metric_fn
         self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
-        self._failure_score, self._perfect_score = settings.failure_score, settings.perfect_score
+        self._failure_score = settings.failure_score
+        self._scale_known = settings.perfect_score != DEFAULT_PERFECT_SCORE
         self._memoize = settings.cache is not False
         self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
@@ -150,10 +155,7 @@ class Effects:
             priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, priority, check)
-            if rollout.score > self._perfect_score == 1.0:  # another was chosen by somebody, who may mean less
-                problem = f"is below {rollout.score:g}, a score that the metric gave"
-                remedy = "Give Combee the metric's highest score, such as perfect_score=100, or divide its scores."
-                return ArgumentValueError("perfect_score", self._perfect_score, problem, remedy), rollout.usage
+            self._warn_of_scale(rollout.score)
             return rollout, rollout.usage
 
         texts = candidate.texts.values()
@@ -174,6 +176,18 @@ class Effects:
         if cache is not None and rollout.failed_in != "service":
             cache.keep(shared, effect.value)
         return rollout
+
+    def _warn_of_scale(self, score: float) -> None:
+        """Say once that a metric gives more than 1, where nobody has named its highest score."""
+        if self._scale_known or score <= DEFAULT_PERFECT_SCORE:
+            return
+        self._scale_known = True
+        text = (
+            f"The metric gave {score:g}, above the default perfect_score=1. A success is now taken to score "
+            "the next power of ten, such as 10 or 100. Give Combee(perfect_score=…) the metric's highest score."
+        )
+        logger.warning("%s", text)
+        self.log.emit("warning", {"text": text})
 
     async def call(
         self,
