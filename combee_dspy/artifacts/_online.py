@@ -19,6 +19,7 @@ from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
+from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Role, Rollout
 from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, output_of, takes_trace
 from combee_dspy.strategies import StrategyContext
@@ -146,7 +147,7 @@ class OnlinePlaybook:
         return self.text
 
     async def _learned(self, slots: Slots) -> str:
-        adapter = dspy.settings.adapter or dspy.JSONAdapter()
+        adapter = adapter_for(self._lm)
 
         async def call(
             signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role

@@ -27,6 +27,7 @@ from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._fence import fenced
+from combee_dspy.rollouts._gepa_answers import read_as_gepa
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
 from combee_dspy.rollouts._outputs import BARE
 from combee_dspy.rollouts._patient import carried, is_passing
@@ -193,8 +194,11 @@ def run_call(job: CallJob) -> Answer:
         try:
             try:
                 return call.ended(call.predictor(**call.inputs))
-            except AdapterParseError:
-                return call.ended(call.predictor(**call.inputs, config=call.another_draw()))
+            except AdapterParseError as error:
+                prediction = read_as_gepa(error)
+                if prediction is None:
+                    prediction = call.predictor(**call.inputs, config=call.another_draw())
+                return call.ended(prediction)
         except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
             return call.failed(error)
 
@@ -206,8 +210,11 @@ async def arun_call(job: CallJob) -> Answer:
         try:
             try:
                 return call.ended(await call.predictor.acall(**call.inputs))
-            except AdapterParseError:
-                return call.ended(await call.predictor.acall(**call.inputs, config=call.another_draw()))
+            except AdapterParseError as error:
+                prediction = read_as_gepa(error)
+                if prediction is None:
+                    prediction = await call.predictor.acall(**call.inputs, config=call.another_draw())
+                return call.ended(prediction)
         except Exception as error:  # noqa: BLE001 - as above
             return call.failed(error)
 

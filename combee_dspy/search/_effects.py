@@ -18,6 +18,7 @@ from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE
 from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
+from combee_dspy.lms import adapter_for
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
     Answer,
@@ -83,7 +84,6 @@ class Effects:
         self._failure_score = settings.failure_score
         self._scale_known = settings.perfect_score != DEFAULT_PERFECT_SCORE
         self._memoize = settings.cache is not False
-        self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
         self._number = task.number
         self._cache = shared.cache
@@ -212,7 +212,8 @@ class Effects:
         self._may_buy(key)
         component = str(place[0]) if place else ""
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
-        job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
+        lm = self._lms.get(role)
+        job = CallJob(signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff)
         answer: Answer = await self._once(key, decode_answer, lambda: self._asked(effect, job, text))
         return answer.outcome
 

@@ -24,7 +24,6 @@ RUNS = {"dspy.GEPA": [], "Combee": ["-p", "in_place_of_gepa"], "matched": ["-p",
 # What differs by default alone: the reflection LM of these tests answers DSPy's own prompts and no others.
 BY_DEFAULT = {
     "test_basic_workflow[False]": "replays a recording of DSPy's proposer, prompt by prompt",
-    "test_component_selector_string_all": "answers in the field of DSPy's proposer",
     "test_workflow_with_custom_instruction_proposer_and_component_selector": (
         "replays a recording in which a minibatch holds one of the two examples twice; ours repeat none"
     ),
