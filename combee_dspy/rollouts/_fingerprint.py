@@ -4,10 +4,14 @@ Texts, field descriptions, demonstrations and settings count with their content;
 functions with their compiled code, so that comments and layout do not; an installed package's with its name alone.
 An LM counts with its class, model, decoding parameters and endpoint, never with its credentials; one whose
 ``cache_identity`` is a text stands at the endpoint of that name, wherever its port is.
+
+A metric may have state that changes as it runs, such as a cache or a counter. What :func:`fingerprints` says of it
+is the same before and after: see :mod:`combee_dspy.rollouts._settled`.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import json
@@ -24,28 +28,32 @@ from combee_dspy.hashing import canonical_json
 from combee_dspy.lms.redact import SECRET_NAME, mask
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
+PLAIN = (str, bool, int, float, bytes, type(None), set, frozenset)
+"""Values that stand for themselves."""
 # What a function may name and count with; anything else of its module has a life of its own.
-_NAMED = (types.FunctionType, type, dspy.Module, dspy.BaseLM, list, tuple, dict, *_PLAIN)
-# What grows or changes with every call, or is left on a program and never read when it runs.
-_NO_EFFECT = frozenset(
+_NAMED = (types.FunctionType, type, dspy.Module, dspy.BaseLM, list, tuple, dict, *PLAIN)
+NO_EFFECT = frozenset(
     {"_compiled", "callbacks", "combee_report", "combee_serves", "detailed_results", "history", "stage", "traces",
      "train"}
 )  # fmt: skip
+"""What grows or changes with every call, or is left on a program and never read when it runs."""
 _LIBRARIES = tuple(path for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib")))
+_READS_NAME = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 
 
 def fingerprint(program: dspy.Module, metric: object, *others: object) -> str:
-    """Return one hash of all that :func:`fingerprints` tells apart, and of any other JSON values."""
-    return _digest([fingerprints(program, metric), *map(canonical_json, others)])
+    """Return one hash of all that a rollout depends on, the metric's state too, and of any other JSON values."""
+    return digest([fingerprints(program, metric), metric_state(metric), *map(canonical_json, others)])
 
 
 def fingerprints(program: dspy.Module, metric: object) -> dict[str, str]:
     """Return hashes of what a rollout's result depends on: ``"program"``, ``"lms"``, ``"adapter"``, ``"metric"``.
 
-    DSPy's settings are read as they are here and now.
+    DSPy's settings are read as they are here and now. The metric counts without its state.
     """
-    describer = _Describer(lms=False)
+    from combee_dspy.rollouts._settled import describe_settled  # it extends what is below
+
+    describer = Describer(lms=False)
     described = describer.describe(program)
     lms = [_lm(lm) for lm in (dspy.settings.lm, *(predictor.lm for predictor in program.predictors()))]
     # A program may hold others: those of frozen parts, or one that it sets in dspy.context.
@@ -53,19 +61,25 @@ def fingerprints(program: dspy.Module, metric: object) -> dict[str, str]:
         if lm not in lms:
             lms.append(lm)
     return {
-        "program": _digest(described),
-        "lms": _digest(lms),
-        "adapter": _digest(_Describer().describe(dspy.settings.adapter)),
-        "metric": _digest(_Describer().describe(metric)),
+        "program": digest(described),
+        "lms": digest(lms),
+        "adapter": digest(Describer().describe(dspy.settings.adapter)),
+        "metric": digest(describe_settled(metric)),
     }
 
 
-def _digest(described: Any) -> str:
+def metric_state(metric: object) -> str:
+    """Return a hash of a metric and of all data that it holds at this moment, such as a cache."""
+    return digest(Describer().describe(metric))
+
+
+def digest(described: Any) -> str:
+    """Return the hash of a description."""
     text = json.dumps([dspy.__version__, described], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class _Describer:
+class Describer:
     """Values as JSON; what acts (modules, functions, classes) in full once.
 
     Args:
@@ -84,6 +98,7 @@ class _Describer:
         self._within: list[int] = []
 
     def describe(self, value: Any) -> Any:
+        """Return a value as JSON values."""
         if isinstance(value, (Mapping, list, tuple)):
             return self._container(value)
         if isinstance(value, dspy.BaseLM):
@@ -93,7 +108,7 @@ class _Describer:
             return canonical_json(None)
         if isinstance(value, type) and issubclass(value, dspy.Signature):
             return _ADDRESS.sub("", repr(value))
-        if isinstance(value, (*_PLAIN, dspy.Example)):
+        if isinstance(value, (*PLAIN, dspy.Example)):
             return canonical_json(value)
         return self._once(value)
 
@@ -102,16 +117,19 @@ class _Describer:
             return {"$holder": self._within.index(id(value))}
         self._within.append(id(value))
         try:
-            if not isinstance(value, Mapping):
-                return [self.describe(item) for item in value]
-            kept = {str(key): item for key, item in value.items() if not SECRET_NAME.search(str(key))}
-            return {key: self.describe(item) for key, item in kept.items()}
+            if isinstance(value, Mapping):
+                return self._named({str(key): item for key, item in value.items()})
+            return [self.describe(item) for item in value]
         finally:
             self._within.pop()
 
+    def _named(self, values: Mapping[str, Any]) -> Any:
+        """Describe values by name, without secrets."""
+        return {name: self.describe(item) for name, item in values.items() if not SECRET_NAME.search(name)}
+
     def _once(self, value: Any) -> Any:
         if isinstance(value, functools.partial):
-            return [self.describe(part) for part in (value.func, value.args, value.keywords)]
+            return [self.describe(value.func), self.describe(value.args), self._named(value.keywords)]
         if isinstance(value, types.MethodType):
             return [self.describe(value.__func__), self.describe(value.__self__)]
         if id(value) in self._seen:
@@ -127,30 +145,41 @@ class _Describer:
         state = getattr(value, "__dict__", None)
         if not isinstance(state, dict) or isinstance(value, types.ModuleType):
             return _ADDRESS.sub("", canonical_json(value))
-        return [
-            self.describe(type(value)),
-            self.describe({name: item for name, item in state.items() if name not in _NO_EFFECT}),
-        ]
+        kept = {name: item for name, item in state.items() if name not in NO_EFFECT}
+        return [self.describe(type(value)), self._named(kept)]
 
     def _class(self, kind: type) -> Any:
         parts = {}
         for each in kind.__mro__:
-            for name, part in vars(each).items() if not _installed(each.__module__) else ():
+            for name, part in vars(each).items() if not is_installed(each.__module__) else ():
                 code = getattr(part, "fget", None) or getattr(part, "__func__", part)
-                own = not name.startswith("__") and isinstance(part, _PLAIN)
+                own = not name.startswith("__") and isinstance(part, PLAIN)
                 if own or isinstance(code, types.FunctionType):
                     parts[f"{each.__qualname__}.{name}"] = self.describe(part if own else code)
-        return [_name(kind), parts]
+        return [name_of(kind), parts]
 
     def _function(self, function: types.FunctionType) -> Any:
-        if _installed(function.__module__ or ""):
-            return _name(function)
+        # Code that was executed without a module of its own claims to be built in.
+        if function.__module__ != "builtins" and is_installed(function.__module__ or ""):
+            return name_of(function)
         known, names = function.__globals__, _names(function.__code__)
         named = {name: known[name] for name in sorted(names & known.keys())}
-        used = {name: self.describe(item) for name, item in named.items() if isinstance(item, _NAMED)}
-        closure = [self.describe(cell.cell_contents) for cell in function.__closure__ or () if _bound(cell)]
-        given = [self.describe(function.__defaults__), self.describe(function.__kwdefaults__)]
-        return [_name(function), _code(function.__code__), given, closure, used]
+        used = {name: item for name, item in named.items() if isinstance(item, _NAMED)}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        closure = [(name, cell.cell_contents) for name, cell in cells if _bound(cell)]
+        return [
+            name_of(function),
+            _code(function.__code__),
+            [self.describe(function.__defaults__), self._named(function.__kwdefaults__ or {})],
+            self._closure(closure),
+            self._globals(used),
+        ]
+
+    def _closure(self, variables: Sequence[tuple[str, Any]]) -> Any:
+        return [self.describe(item) for _, item in variables]
+
+    def _globals(self, variables: Mapping[str, Any]) -> Any:
+        return {name: self.describe(item) for name, item in variables.items()}
 
 
 def _lm(lm: Any) -> Any:
@@ -159,9 +188,9 @@ def _lm(lm: Any) -> Any:
     # Headers may all be credentials; a URL may carry one.
     where = [mask(str(kwargs.pop(name, ""))) for name in ("api_base", "base_url", "api_version")]
     return {
-        "lm": [_name(type(lm)), str(getattr(lm, "model", "")), str(getattr(lm, "model_type", ""))],
-        "kwargs": _Describer().describe({name: item for name, item in kwargs.items() if "header" not in name}),
-        "where": said if isinstance(said, str) else [*where, _name(type(getattr(lm, "engine", None)))],
+        "lm": [name_of(type(lm)), str(getattr(lm, "model", "")), str(getattr(lm, "model_type", ""))],
+        "kwargs": Describer().describe({name: item for name, item in kwargs.items() if "header" not in name}),
+        "where": said if isinstance(said, str) else [*where, name_of(type(getattr(lm, "engine", None)))],
     }
 
 
@@ -172,23 +201,36 @@ def _bound(cell: Any) -> bool:
         return False
 
 
-def _names(code: types.CodeType) -> set[str]:
-    return set(code.co_names).union(*(_names(item) for item in code.co_consts if isinstance(item, types.CodeType)))
+def codes_in(code: types.CodeType) -> list[types.CodeType]:
+    """Return compiled code and all that is nested in it."""
+    nested = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    return [code, *(inner for part in nested for inner in codes_in(part))]
+
+
+@functools.lru_cache(maxsize=1_024)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Return the global names that code reads. Its ``co_names`` would name attributes too."""
+    return frozenset(
+        step.argval for part in codes_in(code) for step in dis.get_instructions(part) if step.opname in _READS_NAME
+    )
 
 
 def _code(code: types.CodeType) -> str:
     consts = [_code(item) if isinstance(item, types.CodeType) else canonical_json(item) for item in code.co_consts]
-    return _digest([code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, consts])
+    return digest([code.co_code.hex(), code.co_names, code.co_varnames, code.co_freevars, consts])
 
 
-def _name(kind: Any) -> str:
+def name_of(kind: Any) -> str:
+    """Return the full name of a class or function."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 @functools.cache
-def _installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module belongs to the standard library or an installed package."""
-    if module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+    if module == "__main__":
+        return False  # a notebook's own code, though its launcher is installed
+    if module.partition(".")[0] in sys.stdlib_module_names:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
     return isinstance(file, str) and file.startswith(_LIBRARIES)
