@@ -143,7 +143,6 @@ def _slots(kind: type) -> Sequence[str]:
     return [name for name in named if not name.startswith("__")]
 
 
-@functools.lru_cache(maxsize=256)
 def _assigned_by(kind: type) -> frozenset[str]:
     """Return the attributes that an installed class assigns in its methods; none for DSPy's own."""
     return frozenset(
