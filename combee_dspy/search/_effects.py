@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE
 from combee_dspy.exceptions import HeldoutReadError, InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
@@ -36,10 +34,9 @@ from combee_dspy.rollouts import (
 from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 from combee_dspy.search._privacy import Texts, shown
+from combee_dspy.search._scales import ScaleWarning
 
 __all__ = ["VALIDATION", "Effects", "heard"]
-
-logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
@@ -82,7 +79,7 @@ class Effects:
         self.metric: Callable[..., Any] = settings.metric_fn
         self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
         self._failure_score = settings.failure_score
-        self._scale_known = settings.perfect_score != DEFAULT_PERFECT_SCORE
+        self._scale = ScaleWarning(log, settings.perfect_score)
         self._memoize = settings.cache is not False
         self._sees_trace = takes_trace(self.metric)
         self._number = task.number
@@ -155,7 +152,7 @@ class Effects:
             priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, priority, check)
-            self._warn_of_scale(rollout.score)
+            self._scale.look(rollout.score)
             return rollout, rollout.usage
 
         texts = candidate.texts.values()
@@ -176,18 +173,6 @@ class Effects:
         if cache is not None and rollout.failed_in != "service":
             cache.keep(shared, effect.value)
         return rollout
-
-    def _warn_of_scale(self, score: float) -> None:
-        """Say once that a metric gives more than 1, where nobody has named its highest score."""
-        if self._scale_known or score <= DEFAULT_PERFECT_SCORE:
-            return
-        self._scale_known = True
-        text = (
-            f"The metric gave {score:g}, above the default perfect_score=1. A success is now taken to score "
-            "the next power of ten, such as 10 or 100. Give Combee(perfect_score=…) the metric's highest score."
-        )
-        logger.warning("%s", text)
-        self.log.emit("warning", {"text": text})
 
     async def call(
         self,
