@@ -9,7 +9,8 @@ What counts:
 What does not count:
 
 - data in lists, dicts and sets;
-- attributes and variables that the code assigns anew, outside of ``__init__``;
+- attributes and variables that the code assigns anew, or whose items it sets, outside
+  of ``__init__``;
 - what has no value of its own, such as locks and iterators.
 
 What cannot be known is whether the data in a container changes scores: a
@@ -50,6 +51,9 @@ _VALUES = (
 _ACTING = (types.FunctionType, types.MethodType, type, dspy.Module, dspy.BaseLM, functools.partial)
 _MAKES = frozenset({"__init__", "__new__", "__post_init__", "__setstate__", "__set_name__"})
 _STORES_ATTRIBUTE = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_READS_METHOD = frozenset({"LOAD_METHOD", "LOAD_ATTR"})
+_READS_VARIABLE = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"})
+_SETTERS = frozenset({"add", "append", "extend", "insert", "setdefault", "update"})
 _STORES_GLOBAL = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
@@ -157,7 +161,7 @@ def _assigned_by(kind: type) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=1_024)
 def _assigned_in(code: types.CodeType, makes: bool) -> frozenset[str]:
-    """Return the attributes, globals and outer variables that code assigns.
+    """Return the attributes, globals and outer variables that code assigns, or whose items it sets.
 
     Args:
         code: With all that is nested in it.
@@ -165,9 +169,27 @@ def _assigned_in(code: types.CodeType, makes: bool) -> frozenset[str]:
     """
     names: set[str] = set()
     for part in codes_in(code):
-        for step in dis.get_instructions(part):
+        steps = list(dis.get_instructions(part))
+        for place, step in enumerate(steps):
             attribute = step.opname in _STORES_ATTRIBUTE and not makes
             outer = step.opname == "STORE_DEREF" and step.argval in part.co_freevars
             if attribute or outer or step.opname in _STORES_GLOBAL:
                 names.add(step.argval)
+            elif not makes:
+                names.update(_container_set(steps, place))
     return frozenset(names)
+
+
+def _container_set(steps: Sequence[dis.Instruction], place: int) -> Sequence[str]:
+    """Return the name of the container whose item an instruction sets, where it has one."""
+    step = steps[place]
+    if step.opname == "STORE_SUBSCR":
+        # Below the key, which is whatever was put on the stack last, lies the container.
+        height = 0
+        while place > 0 and height != 1:
+            place -= 1
+            height += dis.stack_effect(steps[place].opcode, steps[place].arg, jump=False)
+    elif step.opname not in _READS_METHOD or step.argval not in _SETTERS:
+        return ()
+    before = steps[place - 1] if place > 0 else step
+    return (before.argval,) if before.opname in _READS_VARIABLE else ()

@@ -94,6 +94,18 @@ def remembering(cache: dict[str, float], weight: float, gold: Any, pred: Any, *r
     return cache.setdefault(gold.question, weight)
 
 
+def with_judges(weight: float = 1.0) -> Callable[..., float]:
+    judges: dict[str, dspy.Predict] = {}
+
+    def score(gold: Any, pred: Any, *rest: Any) -> float:
+        kind = gold.question[:2]
+        if kind not in judges:
+            judges[kind] = dspy.Predict(f"question -> {kind}")
+        return weight
+
+    return score
+
+
 def partly(weight: float = 1.0) -> Callable[..., float]:
     return functools.partial(remembering, {}, weight)
 
@@ -117,7 +129,8 @@ def cached(weight: float = 1.0) -> Callable[..., float]:
 
 
 MAKERS = (
-    Caching, lambda weight=1.0: Caching(weight).score, Slotted, Counted, over_a_dict, partly, by_default, cached,
+    Caching, lambda weight=1.0: Caching(weight).score, Slotted, Counted, over_a_dict,
+    with_judges, partly, by_default, cached,
 )  # fmt: skip
 
 
