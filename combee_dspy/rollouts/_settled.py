@@ -35,7 +35,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.rollouts._fingerprint import (
+from combee_dspy.rollouts._describer import (
     NO_EFFECT,
     Describer,
     codes_in,
