@@ -94,7 +94,7 @@ class Combee(Teleprompter):
         num_threads: Rollouts and LM calls in flight at most. By default the run finds out how many its
             service takes.
         failure_score: Score of a rollout that failed.
-        perfect_score: Score of a success.
+        perfect_score: Score of a success. Where a metric gives more than the default, it is the next power of ten.
         log_dir: Folder of the journal; compiling again with it goes on where it ended.
         track_stats: Attach ``detailed_results`` to the program.
         use_wandb: As in gepa.

@@ -174,8 +174,11 @@ class JournalMismatchError(JournalError):
 
     def __init__(self, path: str, differs: Iterable[str]) -> None:
         self.path, self.differs = path, tuple(differs)
+        why = ""
+        if any(one.startswith("metric was ") for one in self.differs):
+            why = "Scores and feedback of one metric's code are not mixed with those of another's. "
         super().__init__(
-            f"{path} was written by another run: {'; '.join(self.differs)}. "
+            f"{path} was written by another run: {'; '.join(self.differs)}. {why}"
             "Compile with what it was written with to go on: anything else is another run."
         )
 

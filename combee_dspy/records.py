@@ -71,12 +71,19 @@ class PredictorCall:
         predictor: Path of the predictor in the program; empty where it is none of the program's own.
         outputs: ``None`` where the answer did not parse.
         completion: The raw answer where it did not parse, else empty.
+        also: Paths of the other predictors that it may be a call of: a predictor that the program
+            makes while it runs is known by its signature, which several may share.
     """
 
     predictor: str
     inputs: Mapping[str, Any]
     outputs: Mapping[str, Any] | None
     completion: str = ""
+    also: tuple[str, ...] = ()
+
+    def is_of(self, predictor: str) -> bool:
+        """Whether it is, or may be, a call of a predictor."""
+        return predictor == self.predictor or predictor in self.also
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,8 @@ class Rollout:
         queue_seconds: From its submission to its start.
         prompt_hash: Hash of all prompts that its task calls sent, in any order
             (16 hex digits); empty where it sent none.
+        bare: Whether the program returned no ``dspy.Prediction``: ``prediction`` then holds what it
+            returned in its only field.
     """
 
     example_id: str
@@ -113,6 +122,7 @@ class Rollout:
     seconds: float = 0.0
     queue_seconds: float = 0.0
     prompt_hash: str = ""
+    bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import dspy
 from combee_dspy import registry
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.lms import adapter_for
 from combee_dspy.operators import Operator, OperatorInput
 from combee_dspy.records import Edit, FailedCall, Lessons, Reflection, Refusal, Role
 from combee_dspy.rollouts import CallJob, Fixed, Slots, Threads
@@ -92,7 +93,7 @@ class _Reducer:
     async def _component(
         self, text: str, component: str, records: Records, outcome: _Outcome, slots: Slots, lm: dspy.BaseLM | None
     ) -> None:
-        adapter = self._adapter or dspy.settings.adapter or dspy.JSONAdapter()
+        adapter = self._adapter or adapter_for(lm)
 
         async def call(
             signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role
@@ -148,7 +149,7 @@ class CombeeProposer(_Reducer):
         operator: Name or object; it must edit instructions.
         seed: Where chance comes from: the same seed, text and records give the same plan.
         num_threads: LM calls in flight at once.
-        adapter: For the proposer's calls; ``None`` for the one in DSPy's settings, else ``dspy.JSONAdapter()``.
+        adapter: For the proposer's calls; ``None`` for the one in DSPy's settings, else its default.
 
     Raises:
         ArgumentTypeError: ``aggregator`` or ``operator`` is of another kind.

@@ -19,8 +19,9 @@ from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.hashing import row_hash
+from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Role, Rollout
-from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, takes_trace
+from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, output_of, takes_trace
 from combee_dspy.strategies import StrategyContext
 
 logger = logging.getLogger("combee_dspy")
@@ -102,8 +103,8 @@ class OnlinePlaybook:
         """Return the program with what has been learned so far."""
         return serving(self._artifact.build(self._student, {COMPONENT: self.text}))
 
-    def predict(self, batch: Sequence[dspy.Example]) -> tuple[dspy.Prediction | None, ...]:
-        """Return a prediction per example, ``None`` where the program raised, with what was learned from earlier ones.
+    def predict(self, batch: Sequence[dspy.Example]) -> tuple[Any, ...]:
+        """Answer every example with what was learned from earlier ones; ``None`` where the program raised.
 
         All are answered at once. A batch that was not learned from is forgotten.
 
@@ -127,7 +128,7 @@ class OnlinePlaybook:
         rollouts = self._run(answered)
         self._served = tuple(map(Trajectory, range(len(batch)), batch, rollouts))
         self._scores += [rollout.score for rollout in rollouts]
-        return tuple(None if one.prediction is None else dspy.Prediction(**one.prediction) for one in rollouts)
+        return tuple(output_of(rollout) for rollout in rollouts)
 
     def learn(self) -> str:
         """Learn from the batch that was answered last, once, and return the playbook's text.
@@ -146,7 +147,7 @@ class OnlinePlaybook:
         return self.text
 
     async def _learned(self, slots: Slots) -> str:
-        adapter = dspy.settings.adapter or dspy.JSONAdapter()
+        adapter = adapter_for(self._lm)
 
         async def call(
             signature: type[dspy.Signature], inputs: Mapping[str, Any], place: tuple[str | int, ...], role: Role

@@ -90,7 +90,7 @@ class Diagnosis:
         more = "until the curve is flat"
         if self.saturates is not None and self.saturates > self.rollouts:
             more = f"up to about {self.saturates} by the saturating fit"
-        target = min(self.score + POINT, 1.0)  # no score is above 1
+        target = max(self.score, min(self.score + POINT, 1.0))
         # An interval around 0 would end below the margin; its width falls with the root of the rows.
         rows = math.ceil(self.gain.n * ((self.gain.high - self.gain.low) / 2 / self.margin) ** 2)
         need = f"Validate on about {rows} rows" if rows > self.gain.n else "Search for longer, validate on more rows"

@@ -14,8 +14,10 @@ from combee_dspy.evaluation._compare import (
 from combee_dspy.evaluation._heldout import Heldout, HeldoutPin, check_unmoved, pin
 from combee_dspy.evaluation._judge import Judge, check_roles, check_roles_heard, evaluator_lms, same_model
 from combee_dspy.evaluation._receipts import HeldoutIdentity, Receipt, heldout_identity
+from combee_dspy.evaluation._scale import DEFAULT_PERFECT_SCORE, perfect_score_of
 
 __all__ = [
+    "DEFAULT_PERFECT_SCORE",
     "Calibration",
     "CalibrationResult",
     "Calibrator",
@@ -37,6 +39,7 @@ __all__ = [
     "evaluator_lms",
     "heldout_identity",
     "paired_difference",
+    "perfect_score_of",
     "pin",
     "same_model",
     "select_newest_not_clearly_worse",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from combee_dspy.lms._adapters import ChoiceAdapter, ConstrainedJSONAdapter
+    from combee_dspy.lms._asking import adapter_for
     from combee_dspy.lms._embedded import EmbeddedEngine, embedded
     from combee_dspy.lms._pool import PooledEngine, PooledOptions, pooled
     from combee_dspy.lms._probe import probe
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "_adapters": ("ChoiceAdapter", "ConstrainedJSONAdapter"),
+    "_asking": ("adapter_for",),
     "_embedded": ("EmbeddedEngine", "embedded"),
     "_pool": ("PooledEngine", "PooledOptions", "pooled"),
     "_probe": ("probe",),
@@ -25,7 +27,7 @@ _HOMES = {
 
 __all__ = [
     "ChoiceAdapter", "ConstrainedJSONAdapter", "EmbeddedEngine", "EmbeddedOptions", "PooledEngine", "PooledOptions",
-    "embedded", "pooled", "probe",
+    "adapter_for", "embedded", "pooled", "probe",
 ]  # fmt: skip
 
 

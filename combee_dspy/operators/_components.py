@@ -282,7 +282,7 @@ def predictor_runs(component: str, minibatch: Iterable[tuple[dspy.Example, Rollo
         labels = dict(example.labels().items())
         first = True
         for call in rollout.calls:
-            if call.predictor == component and call.outputs is not None:
+            if call.is_of(component) and call.outputs is not None:
                 runs.append(PredictorRun(rollout.example_id, call.inputs, call.outputs, rollout.score, first, labels))
                 first = False
     return tuple(runs)

@@ -342,7 +342,8 @@ class _Tables:
         ]
 
     def stopping(self) -> list[Row]:
-        budget, target = self.spec.budget, min(self.score + self.choices.target_points * POINT, 1.0)
+        budget = self.spec.budget
+        target = max(self.score, min(self.score + self.choices.target_points * POINT, 1.0))
         over = " (the budget ends it first)" if self.choices.rollouts > budget.rollouts else ""
         default = f"default: 4 × serial ({self.plateau[1]})"
         return [

@@ -52,6 +52,7 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
                 "inputs": _fields(call.inputs, lost),
                 "outputs": _fields(call.outputs, lost),
                 **({"completion": _encode(call.completion)} if call.completion else {}),
+                **({"also": _encode(call.also)} if call.also else {}),
             }
             for call in rollout.calls
         ],
@@ -63,6 +64,8 @@ def encode_rollout(rollout: Rollout) -> dict[str, Any]:
     for name in ("feedback", "error", "failed_in", "objective_scores"):
         if value := getattr(rollout, name):
             data[name] = _encode(value if isinstance(value, str) else dict(value))
+    if rollout.bare:
+        data["bare"] = True
     return {**data, "partial": True} if lost else data
 
 

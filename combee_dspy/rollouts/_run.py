@@ -7,10 +7,9 @@ import inspect
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import dspy
 from dspy.utils.exceptions import (
@@ -28,8 +27,11 @@ from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
 from combee_dspy.records import FailedCall, PredictorCall, Rollout
 from combee_dspy.rollouts._fence import fenced
+from combee_dspy.rollouts._gepa_answers import read_as_gepa
 from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
+from combee_dspy.rollouts._outputs import BARE
 from combee_dspy.rollouts._patient import carried, is_passing
+from combee_dspy.rollouts._traces import predictors_of
 
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Carries out synchronous work in a worker thread."""
@@ -123,10 +125,10 @@ class _Attempt:
         return failed(error=reason, failed_in=self.failed_in, prediction=prediction)
 
     def _unparsed(self, error: AdapterParseError) -> Rollout:
-        # As in DSPy's own traces, the predictor is known by its signature and its inputs are the program's.
-        named = self.job.program.named_predictors()
-        owner = next((name for name, one in named if one.signature == error.signature), "")
-        failed = PredictorCall(owner, dict(self.job.example.inputs()), None, str(error.lm_response or ""))
+        # As in DSPy's own traces, the inputs are the program's.
+        predictors = predictors_of(self.job.program)
+        inputs, completion = dict(self.job.example.inputs()), str(error.lm_response or "")
+        failed = predictors.unparsed(error.signature, inputs, completion)
         missing = ", ".join(error.signature.output_fields)
         reason = f"AdapterParseError: {error.adapter_name} could not read the fields {missing} in the answer"
         return self._rollout(self.job.failure_score, error=reason, failed_in="answer", extra=(failed,))
@@ -140,32 +142,17 @@ class _Attempt:
         extra: tuple[PredictorCall, ...] = (),
         **outcome: Any,
     ) -> Rollout:
+        bare = outcome.get("prediction") is not None and not isinstance(self.prediction, dspy.Prediction)
         return Rollout(
             self.job.example_id, score, feedback, objectives or {},
-            calls=(*_calls(self.job.program, self.trace), *extra), usage=self.meter.usage(),
-            seconds=time.monotonic() - self.started, prompt_hash=self.meter.prompt_hash, **outcome,
+            calls=(*predictors_of(self.job.program).calls(self.trace), *extra), usage=self.meter.usage(),
+            seconds=time.monotonic() - self.started, prompt_hash=self.meter.prompt_hash, bare=bare, **outcome,
         )  # fmt: skip
 
 
-def _fields(prediction: Any) -> dict[str, Any]:
-    return dict(prediction.items()) if hasattr(prediction, "items") else {"prediction": prediction}
-
-
-# DSPy's own search for a program's predictors looks through its history too, which grows with every call.
-_PATHS: WeakKeyDictionary[dspy.Module, dict[int, str]] = WeakKeyDictionary()
-
-
-def _calls(program: dspy.Module, trace: Sequence[tuple[Any, Mapping[str, Any], Any]]) -> list[PredictorCall]:
-    """Return the predictor calls of a trace. Callers are known by identity: two may have equal signatures."""
-    if not trace:
-        return []
-    try:
-        paths = _PATHS.setdefault(program, {})
-    except TypeError:  # a class that compares programs by what they hold
-        paths = {}
-    if not paths:
-        paths.update({id(one): name for name, one in program.named_predictors()})
-    return [PredictorCall(paths.get(id(caller), ""), inputs, dict(made.items())) for caller, inputs, made in trace]
+def _fields(output: Any) -> dict[str, Any]:
+    """Return what a program returned as fields; what is no prediction stands alone in one."""
+    return dict(output.items()) if isinstance(output, dspy.Prediction) else {BARE: output}
 
 
 def read_score(output: object) -> tuple[float, str, Mapping[str, float]]:
@@ -207,8 +194,11 @@ def run_call(job: CallJob) -> Answer:
         try:
             try:
                 return call.ended(call.predictor(**call.inputs))
-            except AdapterParseError:
-                return call.ended(call.predictor(**call.inputs, config=call.another_draw()))
+            except AdapterParseError as error:
+                prediction = read_as_gepa(error)
+                if prediction is None:
+                    prediction = call.predictor(**call.inputs, config=call.another_draw())
+                return call.ended(prediction)
         except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
             return call.failed(error)
 
@@ -220,8 +210,11 @@ async def arun_call(job: CallJob) -> Answer:
         try:
             try:
                 return call.ended(await call.predictor.acall(**call.inputs))
-            except AdapterParseError:
-                return call.ended(await call.predictor.acall(**call.inputs, config=call.another_draw()))
+            except AdapterParseError as error:
+                prediction = read_as_gepa(error)
+                if prediction is None:
+                    prediction = await call.predictor.acall(**call.inputs, config=call.another_draw())
+                return call.ended(prediction)
         except Exception as error:  # noqa: BLE001 - as above
             return call.failed(error)
 

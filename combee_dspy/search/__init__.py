@@ -17,6 +17,8 @@
 | ``_budget`` | what may still be bought | nothing |
 | ``_heldout`` | the held-out set: pinned first, read at the end | effects |
 | ``_receipts`` | where held-out receipts are found and left | journal |
+| ``_scales`` | scores above 1 | journal |
+| ``_untraced`` | components that no rollout called | journal |
 | ``_refusals`` | going wide before convergence, or with diversity off | nothing |
 | ``_gepa`` | gepa's own parts | gepa |
 | ``_candidates``, ``_ledger``, ``_records`` | what is moved around; pure parts | nothing |

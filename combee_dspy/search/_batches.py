@@ -18,6 +18,7 @@ from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._untraced import Untraced
 from combee_dspy.stopping import RunView, ask
 from combee_dspy.streams import derive
 
@@ -133,8 +134,18 @@ def decision_from(data: Any) -> BatchDecision:
 class Ends:
     """Asks limits, rules and stop callbacks. What hangs on the clock, the bill or the user's code is decided once."""
 
-    def __init__(self, task: Compilation, effects: Effects, pool: Pool, batches: Batches, parts: GepaParts) -> None:
+    def __init__(
+        self,
+        task: Compilation,
+        effects: Effects,
+        pool: Pool,
+        batches: Batches,
+        parts: GepaParts,
+        untraced: Untraced,
+    ) -> None:
         self._effects = effects
+        self._untraced = untraced
+        self._components = task.components
         self._pool = pool
         self._batches = batches
         self._parts = parts
@@ -174,7 +185,11 @@ class Ends:
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
         if self._nothing_new(step - self._behind):
-            return "a whole epoch bought no new rollout: it made no mistake, or had no new text to try"
+            untraced = self._untraced.components(step - self._behind)
+            if set(untraced) == set(self._components):
+                return f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to learn from"
+            reason = "a whole epoch bought no new rollout: it made no mistake, or had no new text to try"
+            return f"{reason}; no rollout called {', '.join(map(repr, untraced))}" if untraced else reason
         if self._seed_is_known(step):
             for place, stopper in enumerate(self._parts.stoppers):
                 stops = partial(_stops, stopper, self._pool.state)

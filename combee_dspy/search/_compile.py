@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dspy
+import orjson
 
 from combee_dspy._private import flex_sources
 from combee_dspy.artifacts import Instruction
@@ -28,9 +29,9 @@ from combee_dspy.exceptions import (
     SplitOverlapError,
 )
 from combee_dspy.hashing import digest_of, row_hash
-from combee_dspy.journal import Cache, Journal
+from combee_dspy.journal import Cache, Journal, Reader, RunLog
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, patient
+from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, metric_state, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._privacy import NOT_KEPT, audit
@@ -305,7 +306,10 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     evaluator = evaluator_of(settings.metric_fn, prints["metric"])
     about = describe(task, task.limits, evaluator)
     log = shared.journal.run(task.name, settings.seed, identity(task, prints), about, only_begins=begins)
-    log.emit("audit", {**audit(settings.privacy, prints), "at": time.time()})
+    state_of_metric = metric_state(settings.metric_fn)
+    _warn_of_other_state(log, state_of_metric)
+    audited = {**audit(settings.privacy, prints), "metric_state": state_of_metric}
+    log.emit("audit", {**audited, "at": time.time()})
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
     kept = settings.log_dir is not None
@@ -333,6 +337,22 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
         shared.on_limit.remove(limit_changed)
         log.close()
     return program
+
+
+def _warn_of_other_state(log: RunLog, state: str) -> None:
+    """Say that a metric holds other data than when its run began; nobody can tell whether it changes scores."""
+    sql = "SELECT data FROM event WHERE run = ? AND kind = 'audit' ORDER BY id LIMIT 1"
+    with Reader(log.journal.path) as reader:
+        audits = [orjson.loads(row["data"]) for row in reader.rows(sql, (log.number,))]
+    if not audits or audits[0].get("metric_state", state) == state:
+        return
+    text = (
+        "The metric holds other data than when this run began, such as a cache, a counter or weights. "
+        "Its code is the same, so the run keeps the scores that it has. "
+        "If that data changes scores, begin a new run with another log_dir."
+    )
+    logger.warning("%s", text)
+    log.emit("warning", {"text": text})
 
 
 async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:

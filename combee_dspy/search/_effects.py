@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
+from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
+from combee_dspy.lms import adapter_for
 from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
 from combee_dspy.rollouts import (
     Answer,
@@ -33,6 +34,7 @@ from combee_dspy.rollouts import (
 from combee_dspy.search._budget import Purse, at_most
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 from combee_dspy.search._privacy import Texts, shown
+from combee_dspy.search._scales import ScaleWarning
 
 __all__ = ["VALIDATION", "Effects", "heard"]
 
@@ -76,9 +78,9 @@ class Effects:
         self.workers = shared.workers
         self.metric: Callable[..., Any] = settings.metric_fn
         self.programs = Programs(partial(settings.artifact.build, task.student), self.metric, settings.failure_score)
-        self._failure_score, self._perfect_score = settings.failure_score, settings.perfect_score
+        self._failure_score = settings.failure_score
+        self._scale = ScaleWarning(log, settings.perfect_score)
         self._memoize = settings.cache is not False
-        self._adapter = dspy.settings.adapter or dspy.JSONAdapter()
         self._sees_trace = takes_trace(self.metric)
         self._number = task.number
         self._cache = shared.cache
@@ -146,10 +148,7 @@ class Effects:
             priority = (*urgency, row.index, self._number)
             with dspy.context(lm=another_draw(dspy.settings.lm, replicate)):
                 rollout = await self.slots.rollout(job, priority, check)
-            if rollout.score > self._perfect_score == 1.0:  # another was chosen by somebody, who may mean less
-                problem = f"is below {rollout.score:g}, a score that the metric gave"
-                remedy = "Give Combee the metric's highest score, such as perfect_score=100, or divide its scores."
-                return ArgumentValueError("perfect_score", self._perfect_score, problem, remedy), rollout.usage
+            self._scale.look(rollout.score)
             return rollout, rollout.usage
 
         texts = candidate.texts.values()
@@ -193,7 +192,8 @@ class Effects:
         key = f"call/{step}/{'/'.join(map(str, place))}/{role}/{digest}"
         component = str(place[0]) if place else ""
         effect = Effect(key, "call", {}, role, signature.__name__, step, component)
-        job = CallJob(signature, inputs, self._lms.get(role), self._adapter, role, temperature, self._tariff)
+        lm = self._lms.get(role)
+        job = CallJob(signature, inputs, lm, adapter_for(lm), role, temperature, self._tariff)
         answer: Answer = await self._once(key, decode_answer, lambda: self._asked(effect, job, text))
         return answer.outcome
 

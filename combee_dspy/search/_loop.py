@@ -42,6 +42,7 @@ from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._untraced import Untraced
 from combee_dspy.search._update import Learned, Learner, Plan
 
 __all__ = ["Loop"]
@@ -111,7 +112,8 @@ class Loop:
     def __post_init__(self) -> None:
         self._search = self.task.settings.search
         self._batches = Batches(self.task, self.parts.sampler)
-        self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts)
+        self.untraced = Untraced(self.task, self.effects.log)
+        self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts, self.untraced)
         self._seeding: asyncio.Future[Any] = _future()
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
@@ -385,6 +387,7 @@ class Loop:
 
     def _close(self, update: _Update, learned: Learned, seconds: float) -> None:
         plan, self.committed = update.plan, update.plan.step + 1
+        self.untraced.note(learned)
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         data = {

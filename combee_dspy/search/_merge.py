@@ -10,10 +10,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-import dspy
 from gepa.core.data_loader import ensure_loader
 from gepa.proposer.merge import MergeProposer
 
+from combee_dspy.rollouts import output_of
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._gepa import GepaParts
@@ -117,6 +117,6 @@ class Merging:
             return list(await asyncio.gather(*(self._effects.rollout(candidate, row, place) for row in rows)))
 
         found = asyncio.run_coroutine_threadsafe(scored(), self._loop).result()
-        outputs = [None if one.prediction is None else dspy.Prediction(**one.prediction) for one in found]
+        outputs = [output_of(rollout) for rollout in found]
         objectives = [dict(one.objective_scores) for one in found]
         return outputs, [one.score for one in found], objectives if any(objectives) else None

@@ -12,7 +12,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import dspy
 from gepa.core.callbacks import BudgetUpdatedEvent, ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
 from gepa.core.data_loader import ensure_loader
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
@@ -21,6 +20,7 @@ from gepa.strategies.eval_policy import FullEvaluationPolicy
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
+from combee_dspy.rollouts import output_of
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._gepa import GepaParts
@@ -148,7 +148,7 @@ class Pool:
         """Take a candidate in that update ``step`` made, with its validation; the seed has no parents."""
         scores = {index: math.fsum(one.score for one in drawn) / len(drawn) for index, drawn in rollouts.items()}
         evaluation = ValsetEvaluation(
-            outputs_by_val_id={index: _output(drawn[0]) for index, drawn in rollouts.items()},
+            outputs_by_val_id={index: output_of(drawn[0]) for index, drawn in rollouts.items()},
             scores_by_val_id=scores,
             objective_scores_by_val_id=_objectives(rollouts),
         )
@@ -224,10 +224,6 @@ class Pool:
 
 def _on_front(state: GEPAState) -> set[int]:
     return {index for front in state.get_pareto_front_mapping().values() for index in front}
-
-
-def _output(rollout: Rollout) -> Any:
-    return None if rollout.prediction is None else dspy.Prediction(**rollout.prediction)
 
 
 def _objectives(rollouts: Mapping[int, Sequence[Rollout]]) -> dict[int, dict[str, float]] | None:

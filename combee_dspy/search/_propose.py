@@ -15,6 +15,7 @@ from dspy.utils.exceptions import LMError
 from combee_dspy._private import DspyAdapter
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
+from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.guards import Guards, check
 from combee_dspy.operators import (
     Operator,
@@ -122,6 +123,8 @@ class Proposer:
 
     def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
         rows = self.learner.examples(learned.plan.rows)
+        scores = [rollout.score for rollout in learned.rollouts]
+        perfect_score = perfect_score_of(self.perfect_score, scores)
         found = {}
         for component, lessons in learned.lessons.items():
             if self.ledger is not None and lessons.rewrite is None:
@@ -131,7 +134,7 @@ class Proposer:
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
             found[component] = operator_input(
                 self.student, component, base.texts, lessons, seed=self.seed.texts, runs=runs, guards=self.guards,
-                perfect_score=self.perfect_score,
+                perfect_score=perfect_score,
             )  # fmt: skip
         return found
 

@@ -11,6 +11,7 @@ from dspy.utils.exceptions import LMError
 
 from combee_dspy._private import FailedPrediction, Type, history_text
 from combee_dspy.records import PredictorCall, Rollout
+from combee_dspy.rollouts import output_of
 
 __all__ = ["call_to_show", "predictor_feedback", "shown_call", "trajectories"]
 
@@ -23,7 +24,7 @@ def call_to_show(
     An answer that did not parse comes first where such answers are shown (``format_failures``); otherwise one call
     is drawn, as in GEPA.
     """
-    calls = [call for call in rollout.calls if call.predictor == component]
+    calls = [call for call in rollout.calls if call.is_of(component)]
     unparsed = [call for call in calls if call.outputs is None]
     if unparsed and format_failures:
         return unparsed[0]
@@ -66,16 +67,23 @@ def shown_call(call: PredictorCall, *, as_objects: bool) -> dict[str, Any]:
 
 
 def predictor_feedback(
-    program: dspy.Module, metric: Callable[..., Any], example: dspy.Example, rollout: Rollout, call: PredictorCall
+    program: dspy.Module,
+    metric: Callable[..., Any],
+    example: dspy.Example,
+    rollout: Rollout,
+    call: PredictorCall,
+    component: str,
 ) -> Mapping[str, Any]:
-    """Ask GEPA's metric for its feedback on one predictor. Runs in a worker thread: the metric may call an LM.
+    """Ask GEPA's metric for its feedback on one call of a predictor.
+
+    Runs in a worker thread: the metric may call an LM.
 
     Returns:
         ``feedback``, and the ``score`` that came with it (``None`` where the metric was not asked, or failed:
         ``error`` says how).
     """
     predictors = dict(program.named_predictors())
-    predictor = predictors[call.predictor]
+    predictor = predictors[component]
     if call.outputs is None:
         structure = "".join(
             f"{message['role']}: {message['content']}\n"
@@ -86,9 +94,9 @@ def predictor_feedback(
     if rollout.prediction is None:
         return {"score": None, "feedback": f"After this step the program failed: {rollout.error}"}
     trace = [_traced(predictors, one) for one in rollout.calls]
-    prediction = dspy.Prediction(**rollout.prediction)
     try:
-        output = metric(example, prediction, trace, call.predictor, [_traced(predictors, call)])
+        called = [(predictor, *_traced(predictors, call)[1:])]
+        output = metric(example, output_of(rollout), trace, component, called)
         score = output["score"] if isinstance(output, dspy.Prediction) or hasattr(output, "feedback") else output
         feedback = output["feedback"] if hasattr(output, "feedback") else None
         said = {"score": None if score is None else float(score)}
@@ -116,7 +124,7 @@ def trajectories(
     def predicted(rollout: Rollout) -> Any:
         if rollout.prediction is None:
             return FailedPrediction(completion_text=rollout.error or "")
-        return dspy.Prediction(**rollout.prediction)
+        return output_of(rollout)
 
     return [
         {"example_ind": number, "example": example, "prediction": predicted(rollout),

@@ -16,7 +16,14 @@ import orjson
 
 from combee_dspy._private import detailed_results, make_adapter
 from combee_dspy.costs import serving, totals
-from combee_dspy.evaluation import CalibrationResult, Calibrator, check_roles_heard, evaluator_lms, same_model
+from combee_dspy.evaluation import (
+    CalibrationResult,
+    Calibrator,
+    check_roles_heard,
+    evaluator_lms,
+    perfect_score_of,
+    same_model,
+)
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.guards import check_program
 from combee_dspy.journal import Reader, RunLog, journal_file
@@ -25,7 +32,7 @@ from combee_dspy.lms.redact import forms_of, mask, secret_variables, secrets_of
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import CallUsage, fields_key
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import patient
+from combee_dspy.rollouts import output_of, patient
 from combee_dspy.search._budget import Purse
 from combee_dspy.search._candidates import Compilation, Place, Shared, repeats_itself
 from combee_dspy.search._choices import Finals
@@ -45,6 +52,7 @@ from combee_dspy.search._propose import CustomProposer, Proposer
 from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
+from combee_dspy.search._untraced import describe_untraced
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.stopping import require_countable
 from combee_dspy.tracking import page_file
@@ -156,7 +164,7 @@ class Run:
             if rollout.prediction is None or place in self._judged or not self.calibrator.chosen(*place):
                 continue
             self._judged.add(place)
-            prediction = dspy.Prediction(**rollout.prediction)
+            prediction = output_of(rollout)
             judge = partial(self.calibrator.judge, row.example, prediction)
             where = Place("calibration", learned.plan.step)
             score = await self.effects.work(f"calibration/{'/'.join(place)}", where, "evaluator", "feedback", judge)
@@ -184,7 +192,9 @@ class Run:
         if self.reading is not None:
             models = models_by_role(settings)
             held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
-            per_point = self.reading.per_point(receipt, held.after, settings.perfect_score / 100)
+            scores = [score for member in self.pool.members for score in member.scores.values()]
+            points = perfect_score_of(settings.perfect_score, scores) / 100
+            per_point = self.reading.per_point(receipt, held.after, points)
         await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
         report = replace(self._report(chosen, held, receipt, calibrated), per_point=per_point)
         for text in (*report.warnings, *self.purse.passed()):
@@ -233,6 +243,8 @@ class Run:
         warnings = [
             *splits.warnings, *self.failures.warnings(failures), *(receipt.warnings if receipt is not None else ()),
         ]  # fmt: skip
+        if untraced := self.loop.untraced.components():
+            warnings.append(describe_untraced(untraced))
         if len(self.pool.members) == 1 and not self.keeper.proposed:
             warnings.append(f"No new text was ever proposed, so this run supports no claim: {self.loop.reason}.")
         if calibrated is not None and not calibrated.passed:

@@ -13,6 +13,7 @@ import dspy
 from combee_dspy._private import InstructionProposer
 from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
+from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import Lesson, Lessons, Reflection, Rollout, fields_key
@@ -187,15 +188,24 @@ class Learner:
 
         rollouts = await together(looked(future) for future in futures)
         if not worth.done():
-            worth.set_result(False)
+            worth.set_result(not self._nothing(rollouts))
         return rollouts
 
     def _nothing(self, rollouts: Sequence[Rollout]) -> bool:
-        return self._settings.skip_perfect_score and all(map(self._no_mistake, rollouts))
-
-    def _no_mistake(self, rollout: Rollout) -> bool:
+        scores = [rollout.score for rollout in rollouts]
+        perfect_score = perfect_score_of(self._settings.perfect_score, scores)
         # A row that could not be scored says nothing about the answer.
-        return rollout.score >= self._settings.perfect_score or rollout.failed_in == "metric"
+        return self._settings.skip_perfect_score and all(
+            rollout.score >= perfect_score or rollout.failed_in == "metric" for rollout in rollouts
+        )
+
+    def _is_perfect(self, rollout: Rollout) -> bool:
+        """Whether a rollout made no mistake, judged before the others of its minibatch are there."""
+        if rollout.failed_in == "metric":
+            return True
+        limit, score = self._settings.perfect_score, rollout.score
+        # A score above the default may be a low one of a larger scale, so it is read.
+        return score == limit if limit == DEFAULT_PERFECT_SCORE else score >= limit
 
     async def _component(
         self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
@@ -284,7 +294,7 @@ class Learner:
         reflection = await self._artifact.reflect(trajectory, component, context)
         if reflection is None or not self._settings.skip_perfect_score:
             return reflection
-        return replace(reflection, perfect=self._no_mistake(rollout))
+        return replace(reflection, perfect=self._is_perfect(rollout))
 
     async def _record(self, plan: Plan, row: Row, rollout: Rollout, component: str) -> dict[str, Any] | None:
         """Return GEPA's reflective record, with the metric's feedback on this predictor."""
@@ -302,7 +312,7 @@ class Learner:
             # Such a metric says the same of every predictor, or would be shown marks where it looks for answers.
             return {**shown, "Feedback": rollout.feedback}
         program, number = self._effects.programs.of(plan.parent.candidate), rollout.calls.index(call)
-        make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call)
+        make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call, component)
         where = Place("feedback", plan.step, component)
         key = self._effects.key(f"feedback/{plan.parent.candidate.id}/{row.hash[:16]}/{component}/{number}", where)
         said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make)

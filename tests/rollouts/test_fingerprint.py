@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from combee_dspy.rollouts import fingerprint, fingerprints
+from combee_dspy.rollouts import fingerprint, fingerprints, metric_state
 
 METRIC = """
 LIMIT = 3
@@ -75,13 +75,14 @@ def test_parameters_and_state_of_a_metric_count():
     assert len(seen) == 2 * len(makers)
 
 
-def test_what_holds_itself_counts_with_what_else_it_holds():
+def test_what_holds_itself_can_be_described():
     def made(limit: int) -> Any:
         registry: dict[str, Any] = {"limit": limit, "all": []}
         registry["all"].append(registry)
         return closing(registry)
 
-    assert of_metric(made(1)) == of_metric(made(1)) != of_metric(made(2))
+    assert metric_state(made(1)) == metric_state(made(1)) != metric_state(made(2))
+    assert of_metric(made(1)) == of_metric(made(2))
 
 
 class Chooses(dspy.Module):

@@ -27,8 +27,8 @@ FACTS = [f"the code of item {number} is K{number}" for number in range(12)]
 
 def answer(request: ScriptedRequest) -> str:
     """Write every fact that the request holds as a lesson."""
-    assert "[[ ## completed ## ]]" not in request.text, "the proposer's default adapter is JSON"
-    return as_json({"lessons": list(dict.fromkeys(re.findall(r"the code of item \d+ is K\d+", request.last)))})
+    assert "[[ ## completed ## ]]" in request.text, "the default adapter is DSPy's own"
+    return as_chat({"lessons": list(dict.fromkeys(re.findall(r"the code of item \d+ is K\d+", request.last)))})
 
 
 def dataset(*numbers: int) -> list[dict[str, Any]]:

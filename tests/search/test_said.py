@@ -12,7 +12,7 @@ import pytest
 from combee_dspy import Budget, Costs
 from combee_dspy.costs import Price
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, LMUnreachableError, MissingDistributionError
-from tests.worlds import World, metric
+from tests.worlds import World
 
 
 class OnlyAsynchronous(dspy.Module):
@@ -60,16 +60,6 @@ def test_a_program_with_an_asynchronous_form_alone_is_told_of_the_executor_that_
     with pytest.raises(ArgumentTypeError, match="Give executor='asyncio'"):
         world.compile(OnlyAsynchronous())
     assert not world.asked
-
-
-def test_scores_above_the_perfect_one_end_the_run(world: World) -> None:
-    def percent(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
-        found = metric(gold, pred)
-        return dspy.Prediction(score=100 * found.score, feedback=found.feedback)
-
-    with pytest.raises(ArgumentValueError, match=r"perfect_score is below 100.*such as perfect_score=100"):
-        world.compile(metric=percent)
-    assert world.compile(metric=percent, perfect_score=100).combee_report.best_score > 1
 
 
 def test_a_model_that_is_misspelt_is_no_missing_price(service: Any) -> None:

@@ -1,0 +1,71 @@
+"""Components that nothing can be learned for, since no rollout called their predictor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from combee_dspy.journal import RunLog
+from combee_dspy.records import Rollout
+from combee_dspy.search._candidates import Compilation
+from combee_dspy.search._update import Learned
+
+__all__ = ["Untraced"]
+
+logger = logging.getLogger("combee_dspy")
+
+
+class Untraced:
+    """Notes in each committed update which components had a call to learn from."""
+
+    def __init__(self, task: Compilation, log: RunLog) -> None:
+        # Code and playbooks are learned from whole rollouts.
+        self._ignored = task.code if task.edits_instructions else frozenset(task.components)
+        self._log = log
+        self._first_missed: dict[str, int] = {}
+        self._first_traced: dict[str, int] = {}
+        self._warned: set[str] = set()
+
+    def note(self, learned: Learned) -> None:
+        """Note an update, and warn once of each component that no rollout has called so far."""
+        step = learned.plan.step
+        for component in learned.lessons:
+            traced = _is_traced(component, learned.rollouts)
+            (self._first_traced if traced else self._first_missed).setdefault(component, step)
+        for component in self.components(step):
+            if component not in self._warned:
+                self._warned.add(component)
+                text = describe_untraced([component])
+                logger.warning("%s", text)
+                self._log.emit("warning", {"text": text}, step=step)
+
+    def components(self, step: int | None = None) -> list[str]:
+        """Return the components without any call in the updates up to ``step``, all by default."""
+
+        def is_noted(first: dict[str, int], component: str) -> bool:
+            return component in first and (step is None or first[component] <= step)
+
+        return [
+            component
+            for component in self._first_missed
+            if component not in self._ignored
+            and is_noted(self._first_missed, component)
+            and not is_noted(self._first_traced, component)
+        ]
+
+
+def describe_untraced(components: Sequence[str]) -> str:
+    """Return what to tell people of components that no rollout has called."""
+    names = ", ".join(map(repr, components))
+    return (
+        f"No rollout called predictor {names}, so nothing was learned for it. "
+        "A call counts if a predictor of the program made it, a copy of one, "
+        "or a new predictor with an equal signature."
+    )
+
+
+def _is_traced(component: str, rollouts: Sequence[Rollout]) -> bool:
+    """Whether a rollout teaches something about a component: by a call, or by failing before it."""
+    return any(
+        rollout.error is not None or any(call.is_of(component) for call in rollout.calls) for rollout in rollouts
+    )

@@ -1,0 +1,72 @@
+"""The library's own questions are asked with the user's adapter, as DSPy would ask them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+import pytest
+from dspy.utils import DummyLM
+
+from combee_dspy import Combee
+from combee_dspy.exceptions import TooManyFailuresError
+from combee_dspy.lms import ConstrainedJSONAdapter, adapter_for, embedded
+from tests.worlds import ANIMALS, World, code_word, examples, metric
+
+RULES = [f"The rule: the word for {animal} is {code_word(animal)}" for animal in ANIMALS]
+
+CHAT, JSON, XML = dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()
+
+
+def compiled(proposer: Any, *, adapter: Any = None, **kwargs: Any) -> Any:
+    world = World.made()
+    with dspy.context(lm=world.task_lm, adapter=adapter):
+        optimizer = Combee(metric, reflection_lm=proposer, max_metric_calls=120, num_threads=1, tracker=(), **kwargs)
+        return optimizer.compile(
+            dspy.Predict("question -> answer"), trainset=examples(24), valset=examples(12, 100)
+        ).combee_report
+
+
+@pytest.mark.parametrize(("adapter", "writes"), [(None, CHAT), (CHAT, CHAT), (JSON, JSON), (XML, XML)])
+def test_dspys_dummy_lm_proposes(adapter: Any, writes: Any) -> None:
+    proposer = DummyLM([{"lessons": RULES}] * 40, adapter=writes)
+    report = compiled(proposer, adapter=adapter)
+
+    assert report.best_score == 1.0 > report.seed_score
+    assert not report.failures
+
+
+def test_an_answer_in_json_is_read_by_the_fallback() -> None:
+    proposer = DummyLM([{"lessons": RULES}] * 40, adapter=JSON)
+    report = compiled(proposer)
+
+    assert report.best_score == 1.0
+    assert not report.failures
+
+
+@pytest.mark.parametrize("writes", [CHAT, JSON])
+@pytest.mark.parametrize("field", ["new_instruction", "improved_instruction"])
+@pytest.mark.parametrize("aggregator", ["union", "single-call"])
+def test_answers_in_the_field_of_gepas_proposer_are_read(writes: Any, field: str, aggregator: str) -> None:
+    proposer = DummyLM([{field: "\n".join(RULES)}] * 40, adapter=writes)
+    report = compiled(proposer, aggregator=aggregator)
+
+    assert report.best_score == 1.0 > report.seed_score
+    assert not report.failures
+
+
+def test_no_other_field_is_taken_for_an_answer() -> None:
+    with pytest.raises(TooManyFailuresError, match="8 of 8 proposer calls unparsed"):
+        compiled(DummyLM([{"error": "I cannot help."}] * 80))
+
+
+def test_who_is_asked_how() -> None:
+    chosen = dspy.XMLAdapter()
+    with dspy.context(lm=dspy.LM("openai/any"), adapter=None):
+        assert type(adapter_for(None)) is dspy.ChatAdapter
+        assert type(adapter_for(embedded("model.gguf"))) is ConstrainedJSONAdapter
+    with dspy.context(lm=embedded("model.gguf"), adapter=None):
+        assert type(adapter_for(None)) is ConstrainedJSONAdapter
+        assert type(adapter_for(dspy.LM("openai/any"))) is dspy.ChatAdapter
+    with dspy.context(adapter=chosen):
+        assert adapter_for(embedded("model.gguf")) is chosen
