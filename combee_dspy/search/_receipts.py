@@ -17,7 +17,8 @@ import dspy
 import orjson
 
 from combee_dspy.evaluation import HeldoutIdentity, Receipt, check_unmoved
-from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
+from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, NotPlainFileError
+from combee_dspy.files import check_database
 from combee_dspy.hashing import canonical_json, digest_of
 from combee_dspy.search._candidates import Splits
 
@@ -75,6 +76,7 @@ class Receipts:
             folder = _folder()
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             file = folder / "receipts.sqlite"
+            check_database(file)
             with closing(sqlite3.connect(file, timeout=_PATIENCE, isolation_level=None)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
                 connection.execute(_TABLE)
@@ -86,7 +88,7 @@ class Receipts:
         except HeldoutMovedError:
             raise
         # A home that cannot be found is a RuntimeError.
-        except (OSError, RuntimeError, sqlite3.Error, ArgumentValueError) as error:
+        except (OSError, RuntimeError, sqlite3.Error, ArgumentValueError, NotPlainFileError) as error:
             self._on = False
             logger.warning(
                 "Held-out receipts cannot be kept in %s (%s), so a held-out set that moves is not refused. Give a "
