@@ -27,6 +27,7 @@
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── PlanGapsError               a specification is not complete: lists everything that is missing
     ├── RefusedError                a choice or a claim that would not be honest: names the reason and the way out
+    ├── NotPlainFileError           a link, a pipe or another special thing lies where a plain file belongs
     ├── DataSourceError             a benchmark's rows cannot be read from the source named
     └── LocalModelError             the embedded model cannot be started
 
@@ -334,6 +335,22 @@ class DataSourceError(CombeeError):
     reason: str
     remedy: str
     _says = "benchmark {benchmark!r} cannot be read from {source!r}: {reason}. {remedy}"
+
+
+@dataclass(eq=False, repr=False)
+class NotPlainFileError(CombeeError):
+    """Something other than a plain file lies where one is read or written.
+
+    Attributes:
+        path: Where it lies.
+        problem: What is wrong, as the rest of a sentence that starts with the path.
+        remedy: What to do, as a sentence.
+    """
+
+    path: str
+    problem: str
+    remedy: str
+    _says = "{path} {problem}. {remedy}"
 
 
 class LocalModelError(CombeeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from combee_dspy.artifacts._book import Book, read_text
 from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import read_plain, write_plain
 from combee_dspy.hashing import row_hash
 from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Role, Rollout
@@ -77,9 +79,9 @@ class OnlinePlaybook:
         self._num_threads, self._failure_score, self._seed = num_threads, failure_score, seed
         self._path = None if path is None else Path(path)
         self.text = self._artifact.seed(student)[COMPONENT]
-        if self._path is not None and self._path.exists():
+        if self._path is not None and os.path.lexists(self._path):
             # As bytes: reading as text would make line ends of the carriage returns in a bullet.
-            self.text = self._path.read_bytes().decode("utf-8")
+            self.text = read_plain(self._path).decode("utf-8")
         self._served: tuple[Trajectory, ...] = ()
         self._scores: list[float] = []
         self._batch = 0
@@ -141,9 +143,7 @@ class OnlinePlaybook:
             self._served = ()
             self._batch += 1
             if self._path is not None:
-                partial = self._path.with_name(f"{self._path.name}.tmp")
-                partial.write_bytes(self.text.encode("utf-8"))
-                partial.replace(self._path)
+                write_plain(self._path, self.text)
         return self.text
 
     async def _learned(self, slots: Slots) -> str:

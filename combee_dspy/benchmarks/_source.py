@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from combee_dspy.benchmarks._base import Availability, Row
 from combee_dspy.exceptions import ArgumentValueError, DataSourceError
+from combee_dspy.files import check_plain
 
 _FILES = (".jsonl", ".json", ".zip")
 
@@ -129,7 +130,7 @@ class RowSource:
             return Availability(False, str(error))
         if place.revision is not None or _is_url(str(self.path)):
             return Availability(None, f"{place.said}: read over the network, then cached")
-        missing = [file for file in place.files.values() if not Path(file).exists()]
+        missing = [file for file in place.files.values() if not Path(file).is_file()]
         return Availability(not missing, f"missing: {missing[0]}" if missing else place.said)
 
     def rows(self) -> dict[str, Iterator[Row]]:
@@ -208,6 +209,8 @@ def _file(source: str) -> Place:
 
 def _json_rows(file: Path | zipfile.Path) -> Iterator[Row]:
     """Yield the objects of a JSON Lines file, or of a file that holds one list of objects."""
+    if isinstance(file, Path):
+        check_plain(file.resolve())  # a pipe would be waited for
     with file.open(encoding="utf-8-sig") as lines:
         first = next(lines, "")
         listed = first.lstrip().startswith("[")

@@ -19,6 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from combee_dspy.cli._config import FILE, RunConfig, StrategiesConfig
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError, DataSourceError
+from combee_dspy.files import read_plain
 from combee_dspy.lms.redact import MASK, SECRET_NAME
 
 __all__ = ["checked", "load_object", "nearest", "read_examples", "read_mapping", "schema", "section"]
@@ -30,7 +31,7 @@ _HELP = "See combee run --help, and --schema."
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.safe_load(read_plain(path, follow=True).decode("utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # a date that is none is a ValueError
         raise ArgumentValueError("CONFIG", str(path), f"cannot be read as YAML: {error}", _HELP) from error
     if not isinstance(data, dict):
@@ -156,7 +157,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 def read_examples(place: str, path: Path, inputs: Sequence[str]) -> list[dspy.Example]:
     """Read examples from a ``.jsonl``, ``.json`` (a list) or ``.csv`` (with a header) file, UTF-8."""
     try:
-        rows = _READERS[path.suffix.lower()](path.read_text(encoding="utf-8-sig"))
+        rows = _READERS[path.suffix.lower()](read_plain(path, follow=True).decode("utf-8-sig"))
         if not rows:
             raise ValueError("it holds no rows")
         for number, row in enumerate(rows, start=1):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import check_folder
 
 if TYPE_CHECKING:
     from combee_dspy.planning import Curve
@@ -91,6 +92,7 @@ def _searched(config: Path) -> Path:
     data = serially(one_task(config))
     data["log_dir"] = f"{data['log_dir']}-serial"
     plan = _plan.plan_run(data, config.resolve().parent)
+    check_folder(plan.folder / data["log_dir"])
     # The look at the held-out set is the wide search's.
     plan = replace(plan, tasks=tuple(replace(one, task=replace(one.task, heldout=None)) for one in plan.tasks))
     for result in compiled(plan):

@@ -12,6 +12,7 @@ import yaml
 
 from combee_dspy.cli._tables import plain
 from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.files import write_plain
 from combee_dspy.lms.redact import scrub
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _known(run: Path, shown: str) -> dict[str, Any]:
 def _init(target: Path, run: Path | None) -> None:
     from combee_dspy import planning
 
-    if target.exists():
+    if os.path.lexists(target):
         raise ArgumentValueError("SPEC.yaml", str(target), "is there already", "Name another file, or remove it.")
     known = {} if run is None else _known(run, os.path.relpath(run, target.parent))
 
@@ -128,5 +129,5 @@ def _init(target: Path, run: Path | None) -> None:
 
     text = yaml.safe_dump(planning.ask(known, answer), sort_keys=False, allow_unicode=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    write_plain(target, text)
     typer.echo(f"Wrote {target}: now combee plan {target}")

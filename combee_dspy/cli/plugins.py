@@ -22,6 +22,7 @@ from combee_dspy import registry
 from combee_dspy.cli._group import plugin_commands
 from combee_dspy.cli._tables import plain, show_table
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import write_plain
 
 __all__ = ["plugins_app", "render_plugin", "write_plugin"]
 
@@ -129,7 +130,7 @@ def write_plugin(name: str, kind: str, parent: Path) -> Path:
             draft = Path(scratch) / target.name
             for path, text in files.items():
                 (draft / path).parent.mkdir(parents=True, exist_ok=True)
-                (draft / path).write_text(text, encoding="utf-8")
+                write_plain(draft / path, text)
             shutil.copymode(parent, draft)
             draft.rename(target)
     except OSError as error:

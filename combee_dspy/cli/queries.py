@@ -15,7 +15,7 @@ from rich.text import Text
 
 from combee_dspy import tracking
 from combee_dspy.cli._tables import plain, show_facts, show_rows, show_table
-from combee_dspy.exceptions import ArgumentValueError, JournalError
+from combee_dspy.exceptions import ArgumentValueError, JournalError, NotPlainFileError
 
 __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 
@@ -43,14 +43,14 @@ def runs(
 ) -> None:
     """List the runs whose journals lie in some folders, or anywhere below them."""
     found: list[dict[str, Any]] = []
-    damaged: list[JournalError] = []
+    damaged: list[JournalError | NotPlainFileError] = []
     for folder in folders or [Path()]:
         if not folder.exists():
             raise ArgumentValueError("FOLDERS", str(folder), "is not there", "Name a folder, or a journal.")
         for journal in sorted(folder.rglob("journal.sqlite")) if folder.is_dir() else [folder]:
             try:
                 found += [{"run": str(journal.parent), **row} for row in tracking.runs(journal)]
-            except JournalError as error:
+            except (JournalError, NotPlainFileError) as error:
                 damaged.append(error)
     if damaged and not found:
         raise damaged[0]

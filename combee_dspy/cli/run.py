@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from combee_dspy.cli._group import say
 from combee_dspy.cli._tables import show_facts
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import write_plain
 
 if TYPE_CHECKING:
     from combee_dspy.cli._plan import Plan, TaskPlan
@@ -165,7 +167,7 @@ def _show_plan(plan: Plan) -> None:
 
 def _save(program: Any, output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
-    # A reader sees the old file or the whole new one.
-    part = output.with_name(f".{output.stem}.part.json")
-    program.save(str(part), save_program=False)
-    part.replace(output)
+    with tempfile.TemporaryDirectory(prefix="combee-") as folder:
+        file = Path(folder, "program.json")
+        program.save(str(file), save_program=False)
+        write_plain(output, file.read_bytes())

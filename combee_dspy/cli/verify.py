@@ -11,6 +11,7 @@ import typer
 
 from combee_dspy.cli.diagnose import one_task, serially
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
+from combee_dspy.files import check_folder
 from combee_dspy.hashing import row_hash
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def verify(  # noqa: PLR0913 - each has a default
         (kind, where, _plan.plan_run(wide, folder), _plan.plan_run(_serial(data, wide, name), folder))
         for kind, where, name, wide in _variants(data, seed, seeds, hardware or [])
     ]
+    own = folder / f"{data['log_dir']}-verify"
+    _check_folders(own, [plan for *_, wide, serial in variants for plan in (wide, serial)])
     rows = _rows(variants[0][2])
     slices = planning.slices_of(rows, by or ())
     for kind, where, plan, baseline in variants:
@@ -81,13 +84,20 @@ def verify(  # noqa: PLR0913 - each has a default
             simulated = "simulated" in (plan.tasks[0].lm.model, plan.proposer.model)
     source = f"{config.name}{' (a simulated service, no language model)' if simulated else ''}"
     found = planning.Verification(claim, source, headline, tuple(checks))
-    target = output or folder / f"{data['log_dir']}-verify"
+    target = output or own
     target.mkdir(parents=True, exist_ok=True)
     found.save(target)
     typer.echo((target / "verify.md").read_text(encoding="utf-8"))
     typer.echo(f"Wrote {target / 'verify.html'}")
     if not found.ready:
         raise typer.Exit(1)
+
+
+def _check_folders(own: Path, plans: Sequence[Plan]) -> None:
+    """Refuse a link in the place of a folder that this command names."""
+    check_folder(own)
+    for plan in plans[1:]:  # the first is the run itself, whose log_dir the user named
+        check_folder(plan.folder / str(plan.config.arguments()["log_dir"]))
 
 
 def _variants(

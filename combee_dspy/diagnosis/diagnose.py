@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from combee_dspy.diagnosis.curve import Ceiling, Curve
 from combee_dspy.diagnosis.page import write_page
 from combee_dspy.evaluation import PairedDifference, paired_difference
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import read_plain, write_plain
 from combee_dspy.journal import journal_file
 from combee_dspy.streams import derive_seed
 
@@ -102,7 +104,7 @@ class Diagnosis:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
-        (folder / DIAGNOSIS).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_plain(folder / DIAGNOSIS, json.dumps(asdict(self), indent=2) + "\n")
         write_page(folder / "diagnosis", __package__, "diagnosis.md.j2", d=self)
 
 
@@ -111,14 +113,15 @@ def read_diagnosis(place: Path | str) -> Diagnosis | None:
 
     Raises:
         ArgumentValueError: It cannot be read.
+        NotPlainFileError: It is a link or a special file.
     """
     from pydantic import TypeAdapter, ValidationError
 
     file = Path(place) / DIAGNOSIS
-    if not file.exists():
+    if not os.path.lexists(file):
         return None
     try:
-        return TypeAdapter(Diagnosis).validate_json(file.read_bytes())
+        return TypeAdapter(Diagnosis).validate_json(read_plain(file))
     except (OSError, ValidationError) as error:
         raise ArgumentValueError("diagnosis", str(file), f"cannot be read: {error}", "Run combee diagnose.") from error
 

@@ -7,6 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from combee_dspy.files import write_plain
+
 __all__ = ["beside", "write_page"]
 
 _MARKS = re.compile(r"([\\`*\[\]<>|#])")
@@ -60,6 +62,6 @@ def write_page(path: Path, package: str, template: str, **given: Any) -> str:
     # Raw HTML is shown and not obeyed; links and images are no part of these pages.
     body = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"]).render(text)
     title = re.sub(r"[^\w .,:-]", "", text.partition("\n")[0]).strip()
-    beside(path, ".md").write_text(text, encoding="utf-8")
-    beside(path, ".html").write_text(f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n", encoding="utf-8")
+    write_plain(beside(path, ".md"), text)
+    write_plain(beside(path, ".html"), f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n")
     return text

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from filelock import FileLock
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
+from combee_dspy.files import open_lock
 from combee_dspy.journal._integrity import checksum
 from combee_dspy.journal._rows import dump
 from combee_dspy.journal._writer import connect
@@ -30,6 +30,7 @@ class Cache:
     Raises:
         JournalDamagedError: The file is there and is no cache.
         JournalError: It cannot be opened.
+        NotPlainFileError: A link or a special file lies where one of its files belongs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +39,7 @@ class Cache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Of processes that turn a new file to WAL at once, SQLite refuses one without letting it wait.
-            with FileLock(f"{path}.lock", timeout=30):
+            with open_lock(path.with_name(f"{path.name}.lock"), timeout=30):
                 self._connection = connect(path)
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.execute(

@@ -5,6 +5,7 @@ SQLite checks nothing but the frames of its log, and takes what it cannot read t
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import zlib
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError
+from combee_dspy.files import open_in_place, read_plain, write_plain
 
 VERSION = 2
 """Kept as SQLite's ``user_version``; another number is another format."""
@@ -94,7 +96,8 @@ class Mark:
 
     def read(self) -> tuple[str, tuple[int, ...]]:
         """Return who held the journal last, or nobody, and how many effects, usages and events it must hold."""
-        lines = self._path.read_bytes().decode("utf-8", "replace").split("\n") if self._path.is_file() else [""]
+        text = read_plain(self._path) if os.path.lexists(self._path) else b""
+        lines = text.decode("utf-8", "replace").split("\n")
         counts = lines[1].split() if len(lines) > 1 else []
         whole = len(counts) == len(_COUNTED) and all(one.isdecimal() for one in counts)
         return lines[0], tuple(map(int, counts)) if whole else (0,) * len(_COUNTED)
@@ -102,8 +105,8 @@ class Mark:
     def hold(self, holder: str, counts: Sequence[int]) -> None:
         """Say who holds the journal from now on."""
         self._at = len(holder.encode()) + 1
-        self._path.write_text(f"{holder}\n{_written(counts)}\n")
-        self._file = self._path.open("r+b", buffering=0)
+        write_plain(self._path, f"{holder}\n{_written(counts)}\n")
+        self._file = open_in_place(self._path)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Note how many rows are committed."""

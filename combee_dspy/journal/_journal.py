@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from combee_dspy.exceptions import JournalDamagedError, JournalError, JournalHeldError, JournalMismatchError
+from combee_dspy.files import check_database, open_lock
 from combee_dspy.journal._integrity import SCHEMA, SUMMED, VERSION, Mark, check, migrate, row_sum
 from combee_dspy.journal._rows import (
     JOURNAL,
@@ -73,6 +74,7 @@ class Journal:
         JournalHeldError: Another process writes to it.
         JournalDamagedError: The file is no journal of this format, or is not as it was written.
         JournalError: The folder cannot be written to, or has no room.
+        NotPlainFileError: A link or a special file lies where a file of the journal belongs.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -81,7 +83,7 @@ class Journal:
         self.path = self.folder / JOURNAL
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(f"{self.path}.lock", blocking=False)
+            self._lock = open_lock(self.folder / f"{JOURNAL}.lock", blocking=False)
             self._mark = Mark(self.folder / f"{JOURNAL}.holder")
             self._hold()
             try:
@@ -116,6 +118,7 @@ class Journal:
         return ""
 
     def _prepare(self) -> None:
+        check_database(self.path)
         version, mark = 0, self._mark.read()[1]
         if self.path.exists():
             with closing(open_read_only(self.path)) as connection:

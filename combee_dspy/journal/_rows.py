@@ -15,6 +15,7 @@ from urllib.parse import quote
 import orjson
 
 from combee_dspy.exceptions import ArgumentValueError, JournalDamagedError
+from combee_dspy.files import check_database
 from combee_dspy.journal._integrity import check
 from combee_dspy.records import CallUsage, FailureCount, Role
 
@@ -105,9 +106,11 @@ def journal_file(place: Path | str) -> Path:
 
     Raises:
         ArgumentValueError: There is none, or there are several.
+        NotPlainFileError: It is a link or a special file.
     """
     path = Path(place)
     found = path / JOURNAL if path.is_dir() else path
+    check_database(found, in_place=False)
     if path.is_dir() and not found.is_file() and (below := sorted(path.rglob(JOURNAL))):
         if len(below) > 1:
             listed = ", ".join(str(one.parent) for one in below)
@@ -119,7 +122,12 @@ def journal_file(place: Path | str) -> Path:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Return a connection that changes nothing of a file, not even by closing it."""
+    """Return a connection that changes nothing of a file, not even by closing it.
+
+    Raises:
+        NotPlainFileError: The file, or one that SQLite keeps beside it, is no plain file.
+    """
+    check_database(path, in_place=False)
     # SQLite writes beside what it reads, unless told that nobody can write there: what is not in the file is lost then.
     mode = "mode=ro" if os.access(path.parent, os.W_OK) or _has_log(path) else "immutable=1"
     address = f"file:{quote(str(path.resolve()))}?{mode}"

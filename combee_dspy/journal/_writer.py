@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from combee_dspy.exceptions import JournalError
+from combee_dspy.exceptions import JournalError, NotPlainFileError
+from combee_dspy.files import check_database, check_plain, replace_file
 from combee_dspy.journal._integrity import Mark, row_sum
 
 Statement = tuple[str, Sequence[Any]]
@@ -40,6 +41,7 @@ class Writer:
         full: Why there is no room for more than what is in flight; ``None`` where there is.
 
     Raises:
+        NotPlainFileError: A special file lies where the reserve belongs.
         OSError: There is no room for the reserve.
     """
 
@@ -94,7 +96,7 @@ class Writer:
         connection = None
         try:
             connection = connect(self._path, durable=self._mark is not None)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, NotPlainFileError) as error:
             self._failure = error  # told to everybody who waits, now and later
         while self._write_group(connection):
             pass
@@ -157,15 +159,13 @@ class Writer:
 
 def _reserved(path: Path) -> Path:
     """Make a file that takes room on the disk."""
-    with path.open("wb") as file:
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, _RESERVE)
-            else:
-                file.write(bytes(_RESERVE))
-        except OSError:
-            path.unlink()
-            raise
+    if check_plain(path) is not None:
+        path.unlink()  # a run that was killed left it, and there may be no room for two
+    with replace_file(path) as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, _RESERVE)
+        else:
+            file.write(bytes(_RESERVE))
     return path
 
 
@@ -173,7 +173,11 @@ def connect(path: Path, *, durable: bool = False) -> sqlite3.Connection:
     """Return a connection that commits by hand, and knows checksums.
 
     A commit survives the death of the process; that of the machine where it is ``durable``.
+
+    Raises:
+        NotPlainFileError: The file, or one that SQLite keeps beside it, is no plain file.
     """
+    check_database(path)
     connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
     connection.create_function("row_sum", -1, row_sum)

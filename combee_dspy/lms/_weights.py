@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from combee_dspy.exceptions import LocalModelError
+from combee_dspy.files import replace_file
 
 _TIMEOUT_S = 900.0  # longest wait for one attempt to fetch: 98 MB at about 1 Mbit/s
 
@@ -122,12 +123,10 @@ def joined(parts: Sequence[Path], sha256: str | None = None) -> Path:
     name = hashlib.sha256(known.lower().encode()).hexdigest()[:16]
     target = cache_dir() / f"joined-{name}.gguf"
     if not (target.is_file() and target.stat().st_size == sum(part.stat().st_size for part in parts)):
-        with _scratch(target) as folder:
-            with (folder / target.name).open("wb") as sink:
-                for part in parts:
-                    with part.open("rb") as source:
-                        shutil.copyfileobj(source, sink)
-            (folder / target.name).replace(target)
+        with _scratch(target), replace_file(target) as sink:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, sink)
     return target
 
 

@@ -17,6 +17,7 @@ from combee_dspy.diagnosis import MARGIN, POINT, Curve, Diagnosis, diagnose
 from combee_dspy.diagnosis.page import beside, write_page
 from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import PlanGapsError, RefusedError
+from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.planning.refusals import check_converged
 from combee_dspy.planning.spec import Override, Spec
@@ -103,7 +104,7 @@ class Plan:
             "batches": self.histogram(),
             "departures": self.departures,
         }
-        beside(path, ".json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_plain(beside(path, ".json"), json.dumps(record, indent=2) + "\n")
         given = {"p": self, "s": self.spec, "c": self.choices, "d": self.diagnosis, "histogram": self.histogram()}
         write_page(path, __package__, "plan.md.j2", **given)
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.fields import FieldInfo
 
 from combee_dspy.exceptions import ArgumentValueError, PlanGapsError
+from combee_dspy.files import read_plain
 
 __all__ = ["Override", "Spec", "ask", "questions", "read_spec"]
 
@@ -152,7 +153,7 @@ def read_spec(given: Mapping[str, Any] | Path) -> Spec:
     """
     if isinstance(given, Path):
         try:
-            given = yaml.safe_load(given.read_text(encoding="utf-8")) or {}
+            given = yaml.safe_load(read_plain(given, follow=True).decode("utf-8")) or {}
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:  # a date that is none is a ValueError
             raise ArgumentValueError("SPEC", str(given), f"cannot be read as YAML: {error}", _INIT) from error
     if not isinstance(given, Mapping):

@@ -13,6 +13,7 @@ from combee_dspy.diagnosis import POINT
 from combee_dspy.diagnosis.page import write_page
 from combee_dspy.evaluation import CostPerPoint, PairedDifference, Receipt, SerialBaseline, paired_difference
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
+from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader
 from combee_dspy.planning.refusals import HOLD_OUT
 from combee_dspy.report import CombeeReport
@@ -96,7 +97,7 @@ class Verification:
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
         record = {"ready": self.ready, "untried": self.untried, **asdict(self)}
-        (folder / "verify.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_plain(folder / "verify.json", json.dumps(record, indent=2) + "\n")
         write_page(folder / "verify", __package__, "verify.md.j2", v=self)
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from gepa.core.callbacks import BudgetUpdatedEvent, ParetoFrontUpdatedEvent, ValsetEvaluatedEvent
 from gepa.core.data_loader import ensure_loader
+from gepa.gepa_utils import json_default
 from gepa.logging.utils import log_detailed_metrics_after_discovering_new_program
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 
 from combee_dspy._private import GEPAState, ValsetEvaluation, new_state
+from combee_dspy.files import check_folder, write_plain
 from combee_dspy.operators import visible
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import output_of
@@ -59,7 +63,7 @@ class Pool:
     Attributes:
         validation: The validation rows.
         draws: Answers that one validation averages, for each row.
-        log_dir: Where gepa writes the best outputs.
+        log_dir: Where the best outputs are written, as gepa does.
         members: The candidates.
         notes: gepa's note of each iteration under way, by update; they stand in its ``full_program_trace``.
     """
@@ -162,6 +166,8 @@ class Pool:
             self._extend(candidate, parents, step, evaluation)
         member = Member(index, candidate, tuple(parents), step, scores)
         self.members.append(member)
+        if parents:
+            self._write_best_outputs(index)
         data = {
             "candidate": candidate.id, "index": index, "score": member.mean if scores else None, "rows": len(scores),
             "best": self.best.index == index,
@@ -178,7 +184,7 @@ class Pool:
         before = _on_front(state)
         index = state.update_state_with_new_program(
             parent_program_idx=list(parents), new_program=dict(candidate.texts), valset_evaluation=evaluation,
-            run_dir=self.log_dir, num_metric_calls_by_discovery_of_new_program=discovered,
+            run_dir=None, num_metric_calls_by_discovery_of_new_program=discovered,
         )  # fmt: skip
         after = _on_front(state)
         event = ParetoFrontUpdatedEvent(
@@ -189,6 +195,21 @@ class Pool:
             note["new_program_idx"] = index
             note.setdefault("new_program_indices", []).append(index)
             note["evaluated_val_indices"] = sorted(evaluation.scores_by_val_id)
+
+    def _write_best_outputs(self, index: int) -> None:
+        """Write the outputs that are now the best, where gepa would: it would follow links there."""
+        if self.log_dir is None or self.state.best_outputs_valset is None:
+            return
+        outputs = Path(self.log_dir, "generated_best_outputs_valset")
+        for row, best in self.state.best_outputs_valset.items():
+            if not best or best[0][0] != index:
+                continue
+            folder = outputs / f"task_{row}"
+            check_folder(outputs)
+            check_folder(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(best[0][1], indent=4, default=json_default)
+            write_plain(folder / f"iter_{self.state.i + 1}_prog_{index}.json", text)
 
     def _tell(self, member: Member, evaluation: ValsetEvaluation) -> None:
         state = self.state

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 import orjson
 
 from combee_dspy.evaluation import Heldout, HeldoutIdentity, Receipt, check_unmoved
-from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError
+from combee_dspy.exceptions import ArgumentValueError, HeldoutMovedError, NotPlainFileError
+from combee_dspy.files import append_plain, read_plain
 from combee_dspy.hashing import digest_of
 from combee_dspy.journal import Reader, RunLog
 
@@ -25,8 +25,6 @@ logger = logging.getLogger("combee_dspy")
 
 _PROJECT_FILE = "combee-heldout.jsonl"
 _USER_FILE = "receipts.jsonl"
-# A file that somebody sent may be a link to any other, or a pipe that nobody writes to.
-_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
@@ -127,8 +125,8 @@ class Receipts:
             receipt = replace(receipt, heldout=replace(receipt.heldout, train=(), validation=()))
         try:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _append(file, receipt)
-        except OSError as error:
+            append_plain(file, orjson.dumps(receipt.to_dict()) + b"\n")
+        except (OSError, NotPlainFileError) as error:
             if self._study:
                 problem = f"cannot be recorded in {file}: {error}"
                 raise ArgumentValueError("heldout.study", self._study, problem, "Let it be written to.") from error
@@ -139,7 +137,7 @@ class Receipts:
             return []
         try:
             return list(_read(file))
-        except (OSError, ArgumentValueError) as error:
+        except (OSError, NotPlainFileError, ArgumentValueError) as error:
             if self._binds and file == self._project:
                 problem = f"cannot be read: {error}"
                 raise ArgumentValueError("heldout", str(file), problem, "Restore the file.") from error
@@ -153,26 +151,12 @@ class Receipts:
 
 def _read(file: Path) -> Iterator[Receipt]:
     try:
-        descriptor = os.open(file, os.O_RDONLY | _PLAIN)
+        lines = read_plain(file).splitlines()
     except FileNotFoundError:
         return
-    with os.fdopen(descriptor, "rb") as lines:
-        _check_plain(descriptor)
-        for line in lines:
-            if line.strip():
-                yield Receipt.from_json(line.decode("utf-8", "replace"))
-
-
-def _append(file: Path, receipt: Receipt) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _PLAIN, 0o644)
-    with os.fdopen(descriptor, "ab", buffering=0) as lines:
-        _check_plain(descriptor)
-        lines.write(orjson.dumps(receipt.to_dict()) + b"\n")
-
-
-def _check_plain(descriptor: int) -> None:
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        raise OSError("it is no plain file")
+    for line in lines:
+        if line.strip():
+            yield Receipt.from_json(line.decode("utf-8", "replace"))
 
 
 def _project_folder(log_dir: str | None) -> Path | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from combee_dspy.exceptions import ArgumentValueError, CombeeError, MissingDistributionError
+from combee_dspy.files import check_database
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
@@ -149,9 +150,16 @@ def make_store(uri: str) -> None:
     """Make a store that is a SQLite file elsewhere, and put it into its place when it is whole.
 
     MLflow makes it table by table for seconds, and refuses for ever one whose making was cut short.
+
+    Raises:
+        NotPlainFileError: A link or a special file lies in its place.
     """
     path = Path(uri.removeprefix(_SQLITE))
-    if not uri.startswith(_SQLITE) or "?" in uri or path.name == ":memory:" or path.exists():
+    if not uri.startswith(_SQLITE) or "?" in uri or path.name == ":memory:":
+        return
+    # Another run that has just made it has a second name for it, for a moment.
+    check_database(path, in_place=False)
+    if path.exists():
         return
     import mlflow
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._text import clean_values
 
@@ -81,7 +82,7 @@ class Legacy:
         state["metadata"] = {"dependency_versions": {}}
         with tempfile.TemporaryDirectory(prefix="combee-") as folder:
             file = Path(folder, "program.json")
-            file.write_text(json.dumps(state, indent=2), encoding="utf-8")
+            write_plain(file, json.dumps(state, indent=2))
             self._client.log_model_artifact(model.model_id, str(file))
         self._client.finalize_logged_model(model.model_id, "READY")
         if register:

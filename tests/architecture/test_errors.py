@@ -34,6 +34,7 @@ GIVEN = {
     "TaskCancelledError": ("task-1",),
     "PlanGapsError": (["task.name is missing", "budget is missing"],),
     "RefusedError": ("a static batch without a reason", "nobody could check it", "Say why."),
+    "NotPlainFileError": ("runs/a/report.html", "is a link, not a plain file", "Remove it."),
     "DataSourceError": ("formula", "rows.jsonl", "it is not there", "Fetch it."),
 }
 KINDS = [one for one in vars(exceptions).values() if isinstance(one, type) and issubclass(one, CombeeError)]

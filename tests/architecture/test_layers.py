@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "combee_dspy"
 
 # From the ground up. A module imports from its own layer and those below it.
 LAYERS = (
-    ("_private", "exceptions", "hashing", "records", "registry", "strategies", "streams"),
+    ("_private", "exceptions", "files", "hashing", "records", "registry", "strategies", "streams"),
     (
         "aggregators", "artifacts", "benchmarks", "controllers", "costs", "diversity", "evaluation", "guards",
         "journal", "lms", "operators", "reflections", "rollouts", "shuffle", "stopping",

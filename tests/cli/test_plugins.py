@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -164,7 +164,7 @@ def test_new_overwrites_nothing_and_leaves_nothing_half_written(shell, tmp_path,
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(sys.modules["combee_dspy.cli.plugins"], "write_plain", full)
     code, _, err = shell("plugins", "new", "other", "--kind", "operator", "-d", tmp_path)
     assert code == 2
     assert "No space left" in err

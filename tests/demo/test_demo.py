@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from combee_dspy import demo
-from combee_dspy.evaluation import PairedDifference
+from combee_dspy.evaluation import PairedDifference, detectable_difference
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms._weights import find_weights
 
@@ -38,15 +38,23 @@ def test_it_runs_and_says_what_it_did(tmp_path, monkeypatch):
     ("low", "high", "after", "said"),
     [
         (0.1, 0.3, 0.6, "is better on questions"),
-        (-0.1, 0.3, 0.5, "did not improve clearly"),
+        (-0.1, 0.3, 0.5, "more questions right, but that may be luck: a difference below about 0.20"),
+        (-0.3, 0.1, 0.3, "fewer questions right, but that may be luck: a difference below about 0.20"),
         (0.0, 0.0, 0.4, "did not improve."),
         (-0.3, -0.1, 0.2, "Do not use it"),
     ],
 )
 def test_the_verdict_is_what_the_interval_says(low, high, after, said):
-    console = Console(file=io.StringIO(), width=120)
+    console = Console(file=io.StringIO(), width=200)
     console.print(demo._verdict(PairedDifference(0.4, after, after - 0.4, low, high, 60, 0.95)))
     assert said in console.file.getvalue()
+
+
+def test_its_held_out_questions_tell_the_gain_that_it_shows():
+    # The mean gain of the twenty runs on the results page, and the share of answers that changed in the default run.
+    gain, discordance = 0.21, 0.46
+    assert detectable_difference(demo.EMBEDDED.params["heldout"], discordance=discordance, power=0.95) < gain
+    assert detectable_difference(48, discordance=discordance, power=0.6) > gain, "48 were too few"
 
 
 def test_a_model_file_takes_the_place_of_the_own_one(tmp_path):

@@ -26,6 +26,7 @@ from combee_dspy.exceptions import (
     JournalError,
     JournalHeldError,
     JournalMismatchError,
+    NotPlainFileError,
 )
 from combee_dspy.journal import Cache, Effect, Journal, Reader, RunLog, _writer, journal_file
 from combee_dspy.journal._integrity import checksum
@@ -315,7 +316,7 @@ from combee_dspy.exceptions import JournalHeldError
 from combee_dspy.journal import Journal
 time.sleep(max(0.0, float(sys.argv[2]) - time.time()))
 try:
-    Journal(sys.argv[1])
+    journal = Journal(sys.argv[1])  # one that nobody keeps lets go at once
 except JournalHeldError as error:
     print(error)
 else:
@@ -481,10 +482,11 @@ def test_processes_that_make_a_cache_at_once_all_have_it(tmp_path: Path) -> None
 
 def test_a_cache_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "cache.sqlite"):
-        with pytest.raises(JournalError, match=r"cannot be opened.*Give another cache") as caught:
-            Cache(path)
-        assert not isinstance(caught.value, JournalDamagedError)
+    with pytest.raises(JournalError, match=r"cannot be opened.*Give another cache") as caught:
+        Cache(tmp_path / "file" / "cache.sqlite")
+    assert not isinstance(caught.value, JournalDamagedError)
+    with pytest.raises(NotPlainFileError, match=r"is a folder, not a plain file.*name another place"):
+        Cache(tmp_path)
 
 
 def test_a_cache_is_shared_and_the_first_value_stays(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking._base import page_file
 from combee_dspy.tracking._queries import run_number
@@ -40,6 +41,7 @@ def write_report(place: Path | str, out: Path | str | None = None, run: int | st
 
     Raises:
         ArgumentValueError: There is no journal, or no such run.
+        NotPlainFileError: A link or a special file lies in its place.
         OSError: The file cannot be written.
     """
     with Reader(journal_file(place), checked=True) as reader:
@@ -50,7 +52,7 @@ def write_report(place: Path | str, out: Path | str | None = None, run: int | st
 
 def _write(page: str, out: Path) -> Path:
     # As bytes: the hashes of the scripts hold for these, whatever a system's line ends are.
-    out.write_bytes(page.encode("utf-8", "replace"))
+    write_plain(out, page.encode("utf-8", "replace"))
     return out
 
 

@@ -149,7 +149,7 @@ def make_miniature(root: Path, installation: Installation | None = None) -> Path
     installation = installation or find_installation()
     if installation is None:
         raise AppWorldSetupError("making a world", "AppWorld is not installed.", "Run `combee appworld setup`.")
-    if (root / "data").exists():
+    if os.path.lexists(root / "data"):
         raise ArgumentValueError("root", str(root), "holds data already", "Name another directory.")
     root.mkdir(parents=True, exist_ok=True)
     script = Path(__file__).with_name("_miniature.py")

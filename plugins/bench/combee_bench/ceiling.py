@@ -19,6 +19,7 @@ from combee_bench.options import CeilingOptions
 from combee_bench.tables import by_rows
 from combee_dspy.benchmarks import LoadedBenchmark, load_benchmark
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import read_plain
 from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.streams import derive
 
@@ -90,7 +91,7 @@ def _loaded(options: CeilingOptions, seed: int) -> LoadedBenchmark:
         drawn = derive(seed, "bench ceiling", options.benchmark).sample(rows, options.heldout)
         found = replace(found, heldout=replace(found.heldout, examples=tuple(drawn)))
     if options.lessons is not None:
-        lines = options.lessons.read_text(encoding="utf-8").splitlines()
+        lines = read_plain(options.lessons, follow=True).decode("utf-8").splitlines()
         found = replace(found, lessons=tuple(filter(None, map(str.strip, lines))))
     if not found.lessons:
         raise ArgumentValueError(

@@ -46,6 +46,7 @@ from combee_bench.options import (
     VerdictsOptions,
 )
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import write_plain
 
 __all__ = ["bench", "command", "compare", "tune_scan"]
 
@@ -168,7 +169,7 @@ def _measure(name: str, options: Any, module: Any, json_file: Path | None, pictu
                 "summary": module.summary(options, rows) if hasattr(module, "summary") else None,
                 "rows": [dataclasses.asdict(one) for one in rows],
             }
-            json_file.write_text(json.dumps(record, indent=2, default=str) + "\n", encoding="utf-8")
+            write_plain(json_file, json.dumps(record, indent=2, default=str) + "\n")
     if picture is not None:
         module.draw(options, rows, picture)
     console = Console()

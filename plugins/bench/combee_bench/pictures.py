@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import MissingDistributionError
+from combee_dspy.files import write_plain
 
 __all__ = ["figure"]
 
@@ -27,5 +29,8 @@ def figure(path: Path, title: str, panels: int, *, height: float = 3.6) -> Itera
     drawn.suptitle(title, fontsize=10)
     axes = list(drawn.subplots(1, panels, squeeze=False)[0])
     yield axes
+    picture = io.BytesIO()
     # No date in the file: equal figures give equal bytes.
-    drawn.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    drawn.savefig(picture, format=path.suffix.removeprefix(".") or "png", metadata=metadata)
+    write_plain(path, picture.getvalue())

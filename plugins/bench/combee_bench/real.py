@@ -7,6 +7,7 @@ run that has none.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -32,6 +33,7 @@ from combee_dspy.artifacts import Instruction
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import metered, totals
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import check_folder, read_plain, write_plain
 from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.reflections import normalised
 from combee_dspy.streams import derive
@@ -130,6 +132,8 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     own = {name: value for name, value in own.items() if value is not None}
     rows = load_rows(options.benchmark, own, **sizes)
     folder = Path(options.folder)
+    for part in ("runs", "logs"):
+        check_folder(folder / part)
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     endpoint = _endpoint(options)
     plan = _planned(options, rows, endpoint, folder / "plan.json")
@@ -256,14 +260,12 @@ def _kept(prompt: str, lessons: Sequence[str]) -> int:
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return json.loads(read_plain(file)) if os.path.lexists(file) else None
 
 
 def _written(file: Path, record: Mapping[str, Any]) -> None:
     # Whole or not at all: an interruption leaves no half of a run.
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    part.replace(file)
+    write_plain(file, json.dumps(record, indent=2) + "\n")
 
 
 def _sides(runs: Sequence[RealRun]) -> list[Side[RealRun]]:
@@ -336,4 +338,4 @@ def _page(file: Path, cells: Sequence[Sequence[str]], notes: Sequence[str], side
     for side in sides:
         text = "\n".join(f"    {one}" for one in side.runs[0].prompt.splitlines())
         lines += [f"{side.method}, seed {side.runs[0].seed}:", "", text, ""]
-    file.write_text("\n".join(lines), encoding="utf-8")
+    write_plain(file, "\n".join(lines))

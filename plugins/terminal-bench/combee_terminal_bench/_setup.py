@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from combee_dspy.exceptions import ArgumentValueError, CombeeError
+from combee_dspy.files import write_plain
 
 __all__ = ["VARIABLE", "HarborSetupError", "default_venv", "docker_here", "harbor_python", "set_up"]
 
@@ -90,7 +91,7 @@ def set_up(venv: Path | None = None, python: str | None = None) -> str:
     else:
         install = [built, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run([*install, "--require-hashes", "-r", str(_REQUIREMENTS)])
-    mark.write_text(digest, encoding="ascii")
+    write_plain(mark, digest)
     return built
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from combee_dspy.exceptions import DataSourceError
+from combee_dspy.files import read_plain
 
 __all__ = ["Task", "read_tasks"]
 
@@ -63,8 +64,8 @@ def read_tasks(folder: str | Path) -> tuple[Task, ...]:
 
 def _read(folder: Path, root: Path) -> Task:
     try:
-        settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
-        instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
+        settings = tomllib.loads(read_plain(folder / "task.toml", follow=True).decode("utf-8"))
+        instruction = read_plain(folder / "instruction.md", follow=True).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = f"task {folder.name!r}: {type(error).__name__}: {error}"
         raise DataSourceError(_NAME, str(root), reason, "Download it again, or take it out.") from error

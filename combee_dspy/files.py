@@ -1,0 +1,201 @@
+"""Files that the package writes, and those that it reads from folders that somebody else may have filled.
+
+A folder that was sent may hold a link where a file is to be written, or a pipe that never ends. So no link is
+followed for what is written: a new file gets a random name beside its place and is moved there, and whatever is no
+plain file is refused. Every other module writes through this one.
+
+What is not covered: folders on the way to a file may be links, since a home or ``/tmp`` often is; and somebody who can
+write to the folder at the same time can swap a SQLite file between the check and SQLite's own opening of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock
+
+from combee_dspy.exceptions import NotPlainFileError
+
+__all__ = [
+    "append_plain",
+    "check_database",
+    "check_folder",
+    "check_plain",
+    "open_in_place",
+    "open_lock",
+    "read_plain",
+    "replace_file",
+    "write_plain",
+]
+
+# Windows lacks all three, and opens neither pipes nor devices by a path in a folder.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_DATABASE = ("", "-wal", "-shm", "-journal")
+_KINDS = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_REMEDY = "Move it away, or name another place."
+
+
+def check_plain(path: Path, *, in_place: bool = False) -> os.stat_result | None:
+    """Refuse a path where something other than a plain file lies; return what is known of it, if it is there.
+
+    Args:
+        path: The file.
+        in_place: Whether it will be changed where it lies, so that a second name of the same file is refused too.
+
+    Raises:
+        NotPlainFileError: It is a link, a folder, a pipe, a socket or a device, or has a second name.
+    """
+    try:
+        facts = path.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no file has a name with a null byte
+        return None
+    _refuse_special(path, facts, in_place=in_place)
+    return facts
+
+
+def _refuse_special(path: Path, facts: os.stat_result, *, in_place: bool) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        kind = next((name for test, name in _KINDS if test(facts.st_mode)), "a special file")
+        raise NotPlainFileError(str(path), f"is {kind}, not a plain file", _REMEDY)
+    if in_place and facts.st_nlink > 1:
+        remedy = "Copy the folder and use the copy: a copy has files of its own."
+        raise NotPlainFileError(str(path), "is a hard link: the file has another name", remedy)
+
+
+def check_database(path: Path, *, in_place: bool = True) -> None:
+    """Refuse a SQLite file that is not plain, or has something beside it that is not plain where SQLite writes.
+
+    Args:
+        path: The file.
+        in_place: As for :func:`check_plain`; false where it is only read.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+    """
+    for ending in _DATABASE:
+        check_plain(path.with_name(path.name + ending), in_place=in_place)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a link in the place of a folder whose name the package chose.
+
+    Raises:
+        NotPlainFileError: It is a link.
+    """
+    if path.is_symlink():
+        raise NotPlainFileError(str(path), "is a link, not a folder", _REMEDY)
+
+
+def open_in_place(path: Path) -> BinaryIO:
+    """Open a plain file that is there, to read and change it where it lies; without a buffer.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+        OSError: It cannot be opened.
+    """
+    check_plain(path, in_place=True)
+    descriptor = os.open(path, os.O_RDWR | _NO_LINK | _NO_WAIT | _BINARY)
+    try:
+        _refuse_special(path, os.fstat(descriptor), in_place=True)
+        return os.fdopen(descriptor, "r+b", buffering=0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_plain(path: Path, *, follow: bool = False) -> bytes:
+    """Return what a plain file holds. A pipe or a device is refused, so nothing waits for it.
+
+    Args:
+        path: The file.
+        follow: Whether a link may stand in its place: for what the user named, not for what a folder holds.
+
+    Raises:
+        NotPlainFileError: It is no plain file.
+        OSError: It cannot be read.
+    """
+    if not follow:
+        check_plain(path)
+    # Asked before it is opened as well: opening some devices does something.
+    _refuse_special(path, path.stat(), in_place=False)
+    descriptor = os.open(path, os.O_RDONLY | _NO_WAIT | _BINARY | (0 if follow else _NO_LINK))
+    with os.fdopen(descriptor, "rb") as file:
+        _refuse_special(path, os.fstat(descriptor), in_place=False)
+        return file.read()
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file beside a path, and move it there when the block ends; where the block raises, nothing changes.
+
+    A file that is there keeps its permissions. Its other names, if it has any, keep what it held.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+        OSError: It cannot be written.
+    """
+    before = check_plain(path)
+    draft = path.with_name(f".combee-{secrets.token_hex(8)}.part")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _BINARY
+    descriptor = os.open(draft, flags, 0o666)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+        if before is not None:
+            draft.chmod(stat.S_IMODE(before.st_mode))
+        check_plain(path)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_plain(path: Path, data: bytes | str) -> None:
+    """Write a whole file, as :func:`replace_file` does; text as UTF-8, with its line ends as they are.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+        OSError: It cannot be written.
+    """
+    with replace_file(path) as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+def append_plain(path: Path, data: bytes) -> None:
+    """Append to a plain file by one write, so that lines of several processes stay whole; make it where it is missing.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+        OSError: It cannot be written.
+    """
+    check_plain(path, in_place=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK | _NO_WAIT | _BINARY
+    descriptor = os.open(path, flags, 0o644)
+    with os.fdopen(descriptor, "ab", buffering=0) as file:
+        _refuse_special(path, os.fstat(descriptor), in_place=True)
+        file.write(data)
+
+
+def open_lock(path: Path, *, blocking: bool = True, timeout: float = -1) -> FileLock:
+    """Return a lock that other processes see, not yet taken. Its file is emptied by whoever takes it.
+
+    Raises:
+        NotPlainFileError: As for :func:`check_plain`.
+    """
+    check_plain(path, in_place=True)
+    return FileLock(path, blocking=blocking, timeout=timeout)
