@@ -25,6 +25,7 @@
     ├── CanaryError                 a version cannot be served, promoted or rolled back
     │   ├── PromotionRefusedError       lists everything that is missing
     │   └── RegistryError               it does not answer, or does not hold what was published
+    ├── HeldUpError                 code of the user's holds up a search whose time is over: says where
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── PlanGapsError               a specification is not complete: lists everything that is missing
     ├── RefusedError                a choice or a claim that would not be honest: names the reason and the way out
@@ -44,6 +45,14 @@ from typing import Any, ClassVar
 from combee_dspy.records import CallUsage
 
 _SHOWN = 200
+
+
+def described(error: BaseException) -> str:
+    """Return ``"ClassName: message"`` of any error, of one whose text cannot be had too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException as problem:  # noqa: BLE001 - a user's error may do anything when it is asked for its text
+        return f"{type(error).__name__}: its text cannot be had, since that raises {type(problem).__name__}"
 
 
 class CombeeError(Exception):
@@ -286,6 +295,18 @@ class TooManyFailuresError(EvaluationError):
     _says = (
         "{failures}: nothing can be learned from that. For example: {error}. {remedy}. "
         "Validation(stop_failures=…) sets the share at which a run ends so."
+    )
+
+
+@dataclass(eq=False, repr=False)
+class HeldUpError(CombeeError):
+    """The ``seconds`` of a run are over, and code that its loop calls does not return: ``where`` says which."""
+
+    seconds: float
+    where: str
+    _says = (
+        "the run's {seconds:g} seconds are over, and code that it calls does not return: {where}. The error's `program`"
+        " is the best so far. With a log_dir, another process can go on."
     )
 
 
