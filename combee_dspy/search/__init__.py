@@ -14,7 +14,9 @@
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
 | ``_batches`` | which rows an update runs, and the reasons why none begins any more | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |
+| ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |
+| ``_clock`` | ends what a budget in seconds leaves no time for | effects, purse |
 | ``_heldout`` | the held-out set: pinned first, read once at the end | effects |
 | ``_receipts`` | held-out receipts of runs without a ``log_dir`` | nothing |
 | ``_refusals`` | going wide before convergence, or with diversity off | nothing |
@@ -29,6 +31,7 @@ Everything here lives on one event loop. Nothing of it is public but what stands
 import scipy.sparse  # noqa: F401
 
 from combee_dspy.search._candidates import Shared
+from combee_dspy.search._clock import Overtime
 from combee_dspy.search._compile import (
     check_lm,
     check_metric,
@@ -43,6 +46,7 @@ from combee_dspy.search._refusals import check_verdict, check_wide
 
 __all__ = [
     "ONLY_PARETO",
+    "Overtime",
     "Shared",
     "check_lm",
     "check_metric",

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,19 @@ from combee_dspy.search._receipts import Receipts
 
 logger = logging.getLogger("combee_dspy")
 
-__all__ = ["HeldoutReading", "earlier_receipts", "note_unheld"]
+__all__ = ["HeldoutReading", "cut_readings", "earlier_receipts", "note_unheld"]
 
 
 def earlier_receipts(reader: Reader) -> list[tuple[int, Receipt]]:
     """Return the receipts in a journal, which is one study, with the number of their run, oldest first."""
     rows = reader.rows("SELECT run, data FROM event WHERE kind = 'receipt' ORDER BY id")
     return [(row["run"], Receipt.from_json(row["data"])) for row in rows]
+
+
+def cut_readings(reader: Reader, run: int) -> set[str]:
+    """Return when readings of a run began that ended for lack of time, before there was a score."""
+    rows = reader.rows("SELECT data ->> '$.at' FROM event WHERE run = ? AND kind = 'unread'", (run,))
+    return {row[0] for row in rows}
 
 
 def note_unheld(
@@ -70,6 +76,7 @@ class HeldoutReading:
         effects: The way to the world: a run that has begun to read buys nothing more for its search.
         receipts: Those in the journal, with the number of their run.
         elsewhere: Where a run whose journal goes with it keeps them as well; ``None`` for nowhere.
+        cut: When readings of this run began that were cut off before there was a score: these bind nobody.
 
     Raises:
         HeldoutMovedError: A study that has read them has moved them since.
@@ -84,11 +91,17 @@ class HeldoutReading:
         effects: Effects,
         receipts: Sequence[tuple[int, Receipt]],
         elsewhere: Receipts | None,
+        cut: Collection[str] = (),
     ) -> None:
         self._effects, self._rows, number = effects, splits.heldout, effects.log.number
         self._elsewhere = elsewhere
         self._run = f"run {number}"
-        self._own = [receipt for run, receipt in receipts if run == number]
+        self._own = [
+            receipt
+            for run, receipt in receipts
+            if run == number and not (receipt.stage == "begun" and receipt.at in cut)
+        ]
+        self._began = ""
         others = [receipt for run, receipt in receipts if run != number]
         identity = _identity(heldout.rows, metric, splits)
         self._pin = pin(heldout, identity, [*others, *(elsewhere.earlier(identity) if elsewhere is not None else ())])
@@ -109,14 +122,17 @@ class HeldoutReading:
         Raises:
             HeldoutReadError: This run has read them with other programs.
             HeldoutMovedError: A row was edited in place.
+            BudgetReached: There is no time for it.
         """
         programs = (before.id, after.id)
         check_unread(self._own, self._run, programs)
         for receipt in self._own:
             if receipt.stage == "read" and receipt.difference is not None:
                 return receipt.difference, receipt
+        self._effects.purse.in_time()
         self._pin.check_same()
-        self._keep(self._pin.begun(self._run, _now(), programs))
+        self._began = _now()
+        self._keep(self._pin.begun(self._run, self._began, programs))
         scores = await asyncio.gather(*(self._scores(one) for one in (before, after)))
         self._pin.check_same()
         receipt = self._pin.read(self._run, _now(), programs, *scores, seed=seed, models=models)
@@ -127,6 +143,11 @@ class HeldoutReading:
         data = {name: getattr(found, name) for name in ("before", "after", "difference", "low", "high", "n")}
         self._effects.log.emit("heldout", data, single=True)
         return found, receipt
+
+    def cut_off(self) -> None:
+        """Note that a reading was cut off before there was a score."""
+        if self._began:
+            self._effects.log.emit("unread", {"at": self._began})
 
     def per_point(self, receipt: Receipt, after: float, point: float) -> CostPerPoint | None:
         """Return what each point above the serial baseline has cost, and leave it in the journal; ``None`` for none.

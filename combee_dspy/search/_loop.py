@@ -156,8 +156,14 @@ class Loop:
             if not (self.pool.started or self._seeding.cancelled() or self._seeding.exception()):
                 # Cut short before the first commit: the student is the best so far.
                 self.pool.join(self.task.seed, (), -1, self._seeding.result())
-        self.effects.log.emit("stopped", {"reason": self.reason}, single=True)
         self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
+
+    async def cut_off(self, reason: str) -> None:
+        """End a run that hung when its time was over, with what is committed."""
+        if not self.pool.started:
+            self._too_small(f"ends in the middle of the student's validation: {reason}")
+        self.keeper.ended(None)
+        self.reason = await self._ends.cut_off(self.committed, reason)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end.

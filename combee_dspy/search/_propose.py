@@ -15,6 +15,7 @@ from dspy.utils.exceptions import LMError
 from combee_dspy._private import DspyAdapter
 from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
+from combee_dspy.exceptions import described
 from combee_dspy.guards import Guards, check
 from combee_dspy.operators import (
     Operator,
@@ -225,8 +226,8 @@ class CustomProposer:
                 texts = self.adapter.propose_new_texts(shown, dataset, list(dataset))
             except LMError:
                 raise  # a service that fails says nothing about the proposer, and ends the run
-            except Exception as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
-                return {"error": f"{type(error).__name__}: {error}"}
+            except BaseException as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
+                return {"error": described(error)}
             return {"texts": {str(name): str(text) for name, text in texts.items()}}
 
         told = hashlib.blake2b(stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
