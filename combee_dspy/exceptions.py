@@ -24,6 +24,7 @@
     ├── CanaryError                 a version cannot be served, promoted or rolled back
     │   ├── PromotionRefusedError       lists everything that is missing
     │   └── RegistryError               it does not answer, or does not hold what was published
+    ├── HeldUpError                 code of the user's holds up a search whose time is over: says where
     ├── TaskCancelledError          one of several tasks was not finished, for a reason outside of it
     ├── PlanGapsError               a specification is not complete: lists everything that is missing
     ├── RefusedError                a choice or a claim that would not be honest: names the reason and the way out
@@ -285,6 +286,18 @@ class TooManyFailuresError(EvaluationError):
 
 
 @dataclass(eq=False, repr=False)
+class HeldUpError(CombeeError):
+    """The ``seconds`` of a run are over, and code that its loop calls does not return: ``where`` says which."""
+
+    seconds: float
+    where: str
+    _says = (
+        "the run's {seconds:g} seconds are over, and code that it calls does not return: {where}. "
+        "The error's `program` is the best so far. With a log_dir, another process can go on."
+    )
+
+
+@dataclass(eq=False, repr=False)
 class JudgeVerdictError(EvaluationError):
     """A judge LM gave no verdict that can be read: ``reason`` says what was wrong with the last answer."""
 
@@ -343,8 +356,7 @@ class NotPlainFileError(CombeeError):
 
     Attributes:
         path: Where it lies.
-        problem: What is wrong, as the rest of a sentence that starts with the path.
-        remedy: What to do, as a sentence.
+        problem: What is wrong, as the rest of a sentence that starts with the path. The remedy is a sentence.
     """
 
     path: str

@@ -15,7 +15,7 @@ from combee_dspy.evaluation import Heldout
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, TaskCancelledError
 from combee_dspy.options import positive
 from combee_dspy.report import CombeeReport
-from combee_dspy.search import Shared, check_metric, compile_task, in_own_loop, make_compilation, open_shared
+from combee_dspy.search import Overtime, Shared, check_metric, compile_task, in_own_loop, make_compilation, open_shared
 
 __all__ = ["Task", "TaskResult", "compile_many"]
 
@@ -86,13 +86,17 @@ def compile_many(tasks: Sequence[Task], *, combee: Combee, at_once: int | None =
     tasks = tuple(tasks)
     _check(tasks)
     turns = positive("at_once", at_once) or max(1, len(tasks))
-    return in_own_loop(lambda: _all(tasks, combee, turns), combee.log_dir)
+    overtime = Overtime()
+    return in_own_loop(lambda: _all(tasks, combee, turns, overtime), combee.log_dir, overtime)
 
 
-async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[TaskResult]:
+async def _all(tasks: Sequence[Task], combee: Combee, at_once: int, overtime: Overtime) -> list[TaskResult]:
     turns = asyncio.Semaphore(at_once)
     async with open_shared(combee) as shared:
-        every = [asyncio.ensure_future(_one(one, number, combee, shared, turns)) for number, one in enumerate(tasks)]
+        every = [
+            asyncio.ensure_future(_one(one, number, combee, shared, turns, overtime))
+            for number, one in enumerate(tasks)
+        ]
         try:
             return list(await asyncio.gather(*every))
         except asyncio.CancelledError as error:
@@ -100,7 +104,14 @@ async def _all(tasks: Sequence[Task], combee: Combee, at_once: int) -> list[Task
             raise
 
 
-async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: asyncio.Semaphore) -> TaskResult:
+async def _one(
+    task: Task,
+    number: int,
+    combee: Combee,
+    shared: Shared,
+    turns: asyncio.Semaphore,
+    overtime: Overtime,
+) -> TaskResult:
     settings = copy.copy(combee)
     settings.metric_fn = task.metric or combee.metric_fn
     settings.seed = combee.seed if task.seed is None else task.seed
@@ -109,7 +120,7 @@ async def _one(task: Task, number: int, combee: Combee, shared: Shared, turns: a
             with dspy.context(**task.context):
                 data = (task.trainset, task.valset, task.heldout)
                 compilation = make_compilation(settings, task.student, *data, name=task.name, number=number)
-                program = await compile_task(compilation, shared)
+                program = await compile_task(compilation, shared, overtime)
     except asyncio.CancelledError as cancelled:
         interrupted = TaskCancelledError(task.name)
         interrupted.program = getattr(cancelled, "program", None)

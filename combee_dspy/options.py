@@ -82,6 +82,10 @@ class Validation:
             metrics that raise, and calls that are refused or time out.
         stop_failures: The share at which the run ends with an error that says what to look at, where it holds for
             every candidate and 8 of them have been tried; above 1 for never. A run that it ended goes on with another.
+        rollout_seconds: Seconds that program and metric may take for one example, an hour by default; waits for a
+            service that is full are left out. A rollout that takes longer has failed, says so, and is given up: its
+            later LM calls are refused. So is the metric's feedback on one predictor. ``None`` for no limit. A run may
+            go on with another.
     """
 
     finalists: Annotated[int, Field(ge=1)] = 3
@@ -90,6 +94,7 @@ class Validation:
     probe: bool = True
     warn_failures: Annotated[float, Field(gt=0)] = 0.1
     stop_failures: Annotated[float, Field(gt=0)] = 0.9
+    rollout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 3600.0
 
 
 @parameters

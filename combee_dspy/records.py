@@ -34,6 +34,14 @@ def is_hidden(key: str) -> bool:
     return key.endswith((_DEMONSTRATIONS, _FIELDS))
 
 
+def described(error: BaseException) -> str:
+    """Return ``"ClassName: message"`` of any error, of one whose text cannot be had too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException as problem:  # noqa: BLE001 - a user's error may do anything when it is asked for its text
+        return f"{type(error).__name__}: its text cannot be had, since that raises {type(problem).__name__}"
+
+
 Role = Literal["task", "reflector", "proposer", "evaluator", "serving"]
 """Who an LM call is made for. Named on every logged call."""
 

@@ -31,6 +31,7 @@ class CombeeReport:
         costs: Sums over the journal's usage, of all parts of a run that was resumed.
         failures: What failed, by kind of effect, role and cause, of all parts and of the held-out set too.
         heldout: Held-out scores of student and result with their interval, where a held-out set was given.
+        unread: Why a held-out set that was given was not read; else empty.
         per_point: What each held-out point above the serial baseline has cost, where ``Heldout(baseline=…)`` gave one:
             never above the run's own student.
         calibration: How far the judge agreed with its reference, where it was held to one.
@@ -57,6 +58,7 @@ class CombeeReport:
     heldout: PairedDifference | None
     receipt: Receipt | None = None
     looks_recorded: str = ""
+    unread: str = ""
     per_point: CostPerPoint | None = None
     calibration: CalibrationResult | None = None
     failures: tuple[FailureCount, ...] = ()
@@ -77,7 +79,7 @@ class CombeeReport:
 
     def facts(self) -> dict[str, str]:
         """Return the result as people are told it, a line each, ten at most."""
-        found = {"held-out": "no held-out set was given: this run supports no claim"}
+        found = {"held-out": self.unread or "no held-out set was given: this run supports no claim"}
         if (held := self.heldout) is not None:
             interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
             look = "" if self.receipt is None else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"

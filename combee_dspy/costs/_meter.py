@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -25,6 +26,14 @@ _FOR = "combee_for"
 _SERVES = "combee_serves"
 
 P = TypeVar("P", bound=dspy.Module)
+
+
+class CallRefusedError(SystemExit):
+    """An LM call of work that was given up: nobody waits for it. Ends its thread without a word.
+
+    It is no ``Exception``: DSPy would log it and send the call, and a program could catch it.
+    """
+
 
 _PART = 2047
 _NO_LM = (dspy.Module, dspy.Adapter, dspy.Tool)
@@ -102,6 +111,7 @@ class Meter(BaseCallback):
         # Only ever appended to, which takes no lock.
         self._ended: list[CallUsage] = []
         self._prompts: list[int] = []
+        self._closed = threading.Event()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Meter:
         # dspy.Parallel copies the tracker for each of its threads and drops the copies afterwards.
@@ -128,8 +138,25 @@ class Meter(BaseCallback):
         """Hash of all prompts of the program's calls, in any order: 16 hex digits; empty where there were none."""
         return f"{sum(self._prompts) % (1 << 64):016x}" if self._prompts else ""
 
+    def close(self) -> tuple[CallUsage, ...]:
+        """Refuse every later call, count each in flight as one that failed, and return what was counted.
+
+        What a call in flight costs is not known: it counts as a call, with the tokens that were reported by now.
+        """
+        self._closed.set()
+        with suppress(KeyError):  # the last one has ended meanwhile
+            while self._open:
+                self._end(self._open.popitem()[1], failed=True)
+        return self.usage()
+
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Open a call."""
+        """Open a call.
+
+        Raises:
+            CallRefusedError: The meter is closed.
+        """
+        if self._closed.is_set():
+            raise CallRefusedError
         settings = dspy.settings
         call = _Call(self._whose(), str(getattr(instance, "model", type(instance).__name__)))
         self.lms[id(instance)] = instance
@@ -140,6 +167,8 @@ class Meter(BaseCallback):
             call.relay = dspy.context(usage_tracker=_Relay(self, tracker))
             call.relay.__enter__()
         self._open[call_id] = call
+        if self._closed.is_set() and self._open.pop(call_id, None) is not None:
+            raise CallRefusedError  # closed meanwhile, and not counted
         if call.role in ("task", "serving"):
             self._prompts.append(_digest(inputs))
         if (gpus := self._tariff.gpus.get(call.role)) is not None:
@@ -165,7 +194,7 @@ class Meter(BaseCallback):
         call = self._open.get(ACTIVE_CALL_ID.get())
         if call is not None:
             call.hear(usage_entry)
-        else:  # an LM whose calls DSPy's callbacks do not hear
+        elif not self._closed.is_set():  # an LM whose calls DSPy's callbacks do not hear
             call = _Call(self._whose(), lm)
             call.hear(usage_entry)
             self._count(call, 0.0, None, failed=False)
@@ -177,7 +206,6 @@ class Meter(BaseCallback):
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close a call and count it."""
-        ended = self._tariff.clock()
         if isinstance(exception, LMError):
             self.failure = exception
         call = self._open.pop(call_id, None)
@@ -187,9 +215,12 @@ class Meter(BaseCallback):
             # A coroutine that is dropped, not finished, ends in another context: there is nothing to restore there.
             with suppress(ValueError):
                 call.relay.__exit__(None, None, None)
-        gpus = self._tariff.gpus.get(call.role)
+        self._end(call, failed=exception is not None)
+
+    def _end(self, call: _Call, *, failed: bool) -> None:
+        seconds, gpus = self._tariff.clock() - call.started, self._tariff.gpus.get(call.role)
         gpu_seconds = None if gpus is None else gpus.change(-1) - call.gpu
-        self._count(call, ended - call.started, gpu_seconds, failed=exception is not None)
+        self._count(call, seconds, gpu_seconds, failed=failed)
 
     def _count(self, call: _Call, seconds: float, gpu_seconds: float | None, *, failed: bool) -> None:
         cached = not call.heard and not failed

@@ -26,19 +26,77 @@ from combee_dspy.rollouts._codec import (
 from combee_dspy.rollouts._executors import Asyncio, Executor, ExecutorSession, Threads, ThreadSession
 from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._fingerprint import fingerprint, fingerprints, metric_state
-from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
+from combee_dspy.rollouts._in_time import run_in_time
+from combee_dspy.rollouts._jobs import (
+    AbandonedError,
+    Answer,
+    CallJob,
+    InfrastructureFaultError,
+    Metric,
+    RolloutJob,
+    RolloutTimeoutError,
+    is_late,
+)
 from combee_dspy.rollouts._limits import Adaptive, Fixed, Limit
 from combee_dspy.rollouts._outputs import output_of
-from combee_dspy.rollouts._patient import PATIENCE, lms_of, patient, patient_program, tell_rejected
+from combee_dspy.rollouts._patient import PATIENCE, lms_of, note_meter, patient, patient_program, tell_rejected
 from combee_dspy.rollouts._run import arun_rollout, read_score, run_rollout, takes_trace
 from combee_dspy.rollouts._slots import Check, Slots
+from combee_dspy.rollouts._threads import DaemonPool
 
 __all__ = [
-    "PATIENCE", "Adaptive", "Answer", "Asyncio", "Batching", "CallJob", "Check", "Executor", "ExecutorSession", "Fixed",
-    "FlushRule", "FlushView", "InfrastructureFaultError", "Limit", "Metric", "NotStorableError", "Priority",
-    "RolloutJob", "Slots", "ThreadSession", "Threads", "arun_rollout", "at_once", "decode_answer", "decode_rollout",
-    "decode_value", "encode_answer", "encode_rollout", "encode_value", "fenced", "fingerprint", "fingerprints",
-    "full_or_stale", "hashed", "lms_of", "metric_state", "output_of", "patient", "patient_program", "queue_at_least",
-    "read_score", "rollout_with_texts", "run_rollout", "takes_trace", "tell_rejected", "variance_below",
-    "waited", "with_texts",
-]  # fmt: skip
+    "PATIENCE",
+    "AbandonedError",
+    "Adaptive",
+    "Answer",
+    "Asyncio",
+    "Batching",
+    "CallJob",
+    "Check",
+    "DaemonPool",
+    "Executor",
+    "ExecutorSession",
+    "Fixed",
+    "FlushRule",
+    "FlushView",
+    "InfrastructureFaultError",
+    "Limit",
+    "Metric",
+    "NotStorableError",
+    "Priority",
+    "RolloutJob",
+    "RolloutTimeoutError",
+    "Slots",
+    "ThreadSession",
+    "Threads",
+    "arun_rollout",
+    "at_once",
+    "decode_answer",
+    "decode_rollout",
+    "decode_value",
+    "encode_answer",
+    "encode_rollout",
+    "encode_value",
+    "fenced",
+    "fingerprint",
+    "fingerprints",
+    "full_or_stale",
+    "hashed",
+    "is_late",
+    "lms_of",
+    "metric_state",
+    "note_meter",
+    "output_of",
+    "patient",
+    "patient_program",
+    "queue_at_least",
+    "read_score",
+    "rollout_with_texts",
+    "run_in_time",
+    "run_rollout",
+    "takes_trace",
+    "tell_rejected",
+    "variance_below",
+    "waited",
+    "with_texts",
+]

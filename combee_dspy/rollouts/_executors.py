@@ -8,8 +8,8 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, ClassVar, TypeVar
@@ -17,16 +17,29 @@ from typing import Any, ClassVar, TypeVar
 import dspy
 
 from combee_dspy.exceptions import ArgumentTypeError
-from combee_dspy.records import Rollout
+from combee_dspy.records import Rollout, described
 from combee_dspy.rollouts._batching import Batching
-from combee_dspy.rollouts._jobs import Answer, CallJob, RolloutJob
+from combee_dspy.rollouts._in_time import run_in_time
+from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob, is_late
 from combee_dspy.rollouts._patient import lms_of
 from combee_dspy.rollouts._run import arun_call, arun_rollout, run_call, run_rollout
+from combee_dspy.rollouts._threads import LoopThread
 from combee_dspy.strategies import Strategy, parameters
 
 T = TypeVar("T")
 
-_Task = tuple["asyncio.Future[Any]", contextvars.Context, Callable[[], Any]]
+_MOMENT = 0.2  # seconds in which a loop that nothing holds up answers
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """Work for a thread, and which thread is at it; ``over`` once it has ended, or nobody waits for it any more."""
+
+    future: asyncio.Future[Any]
+    context: contextvars.Context
+    work: Callable[[], Any]
+    thread: threading.Thread | None = None
+    over: bool = False
 
 
 class ExecutorSession(ABC):
@@ -36,12 +49,14 @@ class ExecutorSession(ABC):
     """
 
     async def rollout(self, job: RolloutJob) -> Rollout:
-        """Carry out one attempt at a rollout.
+        """Carry out one attempt at a rollout, within ``job.seconds``: where it takes longer, it has failed.
+
+        Cancelled, it is given up at once: what it hangs in must not keep others from being carried out.
 
         Raises:
             InfrastructureFaultError: It failed for a reason outside the program.
         """
-        return await self.run(partial(run_rollout, job))
+        return await run_in_time(job, lambda: self.run(partial(run_rollout, job)))
 
     async def call(self, job: CallJob) -> Answer:
         """Carry out one attempt at an LM call; may raise the same."""
@@ -55,7 +70,7 @@ class ExecutorSession(ABC):
     async def close(self) -> None:
         """Wait for what runs and let the workers go. Nothing is taken afterwards. May be called twice.
 
-        Cancelled, it waits no longer: workers end with what they are at.
+        What was cancelled is not waited for. Cancelled itself, it waits no longer: workers end with what they are at.
         """
 
 
@@ -96,14 +111,15 @@ class ThreadSession(ExecutorSession):
         self._workers = workers
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._ended: deque[tuple[_Task, Any, BaseException | None]] = deque()
+        self._guard = threading.Lock()  # of what says whether a task is over
         self._woken = False
         self._busy = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed: asyncio.Future[None] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Carry out work in a thread. Cancelling this lets the thread finish and drops its result."""
+        """Carry out work in a thread. Cancelling this leaves the thread to itself, and another takes its place."""
         if self._closed is not None:
             raise RuntimeError("a session that is closed takes no work")
         loop = self._loop
@@ -111,24 +127,55 @@ class ThreadSession(ExecutorSession):
             loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._busy += 1
+        # DSPy keeps its settings, trace and callbacks in context variables.
+        task = _Task(future, contextvars.copy_context(), work)
+        self._tasks.put(task)
+        self._staff()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._leave(task)
+            raise
+
+    def _staff(self) -> None:
         if self._busy > len(self._threads) < self._workers:
             # Daemons: an interpreter that exits must not wait for a service.
             thread = threading.Thread(target=self._work, name=f"combee-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        # DSPy keeps its settings, trace and callbacks in context variables.
-        self._tasks.put((future, contextvars.copy_context(), work))
-        return await future
+
+    def _leave(self, task: _Task) -> None:
+        """Wait no longer for a task: one that has begun keeps its thread, and another thread takes its place."""
+        if not self._ends(task):
+            return
+        self._busy -= 1
+        if task.thread is not None:
+            self._threads.remove(task.thread)
+            self._staff()
+        self._rest()
+
+    def _ends(self, task: _Task) -> bool:
+        """Note that a task is over; return whether it was not so before."""
+        with self._guard:
+            before, task.over = task.over, True
+        return not before
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            future, context, work = task
+            with self._guard:
+                if task.over:
+                    continue
+                task.thread = threading.current_thread()
+            result, failure = None, None
             try:
-                self._ended.append((future, context.run(work), None))
+                result = task.context.run(task.work)
             except BaseException as error:  # noqa: BLE001 - a task's error belongs to whoever awaits it
-                self._ended.append((future, None, error))
+                failure = error
+            if not self._ends(task):  # it was left to itself, and has no place here any more
+                return
+            self._ended.append((task, result, failure))
             # An idle thread must keep no program alive.
-            del task, future, context, work
+            del task, result, failure
             if not self._woken:
                 self._woken = True
                 try:
@@ -140,7 +187,8 @@ class ThreadSession(ExecutorSession):
         # The flag first: what ends from now on wakes the loop again.
         self._woken = False
         while self._ended:
-            future, result, error = self._ended.popleft()
+            task, result, error = self._ended.popleft()
+            future = task.future
             self._busy -= 1
             if future.cancelled():
                 continue
@@ -149,7 +197,10 @@ class ThreadSession(ExecutorSession):
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
             else:  # what would end a loop, or look like a cancellation
-                future.set_exception(RuntimeError(f"the work raised {error!r}"))
+                future.set_exception(RuntimeError(f"the work raised {described(error)}"))
+        self._rest()
+
+    def _rest(self) -> None:
         if self._closed is not None and not self._busy and not self._closed.done():
             self._closed.set_result(None)
 
@@ -170,32 +221,49 @@ class ThreadSession(ExecutorSession):
 
 
 class _LoopSession(ThreadSession):
-    """Awaits rollouts and calls on the loop; any other work, metrics that are no coroutines too, runs in threads."""
+    """Awaits rollouts and calls on a loop of their own; metrics that are no coroutines, and any other work, in threads.
+
+    A program that computes holds up the rollouts on that loop, and not the search. Where it does not return in time,
+    the next rollouts get another loop.
+    """
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
-        self._helpers: ThreadPoolExecutor | None = None
+        self._own: LoopThread | None = None
+        self._held_up: list[LoopThread] = []
 
     async def rollout(self, job: RolloutJob) -> Rollout:
-        self._prepare()
-        return await arun_rollout(job, self.run)
+        # A task of its own, with nothing around it: a GeneratorExit of the program goes to the outermost coroutine.
+        own, work = self._started(), arun_rollout(job)
+        rollout = await run_in_time(job, lambda: self._awaited(own, work))
+        if is_late(rollout) and not await own.answers(_MOMENT):
+            if self._own is own:
+                self._own = None
+                self._held_up.append(own)
+            holds = asyncio.current_task(own.loop)
+            if holds is None or holds.get_coro() is not work:
+                reason = f"another rollout held up the event loop for {job.seconds:g} seconds"
+                raise InfrastructureFaultError(reason, retryable=True, usage=rollout.usage, rollout=rollout)
+        return rollout
 
     async def call(self, job: CallJob) -> Answer:
-        self._prepare()
-        return await arun_call(job)
+        return await self._awaited(self._started(), arun_call(job))
 
-    def _prepare(self) -> None:
-        if self._helpers is None:
-            # DSPy prepares each awaited call in a thread of the loop's own executor, which has but a few.
-            self._helpers = ThreadPoolExecutor(self._workers, thread_name_prefix="combee-loop")
-            asyncio.get_running_loop().set_default_executor(self._helpers)
+    def _started(self) -> LoopThread:
+        if self._own is None:
+            self._own = LoopThread()
+        return self._own
+
+    async def _awaited(self, own: LoopThread, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, own.loop))
 
     async def close(self) -> None:
         try:
             await super().close()
         finally:
-            if self._helpers is not None:
-                self._helpers.shutdown(wait=False)
+            loops = [*self._held_up, *([] if self._own is None else [self._own])]
+            self._own, self._held_up = None, []
+            await asyncio.gather(*(one.close(_MOMENT) for one in loops))
 
 
 @parameters
@@ -228,10 +296,10 @@ class Threads(Executor):
 
 @parameters
 class Asyncio(Threads):
-    """The search's own event loop. Right for programs with ``aforward`` and services with many slots.
+    """An event loop beside the search's. Right for programs with ``aforward`` and services with many slots.
 
     A thread costs memory and switches, a coroutine next to none: hundreds of rollouts wait for a service at once.
-    What a program computes itself runs one at a time, and holds up the search meanwhile.
+    What a program computes itself runs one at a time, and holds up other rollouts meanwhile.
 
     Args:
         batching: When and in what company jobs go; by default as soon as there is a slot.

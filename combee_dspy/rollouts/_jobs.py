@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ class RolloutJob:
         tariff: What its LM calls are charged by.
         sees_trace: Whether the metric takes the program's trace (see :func:`combee_dspy.rollouts.takes_trace`).
         role: Whom the program's LM calls are made for: ``"serving"`` where somebody wants the answer.
+        seconds: How long an attempt may take, waits for a service that is full left out; ``None`` for no limit.
     """
 
     program: dspy.Module
@@ -38,6 +40,7 @@ class RolloutJob:
     tariff: Tariff = field(default_factory=Tariff)
     sees_trace: bool = False
     role: Role = "task"
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +113,32 @@ class InfrastructureFaultError(Exception):
         self.retry_after = retry_after
         self.usage = usage
         self.rollout = rollout
+
+
+class RolloutTimeoutError(TimeoutError):
+    """A rollout, or the metric's feedback on one, took longer than it may.
+
+    Attributes:
+        usage: What it has cost.
+    """
+
+    def __init__(self, seconds: float, usage: tuple[CallUsage, ...] = ()) -> None:
+        super().__init__(f"it took longer than {seconds:g} seconds. Validation(rollout_seconds=…) sets that limit")
+        self.usage = usage
+
+
+def is_late(rollout: Rollout) -> bool:
+    """Return whether a rollout has failed because it took longer than it may."""
+    return (rollout.error or "").startswith(f"{RolloutTimeoutError.__name__}:")
+
+
+class AbandonedError(asyncio.CancelledError):
+    """An effect was cancelled while it was under way.
+
+    Attributes:
+        usage: What it has cost by then. A call in flight counts as one that failed.
+    """
+
+    def __init__(self, usage: tuple[CallUsage, ...]) -> None:
+        super().__init__()
+        self.usage = usage

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,8 @@ import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError, LMProviderError, LMRateLimitError, is_retryable_lm_error
 
-from combee_dspy.costs import count_repeated
+from combee_dspy.costs import CallRefusedError, Meter, count_repeated
+from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._attempts import aask, ask, bounded
 
 _logger = logging.getLogger("combee_dspy")
@@ -99,21 +100,55 @@ class Surroundings:
         halt: Ends waits; :data:`NEVER` once the attempt has ended. A thread that a program has abandoned may go on:
             nobody could hear its error, except who reads it on a terminal.
         deadline: When the effect gives up, whatever its attempts; ``None`` outside of one.
+        waits: Hears of each wait for a service, and for how long, before it begins.
+        meters: What counts the attempt's calls, the outermost first.
+        failed: Returns the rollout as it failed with an error by now; ``None`` where no rollout has begun.
+        given_up: Whether nobody waits for the attempt any more.
     """
 
     rejected: Callable[[float | None], None] = lambda retry_after: None
     halt: Halt = NEVER
     deadline: Deadline | None = None
+    waits: Callable[[float], None] = lambda seconds: None
+    meters: list[Meter] = field(default_factory=list)
+    failed: Callable[[BaseException], Rollout] | None = None
+    given_up: bool = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait, and return whether the attempt is to end instead of going on."""
+        """Wait, and return whether the attempt is to end instead of going on.
+
+        Raises:
+            CallRefusedError: It was given up meanwhile.
+        """
+        self.waits(seconds)
         halt = self.halt
-        return halt.wait(seconds) and self.halt is halt
+        halted = halt.wait(seconds) and self.halt is halt
+        self._check()
+        return halted
 
     async def sleep(self, seconds: float) -> bool:
         """Do what :meth:`wait` does without blocking the loop."""
+        self.waits(seconds)
         halt = self.halt
-        return await halt.sleep(seconds) and self.halt is halt
+        halted = await halt.sleep(seconds) and self.halt is halt
+        self._check()
+        return halted
+
+    def _check(self) -> None:
+        if self.given_up:
+            raise CallRefusedError
+
+    def add(self, meter: Meter) -> None:
+        """Note what counts the attempt's calls from here on."""
+        self.meters.append(meter)
+        if self.given_up:
+            meter.close()
+
+    def give_up(self) -> tuple[CallUsage, ...]:
+        """Refuse every later LM call of the attempt, and return what it has cost by now."""
+        self.given_up = True
+        usages = [meter.close() for meter in self.meters]
+        return usages[0] if usages else ()
 
 
 SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("combee_surroundings", default=None)
@@ -130,6 +165,12 @@ def carried() -> dict[str, Any]:
 def _surroundings() -> Surroundings:
     found: Surroundings = SURROUNDINGS.get() or dspy.settings.get(_CARRIED) or _NONE
     return found
+
+
+def note_meter(meter: Meter) -> None:
+    """Have a meter closed when the effect that runs here is given up. Outside of an effect nothing happens."""
+    if (here := SURROUNDINGS.get()) is not None:
+        here.add(meter)
 
 
 def tell_rejected(retry_after: float | None) -> None:

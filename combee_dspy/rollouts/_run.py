@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -25,12 +26,19 @@ from dspy.utils.exceptions import (
 from combee_dspy.costs import Meter
 from combee_dspy.exceptions import LocalModelError
 from combee_dspy.lms.redact import scrub, secrets_of
-from combee_dspy.records import FailedCall, PredictorCall, Rollout
+from combee_dspy.records import FailedCall, PredictorCall, Rollout, described
 from combee_dspy.rollouts._fence import fenced
 from combee_dspy.rollouts._gepa_answers import read_as_gepa
-from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, Metric, RolloutJob
+from combee_dspy.rollouts._in_time import is_ours
+from combee_dspy.rollouts._jobs import (
+    Answer,
+    CallJob,
+    InfrastructureFaultError,
+    Metric,
+    RolloutJob,
+)
 from combee_dspy.rollouts._outputs import BARE
-from combee_dspy.rollouts._patient import carried, is_passing
+from combee_dspy.rollouts._patient import SURROUNDINGS, carried, is_passing, note_meter
 from combee_dspy.rollouts._traces import predictors_of
 
 RunFn = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -44,7 +52,8 @@ def run_rollout(job: RolloutJob) -> Rollout:
     """Run a program on an example and score what comes out. Runs in a worker thread; the program may be shared.
 
     The program's and the metric's own errors, and an answer that does not
-    parse, end in the failure score, with the error kept.
+    parse, end in the failure score, with the error kept. So does what would end a process elsewhere, such as
+    ``sys.exit``: only an interrupt of the main thread is the user's own.
 
     Raises:
         InfrastructureFaultError: An LM call or an environment failed for a reason outside the program.
@@ -53,26 +62,42 @@ def run_rollout(job: RolloutJob) -> Rollout:
     with attempt.context():
         try:
             score = attempt.metric(job.program(**job.example.inputs()))
-            output = score()
-        except Exception as error:  # noqa: BLE001 - program and metric may fail in any way: it is scored, and said
+            return attempt.scored(score())
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             return attempt.failed(error)
-        return attempt.scored(output)
 
 
 async def arun_rollout(job: RolloutJob, run: RunFn = asyncio.to_thread) -> Rollout:
     """Do what :func:`run_rollout` does on an event loop, through the program's ``acall``.
 
     A metric that is a coroutine function is awaited; any other is carried out
-    by ``run``, since it may take its time, or ask an LM.
+    by ``run``, since it may take its time, or ask an LM. A cancellation of the task that runs here is passed on; one
+    that the program raises itself is an error of the program.
     """
     attempt = _Attempt(job)
     with attempt.context():
         try:
             score = attempt.metric(await job.program.acall(**job.example.inputs()))
-            output = await (score() if _awaits(job.metric) else run(score))
-        except Exception as error:  # noqa: BLE001 - as above
+            if _awaits(job.metric):
+                return attempt.scored(await score())
+            output, error = await run(partial(_ended, score))
+            if error is not None:
+                raise error
+            return attempt.scored(output)
+        except BaseException as error:
+            if is_ours(error):
+                raise
             return attempt.failed(error)
-        return attempt.scored(output)
+
+
+def _ended(score: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Return what a metric returns, or raises: not everything can be raised through a future."""
+    try:
+        return score(), None
+    except BaseException as error:  # noqa: BLE001 - raised by who awaits it
+        return None, error
 
 
 def _awaits(metric: Metric) -> bool:
@@ -97,6 +122,9 @@ class _Attempt:
         self.failed_in = "program"
         self.prediction: Any = None
         self.started = time.monotonic()
+        if (here := SURROUNDINGS.get()) is not None:
+            here.failed = here.failed or self.late
+            here.add(self.meter)
 
     def context(self) -> Any:
         """Return the DSPy context for program and metric; one for both, since entering one is not cheap."""
@@ -109,13 +137,10 @@ class _Attempt:
         return partial(self.job.metric, self.job.example, prediction, None, None, None, **more)
 
     def scored(self, output: object) -> Rollout:
-        try:
-            score, feedback, objectives = read_score(output)
-        except (TypeError, ValueError) as error:
-            return self.failed(error)
+        score, feedback, objectives = read_score(output)
         return self._rollout(score, feedback, objectives, prediction=_fields(self.prediction))
 
-    def failed(self, error: Exception) -> Rollout:
+    def failed(self, error: BaseException) -> Rollout:
         """Return the failed rollout, or raise where neither program nor metric is to blame."""
         if self.failed_in == "program" and isinstance(error, AdapterParseError):
             return self._unparsed(error)
@@ -123,6 +148,16 @@ class _Attempt:
         _raise_fault(error, self.meter, partial(failed, error=reason, failed_in="service"))
         prediction = None if self.prediction is None else _fields(self.prediction)
         return failed(error=reason, failed_in=self.failed_in, prediction=prediction)
+
+    def late(self, error: BaseException) -> Rollout:
+        """Return the rollout as it failed by now, while what it hangs in goes on. From any thread."""
+        prediction = None if self.prediction is None else _fields(self.prediction)
+        return self._rollout(
+            self.job.failure_score,
+            error=_described(error, self.meter),
+            failed_in=self.failed_in,
+            prediction=prediction,
+        )
 
     def _unparsed(self, error: AdapterParseError) -> Rollout:
         # As in DSPy's own traces, the inputs are the program's.
@@ -199,7 +234,9 @@ def run_call(job: CallJob) -> Answer:
                 if prediction is None:
                     prediction = call.predictor(**call.inputs, config=call.another_draw())
                 return call.ended(prediction)
-        except Exception as error:  # noqa: BLE001 - whatever a call fails with is returned, with its reason
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
             return call.failed(error)
 
 
@@ -215,7 +252,9 @@ async def arun_call(job: CallJob) -> Answer:
                 if prediction is None:
                     prediction = await call.predictor.acall(**call.inputs, config=call.another_draw())
                 return call.ended(prediction)
-        except Exception as error:  # noqa: BLE001 - as above
+        except BaseException as error:
+            if is_ours(error):
+                raise
             return call.failed(error)
 
 
@@ -229,6 +268,7 @@ class _Call:
         signature, self.inputs = fenced(job.signature, job.inputs)
         self.predictor: Any = dspy.Predict(signature, **config)
         self.started = time.monotonic()
+        note_meter(self.meter)
 
     def context(self) -> Any:
         given = {"lm": self.job.lm, "adapter": self.job.adapter}
@@ -247,7 +287,7 @@ class _Call:
     def ended(self, outcome: dspy.Prediction | FailedCall) -> Answer:
         return Answer(outcome, self.meter.usage(), time.monotonic() - self.started)
 
-    def failed(self, error: Exception) -> Answer:
+    def failed(self, error: BaseException) -> Answer:
         _raise_fault(error, self.meter)
         return self.ended(FailedCall(_described(error, self.meter)))
 
@@ -255,10 +295,10 @@ class _Call:
 def _described(error: BaseException, meter: Meter) -> str:
     """Return ``"ClassName: message"`` without the keys of any LM that was asked."""
     secrets = [key for lm in meter.lms.values() for key in secrets_of(lm)]
-    return scrub(f"{type(error).__name__}: {error}", secrets)
+    return scrub(described(error), secrets)
 
 
-def _raise_fault(error: Exception, meter: Meter, scored: Callable[[], Rollout] | None = None) -> None:
+def _raise_fault(error: BaseException, meter: Meter, scored: Callable[[], Rollout] | None = None) -> None:
     """Raise where an LM call or an environment failed for a reason that says nothing about program or metric.
 
     A failure that nobody can assign carries the failed rollout, made by ``scored``: it is

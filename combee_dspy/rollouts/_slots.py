@@ -20,7 +20,14 @@ from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import CallUsage, Rollout
 from combee_dspy.rollouts._batching import Batches, Batching, Priority, Queue, Turn
 from combee_dspy.rollouts._executors import ExecutorSession
-from combee_dspy.rollouts._jobs import Answer, CallJob, InfrastructureFaultError, RolloutJob
+from combee_dspy.rollouts._jobs import (
+    AbandonedError,
+    Answer,
+    CallJob,
+    InfrastructureFaultError,
+    RolloutJob,
+    RolloutTimeoutError,
+)
 from combee_dspy.rollouts._limits import Limit, Outcome
 from combee_dspy.rollouts._patient import NEVER, PATIENCE, SURROUNDINGS, Deadline, Halt, Patience, Surroundings
 
@@ -38,7 +45,8 @@ Check = Callable[[], Awaitable[None]]
 class Slots:
     """Every effect of the searches that share it goes through here. Lives on one event loop.
 
-    Cancelling who awaits an effect takes it out of the queue; one that is under way in a thread ends there unheard.
+    Cancelling who awaits an effect takes it out of the queue. One that is under way is given up: it ends with an
+    ``AbandonedError`` that says what it has cost, and LM calls that it would make later are refused.
 
     Args:
         session: Carries effects out. Owned: closed by :meth:`close`.
@@ -113,9 +121,31 @@ class Slots:
         """Carry out an LM call in the same way; may raise the same."""
         return await self._bought(partial(self.session.call, job), priority, job.signature.__name__, job, check)
 
-    async def run(self, work: Callable[[], T], priority: Priority, check: Check | None = None) -> T:
-        """Carry out any synchronous work in a worker thread, in a slot, once."""
-        result, _ = await self._once(partial(self.session.run, work), priority, "work", None, check)
+    async def run(
+        self,
+        work: Callable[[], T],
+        priority: Priority,
+        check: Check | None = None,
+        seconds: float | None = None,
+    ) -> T:
+        """Carry out any synchronous work in a worker thread, in a slot, once.
+
+        Raises:
+            RolloutTimeoutError: It took longer than so many seconds, if any were given.
+        """
+
+        async def carried_out() -> T:
+            limit = asyncio.timeout(seconds)
+            try:
+                async with limit:
+                    return await self.session.run(work)
+            except TimeoutError:
+                here = SURROUNDINGS.get()
+                if seconds is None or here is None or not limit.expired():
+                    raise
+                raise RolloutTimeoutError(seconds, here.give_up()) from None
+
+        result, _ = await self._once(carried_out, priority, "work", None, check)
         return result
 
     @contextmanager
@@ -133,7 +163,7 @@ class Slots:
         try:
             yield
         finally:
-            del self._halts[search]
+            self._halts.pop(search, None)
 
     async def close(self) -> None:
         """Cancel what waits, wait for what runs, and close the session."""
@@ -164,10 +194,11 @@ class Slots:
             except InfrastructureFaultError as error:
                 fault, halt = error, self._halts[priority[-1]]
                 spent.append(fault.usage)
-            except asyncio.CancelledError:
-                if not spent or not halt.is_set():
-                    raise
-                break
+            except asyncio.CancelledError as cancelled:
+                more = cancelled.usage if isinstance(cancelled, AbandonedError) else ()
+                if spent and not more and halt.is_set():
+                    break
+                raise AbandonedError(merged(*spent, more)) from None
             else:
                 self._queue.heard(job, result)
                 usage = merged(*spent, result.usage) if spent else result.usage
@@ -176,8 +207,11 @@ class Slots:
             if seconds is None and fault.rollout is not None:
                 # Only a rollout's fault carries one.
                 return replace(fault.rollout, usage=merged(*spent))  # type: ignore[return-value]
-            if seconds is None or await halt.sleep(seconds):
-                break
+            try:
+                if seconds is None or await halt.sleep(seconds):
+                    break
+            except asyncio.CancelledError:
+                raise AbandonedError(merged(*spent)) from None
         waited = fault.retryable and not halt.is_set()
         told = f" (Search(patience={self._patience:g}) seconds have passed)" if waited else ""
         raise InfrastructureError(1, len(spent), f"{fault}{told}", merged(*spent)) from fault
@@ -220,6 +254,8 @@ class Slots:
             if job is not None:
                 self._answered()
             return result, began
+        except asyncio.CancelledError:
+            raise AbandonedError(here.give_up()) from None
         except Exception as error:
             outcome = "failed"
             if isinstance(error, InfrastructureFaultError) and error.rejected:

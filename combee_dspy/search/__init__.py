@@ -6,6 +6,7 @@
 | ``_run`` | its parts, wired, from the probe to the report | everything below |
 | ``_describe`` | what a run may be resumed with; what people are told of it | nothing |
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
+| ``_under_way`` | an update under way, and what others wait for | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
 | ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
 | ``_telling`` | what gepa's state and callbacks hear | effects, pool, gepa |
@@ -14,7 +15,9 @@
 | ``_pool`` | validated candidates, and gepa's state of them | effects |
 | ``_batches`` | which rows an update runs, and the reasons why none begins any more | controller, effects, pool |
 | ``_effects`` | the one way to the world | journal, slots, purse |
+| ``_buyer`` | buys one effect: grant, slot, books, disk | journal, slots, purse |
 | ``_budget`` | what may still be bought | nothing |
+| ``_clock`` | ends what a budget in seconds leaves no time for | effects, purse |
 | ``_heldout`` | the held-out set: pinned first, read at the end | effects |
 | ``_receipts`` | where held-out receipts are found and left | journal |
 | ``_scales`` | scores above 1 | journal |
@@ -31,6 +34,7 @@ Everything here lives on one event loop. Nothing of it is public but what stands
 import scipy.sparse  # noqa: F401
 
 from combee_dspy.search._candidates import Shared
+from combee_dspy.search._clock import Overtime
 from combee_dspy.search._compile import (
     check_lm,
     check_metric,
@@ -45,6 +49,7 @@ from combee_dspy.search._refusals import check_verdict, check_wide
 
 __all__ = [
     "ONLY_PARETO",
+    "Overtime",
     "Shared",
     "check_lm",
     "check_metric",

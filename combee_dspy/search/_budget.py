@@ -13,7 +13,7 @@ from combee_dspy.costs import Tariff
 from combee_dspy.records import CallUsage
 from combee_dspy.stopping import Limits
 
-__all__ = ["BudgetReached", "Purse", "Spent", "at_most"]
+__all__ = ["BudgetReached", "Purse", "Spent", "at_most", "not_known"]
 
 
 class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the search
@@ -108,6 +108,18 @@ def at_most(lms: Iterable[Any], texts: Iterable[str], tariff: Tariff) -> Mapping
     return {"tokens": tokens, "dollars": dollars}
 
 
+def not_known(granted: Mapping[str, float], usage: Sequence[CallUsage]) -> Mapping[str, float]:
+    """Return what an effect that was given up may have cost beside what is known, of what it was granted.
+
+    Its calls are known; what a service takes for one that was in flight is not.
+    """
+    if not any(one.errors for one in usage):
+        return {}
+    spent = Spent()
+    spent.add(usage)
+    return {name: max(0.0, most - (getattr(spent, name) or 0)) for name, most in granted.items() if name != "calls"}
+
+
 class Purse:
     """Promises rollouts to updates before they begin, and costs to effects before they are sent.
 
@@ -145,6 +157,7 @@ class Purse:
             the update that was cut off had asked for by then.
         by_tokens: Whether what a call may cost at most matters.
         grants: Whether effects may have to wait for a grant, or be refused one: whether cost or time is limited.
+        reserve: Seconds at the end of the run that are not the search's: for the held-out set.
     """
 
     def __init__(
@@ -172,6 +185,7 @@ class Purse:
         self._promised: dict[int, int] = {}
         self._step = self._known = -1
         self.exhausted = False
+        self.reserve = 0.0
         self._turn = asyncio.Lock()
         self._began = time.monotonic() - seconds
         self._landing: asyncio.Future[None] | None = None
@@ -247,8 +261,28 @@ class Purse:
         Raises:
             BudgetReached: The time is over.
         """
-        if self._charged and self.limits.seconds is not None and self.seconds >= self.limits.seconds:
-            raise BudgetReached(f"{self.seconds:.0f} of {self.limits.seconds:g} seconds have passed")
+        if self.left is not None and self.left <= self.reserve:
+            raise BudgetReached(self.time_is_over())
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the run has to end; ``None`` without a limit."""
+        limited = self._charged and self.limits.seconds is not None
+        return self.limits.seconds - self.seconds if limited else None  # type: ignore[operator]  # it is limited
+
+    def keep_back(self, seconds: float) -> None:
+        """Keep time for the held-out set: half of all at most.
+
+        That is twice what it may take, and a second in which what is in flight may end.
+        """
+        if self.limits.seconds is not None:
+            self.reserve = min(2 * seconds + 1.0, self.limits.seconds / 2)
+
+    def time_is_over(self) -> str:
+        """Return why nothing more may begin, in words."""
+        seconds = f"{self.seconds:.2g}" if self.seconds < 10 else f"{self.seconds:.0f}"
+        passed = f"{seconds} of {self.limits.seconds:g} seconds have passed"
+        return f"{passed}, and {self.reserve:.2g} are for the held-out set" if self.reserve else passed
 
     def returned(self, kind: str, usage: Sequence[CallUsage]) -> None:
         """Note what an effect that was granted has cost."""

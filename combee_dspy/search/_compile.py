@@ -26,13 +26,15 @@ from combee_dspy.exceptions import (
     ArgumentTypeError,
     ArgumentValueError,
     EmptyTrainsetError,
+    HeldUpError,
     SplitOverlapError,
 )
 from combee_dspy.hashing import digest_of, row_hash
 from combee_dspy.journal import Cache, Journal, Reader, RunLog
 from combee_dspy.report import CombeeReport
-from combee_dspy.rollouts import Adaptive, Fixed, Slots, fingerprints, metric_state, patient
+from combee_dspy.rollouts import Adaptive, DaemonPool, Fixed, Slots, fingerprints, metric_state, patient
 from combee_dspy.search._candidates import Compilation, Row, Shared, Split, Splits
+from combee_dspy.search._clock import Overtime
 from combee_dspy.search._describe import describe, evaluator_of, identity, result_of
 from combee_dspy.search._privacy import NOT_KEPT, audit
 from combee_dspy.search._refusals import check_diagnosed
@@ -93,7 +95,8 @@ def check_lm(argument: str, lm: Any) -> Any:
 def compile_program(settings: Any, student: dspy.Module, *, trainset: Any, valset: Any, heldout: Any) -> dspy.Module:
     """Compile one program; see :meth:`combee_dspy.Combee.compile`."""
     task = make_compilation(settings, student, trainset, valset, heldout)
-    return in_own_loop(lambda: _alone(task), settings.log_dir)
+    overtime = Overtime()
+    return in_own_loop(lambda: _alone(task, overtime), settings.log_dir, overtime)
 
 
 def make_compilation(
@@ -193,18 +196,26 @@ def _row(argument: str, index: int, example: Any, split: Split) -> Row:
     return Row(split, index, example, row_hash(example))
 
 
-def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], log_dir: str | None = None) -> T:
+def in_own_loop(
+    work: Callable[[], Coroutine[Any, Any, T]],
+    log_dir: str | None = None,
+    overtime: Overtime | None = None,
+) -> T:
     """Run a coroutine to its end on an event loop of its own, in a thread of its own.
 
     So a caller may have a running loop (a notebook) or none. The thread sees the
     caller's context variables, DSPy's settings among them. An interrupt of the caller cancels the work and is
     raised within two seconds, with what the work attached to its own end; a second one is raised at once.
+
+    Raises:
+        HeldUpError: Something holds up the loop, and a run on it should have ended by ``overtime``.
     """
     # Futures, not Thread.join: interrupted once, that takes the thread for dead (CPython 3.11).
     begun: Future[Any] = Future()
     ended: Future[T] = Future()
 
     async def noted() -> T:
+        asyncio.get_running_loop().set_default_executor(DaemonPool())
         begun.set_result(asyncio.current_task())
         return await work()
 
@@ -219,10 +230,11 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]], log_dir: str | None 
     try:
         # Again and again: a signal that another thread received wakes nobody who waits without an end.
         while not wait([ended], timeout=0.1).done:
-            pass
+            if overtime is not None and begun.done():
+                overtime.check(thread, begun.result().get_loop())
         return ended.result()
     except BaseException as error:
-        if not ended.done():
+        if not (ended.done() or isinstance(error, HeldUpError)):
             until = time.monotonic() + _GONE
             _logger.warning("Interrupted. %s Interrupt again to end at once.", _how_to_go_on(log_dir))
             task = begun.result()
@@ -244,9 +256,9 @@ def _how_to_go_on(log_dir: str | None) -> str:
     )
 
 
-async def _alone(task: Compilation) -> dspy.Module:
+async def _alone(task: Compilation, overtime: Overtime) -> dspy.Module:
     async with open_shared(task.settings) as shared:
-        return await compile_task(task, shared)
+        return await compile_task(task, shared, overtime)
 
 
 @asynccontextmanager
@@ -289,7 +301,7 @@ async def open_shared(settings: Any) -> AsyncIterator[Shared]:
                 await asyncio.wait_for(slots.close(), within)
 
 
-async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
+async def compile_task(task: Compilation, shared: Shared, overtime: Overtime) -> dspy.Module:
     """Search, choose, read the held-out set, and return the program.
 
     Raises:
@@ -313,21 +325,27 @@ async def compile_task(task: Compilation, shared: Shared) -> dspy.Module:
     patient_lm = patient(dspy.settings.lm) if dspy.settings.lm is not None else None
     state, result = "failed", {}
     kept = settings.log_dir is not None
+    longest: float | None = None
 
     def limit_changed(limit: int, reason: str) -> None:
         log.emit("limit", {"limit": limit, "reason": reason})
 
     shared.on_limit.append(limit_changed)
     try:
-        async with track(shared.journal.path, log.number, trackers):
+        async with track(shared.journal.path, log.number, trackers, lambda: longest):
             try:
                 with dspy.context(lm=patient_lm):
-                    program, report = await _searched(Run(task, shared, log, prints))
+                    run = Run(task, shared, log, prints)
+                    overtime.begin(log.number, run.purse, run.best)
+                    program, report = await _searched(run)
+                    if run.purse.left is not None:
+                        longest = max(0.0, run.purse.left) + _LET_GO
                 state, result = "finished", result_of(report)
             except asyncio.CancelledError:
                 kept = False  # whoever interrupts it waits for the journal alone
                 raise
             finally:
+                overtime.end(log.number)
                 await log.finish(state, result)
                 if kept:
                     from combee_dspy.tracking.report import keep_report  # whoever keeps none loads none
@@ -360,7 +378,7 @@ async def _searched(run: Run) -> tuple[dspy.Module, CombeeReport]:
     try:
         return await run.compiled()
     except BaseException as error:
-        within = _LET_GO if isinstance(error, asyncio.CancelledError) else None
+        within = _LET_GO
         vars(error)["program"] = run.best()
         raise
     finally:

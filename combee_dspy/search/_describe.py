@@ -81,7 +81,9 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
         **{name: getattr(settings, name) for name in same},
         **{name: getattr(settings.guards, name) for name in ("max_copied_words", "max_tokens", "keep")},
         "search": dataclasses.replace(settings.search, replay=None, patience=PATIENCE, require_diagnosis=False),
-        "validation": dataclasses.replace(settings.validation, warn_failures=1.0, stop_failures=1.0),
+        "validation": dataclasses.replace(
+            settings.validation, warn_failures=1.0, stop_failures=1.0, rollout_seconds=None
+        ),
         "anchors": [row_hash(one) for one in settings.guards.anchors],
         "instruction_proposer": settings.custom_instruction_proposer, "code_proposer": settings.custom_code_proposer,
         "privacy": {name: getattr(settings.privacy, name) for name in ("texts", "patterns")},

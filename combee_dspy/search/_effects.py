@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -13,30 +14,35 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.costs import metered
-from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.hashing import canonical_json
 from combee_dspy.journal import Effect, RunLog
 from combee_dspy.lms import adapter_for
-from combee_dspy.records import CallUsage, FailedCall, Role, Rollout
+from combee_dspy.records import CallUsage, FailedCall, Role, Rollout, described
 from combee_dspy.rollouts import (
     Answer,
     CallJob,
     Check,
     RolloutJob,
+    RolloutTimeoutError,
     decode_answer,
     decode_rollout,
     encode_answer,
     encode_rollout,
+    is_late,
     lms_of,
+    note_meter,
     rollout_with_texts,
     takes_trace,
 )
 from combee_dspy.search._budget import Purse, at_most
+from combee_dspy.search._buyer import Buyer
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Programs, Row, Shared, another_draw
 from combee_dspy.search._privacy import Texts, shown
 from combee_dspy.search._scales import ScaleWarning
 
 __all__ = ["VALIDATION", "Effects", "heard"]
+
+logger = logging.getLogger("combee_dspy")
 
 T = TypeVar("T")
 
@@ -89,10 +95,10 @@ class Effects:
         self._decided = decided
         self.texts = texts
         self._scrub = texts.scrub
-        # What the journal cannot give back as it was; the rest of what has ended is read there.
-        self._kept: dict[str, Any] = {}
         self._flying: dict[str, asyncio.Task[Any]] = {}
-        self._unkept = 0  # effects that are paid for and not on disk yet
+        self.buyer = Buyer(shared.slots, log, purse, texts)
+        self._rollout_seconds: float | None = settings.validation.rollout_seconds
+        self._told_late = False
 
     def key(self, key: str, place: Place) -> str:
         """Return the key of a rollout, or of what is said of one: another in each place where none is used twice."""
@@ -134,11 +140,12 @@ class Effects:
         shared = f"{self.programs.fingerprint(candidate)}/{row.hash}/{replicate}{self.texts.print}" if cache else ""
         if cache is not None and (cached := _rollout_of(cache.find(shared))) is not None:
             now = time.time()
-            await self._keep(self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached)
+            await self.buyer.keep(self._of_rollout(replace(effect, started=now, ended=now), cached, row), cached)
             return cached
         job = RolloutJob(
-            program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace
-        )
+            program, row.example, row.hash, self.metric, self._failure_score, self._tariff, self._sees_trace,
+            seconds=self._rollout_seconds,
+        )  # fmt: skip
 
         urgency = lane, max(place.step, 0)
         if self.purse.limits.seconds is not None and place.step < 0 and place.purpose == "validation":
@@ -152,7 +159,7 @@ class Effects:
             return rollout, rollout.usage
 
         texts = candidate.texts.values()
-        rollout, effect = await self._bought(
+        rollout, effect = await self.buyer.buy(
             effect, run, lambda: at_most(lms_of(program), (*texts, shown(row.example, None)), self._tariff)
         )
         # Scrubbed before anything follows from it: feedback and errors end in prompts and files.
@@ -164,11 +171,19 @@ class Effects:
         effect = self._of_rollout(_queued(effect, rollout.queue_seconds), rollout, row)
         if (masked := self.texts.scrubbed(effect.value)) != effect.value:  # a model has said a key
             effect, rollout = replace(effect, value=masked), _rollout_of(masked) or rollout
-        await self._keep(effect, rollout)
-        # What a service did says nothing of the rollout when another run asks for it.
-        if cache is not None and rollout.failed_in != "service":
+        await self.buyer.keep(effect, rollout)
+        # What a service did, or a limit on time, says nothing of the rollout when another run asks for it.
+        if cache is not None and rollout.failed_in != "service" and not is_late(rollout):
             cache.keep(shared, effect.value)
+        if is_late(rollout):
+            self._tell_late(f"A rollout was given up in the {rollout.failed_in}, and counts as failed: {rollout.error}")
         return rollout
+
+    def _tell_late(self, text: str) -> None:
+        if not self._told_late:
+            self._told_late = True
+            logger.warning("%s", text)
+            self.log.emit("warning", {"text": text})
 
     async def call(
         self,
@@ -202,17 +217,25 @@ class Effects:
             answer = await self.slots.call(job, self._before_rollouts(effect.step), check)
             return answer, answer.usage
 
-        answer, effect = await self._bought(
+        answer, effect = await self.buyer.buy(
             effect, ask, lambda: at_most((job.lm or dspy.settings.lm,), (text,), self._tariff)
         )
         # Scrubbed once, here: whatever is made of an answer ends in files.
         value = self.texts.scrubbed(encode_answer(answer))
         failed = self._scrub(answer.outcome.error) if isinstance(answer.outcome, FailedCall) else None
         found = decode_answer(value) or answer
-        await self._keep(replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found)
+        await self.buyer.keep(replace(_queued(effect, answer.queue_seconds), value=value, error=failed), found)
         return found
 
-    async def work(self, key: str, place: Place, role: Role, kind: str, make: Callable[[], Any]) -> Any:
+    async def work(
+        self,
+        key: str,
+        place: Place,
+        role: Role,
+        kind: str,
+        make: Callable[[], Any],
+        late: Callable[[str], Any] | None = None,
+    ) -> Any:
         """Carry out a user's own function in a worker thread as one effect; it may call LMs.
 
         Args:
@@ -221,25 +244,39 @@ class Effects:
             role: Whom its LM calls are made for.
             kind: The effect's kind.
             make: Returns JSON values.
+            late: Returns what stands in where ``make`` takes longer than a rollout may; ``None`` for no such limit.
         """
         effect = Effect(key, kind, {}, role, place.purpose, place.step, place.component)
-        found: dict[str, Any] = await self._once(key, dict, lambda: self._worked(effect, role, make))
+        found: dict[str, Any] = await self._once(key, dict, lambda: self._worked(effect, role, make, late))
         return found["value"]
 
-    async def _worked(self, effect: Effect, role: Role, make: Callable[[], Any]) -> dict[str, Any]:
+    async def _worked(
+        self, effect: Effect, role: Role, make: Callable[[], Any], late: Callable[[str], Any] | None
+    ) -> dict[str, Any]:
         def metered_work() -> tuple[Any, tuple[CallUsage, ...]]:
             with metered(self._tariff, role) as meter:
+                note_meter(meter)
                 try:
                     made = self.texts.scrubbed(make())
                 except Exception as error:  # noqa: BLE001 - raised again once its calls are in the books
                     made = error
+                except BaseException as error:  # noqa: BLE001 - no exit of the user's code ends a worker
+                    made = RuntimeError(described(error))
             return made, meter.usage()
 
-        made, effect = await self._bought(
-            effect, lambda check: self.slots.run(metered_work, self._before_rollouts(effect.step), check)
-        )
+        async def run(check: Check | None) -> tuple[Any, tuple[CallUsage, ...]]:
+            seconds = None if late is None else self._rollout_seconds
+            try:
+                return await self.slots.run(metered_work, self._before_rollouts(effect.step), check, seconds)
+            except RolloutTimeoutError as error:
+                if late is None:
+                    raise
+                self._tell_late(f"The metric's feedback was given up: {error}")
+                return late(described(error)), error.usage
+
+        made, effect = await self.buyer.buy(effect, run)
         value = {"value": made}
-        await self._keep(replace(effect, value=value), value)
+        await self.buyer.keep(replace(effect, value=value), value)
         return value
 
     async def decide(self, place: str, make: Callable[[], Any], *, step: int = -1) -> Any:
@@ -284,72 +321,12 @@ class Effects:
         self, key: str, decode: Callable[[Any], T | None], make: Callable[[], Coroutine[Any, Any, T]]
     ) -> T:
         """Return what an effect returned before, as far as it can be had again; else buy it."""
-        if key in self._kept:
-            kept: T = self._kept[key]
+        if key in self.buyer.kept:
+            kept: T = self.buyer.kept[key]
             return kept
         value = self.log.find(key)
         before = None if value is None else decode(value)
         return await make() if before is None else before
-
-    async def _bought(
-        self,
-        effect: Effect,
-        work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
-        told: Callable[[], Mapping[str, float]] = dict,
-    ) -> tuple[T, Effect]:
-        """Grant an effect, carry it out and put its cost into the books; return its result, and when and for how much.
-
-        ``work`` is given what is to be called when the effect has its slot, if anything is. ``told`` returns what one
-        of its LM calls may cost at most.
-
-        Raises:
-            BudgetReached: The budget leaves no room for it.
-            Exception: What ``work`` raised, or returned in the place of a result.
-        """
-        charged = effect.purpose != "heldout"
-        kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
-        granted = await self.purse.grant(kind, told() if self.purse.by_tokens else {}) if charged else None
-        started = time.time()
-        usage: tuple[CallUsage, ...] = ()
-        result: T | Exception
-        try:
-            result, usage = await work(partial(self._begin, effect.key, granted))
-        except InfrastructureError as error:
-            result, usage = error, error.usage
-        finally:
-            if charged:
-                self.purse.returned(kind, usage)
-        ended = time.time()
-        if not isinstance(result, Exception):
-            return result, replace(effect, started=started, ended=ended, usage=usage)
-        # What came to nothing has cost something all the same; a resumed run tries again.
-        reason = result.reason if isinstance(result, InfrastructureError) else f"{type(result).__name__}: {result}"
-        failed = Effect(
-            f"failed/{effect.key}/{time.time_ns()}", "failed", {"of": kind}, purpose=effect.purpose, step=effect.step,
-            error=self._scrub(reason), failed_in="service", started=ended, ended=ended, usage=usage,
-        )  # fmt: skip
-        await self.log.keep(self.texts.written(failed))
-        raise result
-
-    async def _begin(self, key: str, granted: Mapping[str, float] | None) -> None:
-        """Begin an effect that has its slot: what it was granted, if that is limited, is on disk before it is sent."""
-        if self._unkept >= self.slots.capacity:
-            await self.log.written()  # a disk that is slower than the service: what a kill may cost stays bounded
-        self.log.check_room()
-        if granted is not None:
-            self.purse.in_time()
-        if granted:
-            await self.log.promise(key, granted)
-
-    async def _keep(self, effect: Effect, result: Any) -> None:
-        written = self.texts.written(effect)
-        self._unkept += 1
-        try:
-            await self.log.keep(written)
-        finally:
-            self._unkept -= 1
-        if written.value.get("partial"):
-            self._kept[effect.key] = result
 
     def _of_rollout(self, effect: Effect, rollout: Rollout, row: Row) -> Effect:
         value = encode_rollout(rollout)
@@ -363,7 +340,7 @@ class Effects:
     async def drain(self, within: float | None = None) -> None:
         """Take back what waits for the budget or for a slot, and commit what is in flight.
 
-        What has not ended within so many seconds is cancelled, and may be paid for without being kept.
+        What has not ended within so many seconds is given up: what it has cost is kept, and no result.
         """
         with self.slots.refusing(self._number):
             while self._flying:

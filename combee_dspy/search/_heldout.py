@@ -88,11 +88,13 @@ class HeldoutReading:
 
         Raises:
             HeldoutMovedError: A row was edited in place, or another run has read other rows meanwhile.
+            BudgetReached: There is no time for it.
         """
         run, programs = self._receipts.run, (before.id, after.id)
         for receipt in self._receipts.own:
             if receipt.stage == "read" and receipt.programs == programs and receipt.difference is not None:
                 return receipt.difference, receipt
+        self._effects.purse.in_time()
         self._pin.check_same()
         await self._effects.log.written()
         # Others may have looked since it was pinned.

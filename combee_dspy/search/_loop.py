@@ -42,40 +42,11 @@ from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import GepaParts
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Pool
+from combee_dspy.search._under_way import Update, future
 from combee_dspy.search._untraced import Untraced
 from combee_dspy.search._update import Learned, Learner, Plan
 
 __all__ = ["Loop"]
-
-
-def _future() -> asyncio.Future[None]:
-    return asyncio.get_running_loop().create_future()
-
-
-@dataclass(slots=True)
-class _Update:
-    """One update under way.
-
-    Attributes:
-        plan: What it runs.
-        before: The update before it, if any.
-        proposed: Done when it has proposed.
-        gate: Done when it may commit: when every update that must not know of it has begun.
-        committed: Done when it is committed.
-        began, started: When it began: monotonic seconds, and Unix time.
-        task: What carries it out.
-        selected: Done when it is known what it edits.
-    """
-
-    plan: Plan
-    before: _Update | None
-    proposed: asyncio.Future[None] = field(default_factory=_future)
-    gate: asyncio.Future[None] = field(default_factory=_future)
-    committed: asyncio.Future[None] = field(default_factory=_future)
-    began: float = field(default_factory=time.monotonic)
-    started: float = field(default_factory=time.time)
-    task: asyncio.Task[None] | None = None
-    selected: asyncio.Future[None] = field(default_factory=_future)
 
 
 @dataclass(eq=False)
@@ -114,11 +85,11 @@ class Loop:
         self._batches = Batches(self.task, self.parts.sampler)
         self.untraced = Untraced(self.task, self.effects.log)
         self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts, self.untraced)
-        self._seeding: asyncio.Future[Any] = _future()
+        self._seeding: asyncio.Future[Any] = future()
         self._joining = asyncio.Lock()
         self._first = asyncio.Event()
-        self._updates: dict[int, _Update] = {}
-        self._broken = _future()
+        self._updates: dict[int, Update] = {}
+        self._broken = future()
         self._spent = False
         self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
 
@@ -158,8 +129,14 @@ class Loop:
             if not (self.pool.started or self._seeding.cancelled() or self._seeding.exception()):
                 # Cut short before the first commit: the student is the best so far.
                 self.pool.join(self.task.seed, (), -1, self._seeding.result())
-        self.effects.log.emit("stopped", {"reason": self.reason})
         self.effects.purse.look(self._ends.begun, self._ends.begun - 1)
+
+    async def cut_off(self, reason: str) -> None:
+        """End a run that hung when its time was over, with what is committed."""
+        if not self.pool.started:
+            self._too_small(f"ends in the middle of the student's validation: {reason}")
+        self.keeper.ended(None)
+        self.reason = await self._ends.cut_off(self.committed, reason)
 
     async def _validate_seed(self, rows: Sequence[Row]) -> Mapping[int, Sequence[Rollout]]:
         """Run the student on validation rows, behind the first minibatches: nobody reads its scores before they end.
@@ -250,7 +227,7 @@ class Loop:
                     self._too_small(f"ends in the middle of the student's validation: {reached}")
                 self.pool.join(self.task.seed, (), -1, rollouts)
 
-    async def _begin(self, step: int) -> _Update | None:
+    async def _begin(self, step: int) -> Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
         self.reason = await self._ends.reason(step)
         if self.reason:
@@ -269,7 +246,7 @@ class Loop:
         self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
         plan = Plan(step, parent, tuple(rows), children, self._again(step))
         self.keeper.sampled(plan)
-        update = self._updates[step] = _Update(plan, self._updates.get(step - 1))
+        update = self._updates[step] = Update(plan, self._updates.get(step - 1))
         update.task = asyncio.ensure_future(self._carry_out(update))
         return update
 
@@ -328,7 +305,7 @@ class Loop:
         """Return the reflections that an update's scan did not cover, which the next one to know of it reads again."""
         return self._lost.pop(step - 1 - self._search.staleness, {})
 
-    async def _update(self, update: _Update) -> None:
+    async def _update(self, update: Update) -> None:
         """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
         plan, before = update.plan, update.before
         learned = await self.learner.learn(plan, partial(self._select, update))
@@ -354,18 +331,18 @@ class Loop:
         self._close(update, learned, seconds)
         update.committed.set_result(None)
 
-    def _select(self, update: _Update, rollouts: Sequence[Rollout]) -> Sequence[str]:
+    def _select(self, update: Update, rollouts: Sequence[Rollout]) -> Sequence[str]:
         chosen = self.keeper.select(update.plan, rollouts)
         update.selected.set_result(None)
         return chosen
 
-    async def _turn(self, update: _Update, before: _Update | None) -> None:
+    async def _turn(self, update: Update, before: Update | None) -> None:
         """Wait until an update may commit: what it sees of the others is a function of its number from here on."""
         await update.gate
         if before is not None:
             await asyncio.shield(before.committed)
 
-    async def _carry_out(self, update: _Update) -> None:
+    async def _carry_out(self, update: Update) -> None:
         """Run an update, and tell whoever waits for it what ended it."""
         try:
             await self._update(update)
@@ -385,7 +362,7 @@ class Loop:
         finally:
             update.before = None  # nothing is held of updates that have ended
 
-    def _close(self, update: _Update, learned: Learned, seconds: float) -> None:
+    def _close(self, update: Update, learned: Learned, seconds: float) -> None:
         plan, self.committed = update.plan, update.plan.step + 1
         self.untraced.note(learned)
         if not learned.skipped:

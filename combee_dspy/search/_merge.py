@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 from gepa.core.data_loader import ensure_loader
@@ -66,18 +63,13 @@ class Merging:
         if room is not None and room < _SUBSAMPLE + self._pool.size:
             return None
         self._step, self._loop = step, asyncio.get_running_loop()
-        # gepa asks for scores in the middle of its proposal, so it runs in a thread and the loop answers: in one of its
-        # own, since the loop's may all be waiting like this one, and what answers may need one.
-        thread = ThreadPoolExecutor(1, thread_name_prefix="combee-merge")
-        propose = partial(copy_context().run, proposer.propose, self._pool.state)
         try:
-            proposal = await self._loop.run_in_executor(thread, propose)
+            # gepa asks for scores in the middle of its proposal, so it runs in a thread and the loop answers.
+            proposal = await asyncio.to_thread(proposer.propose, self._pool.state)
         except ValueError as error:
             # gepa draws a common ancestor by its score, and cannot where the score is 0.
             self._effects.log.emit("warning", {"text": f"gepa could not draw a merge: {error}"}, step=step)
             proposal = None
-        finally:
-            thread.shutdown(wait=False)
         proposer.last_iter_found_new_program = False
         if proposal is None:
             return None

@@ -72,6 +72,7 @@ class Pool:
         self._effects = effects
         self._parts = parts
         self.validation = task.splits.validation
+        self._heldout = len(task.splits.heldout)
         self.loader = ensure_loader([row.example for row in self.validation])
         self.draws: int = task.settings.validation.draws
         self._track_best_outputs = task.settings.track_best_outputs
@@ -143,8 +144,18 @@ class Pool:
         """
         place, buy = Place(purpose, step), partial(self._effects.rollout, candidate, lane=VALIDATION)
         draws = range(first, first + self.draws)
-        found = iter(await asyncio.gather(*(buy(row, place, replicate=draw) for row in rows for draw in draws)))
+        rollouts = await asyncio.gather(*(buy(row, place, replicate=draw) for row in rows for draw in draws))
+        if step < 0 and purpose == "validation":
+            self._keep_time(rollouts)
+        found = iter(rollouts)
         return {row.index: tuple(itertools.islice(found, self.draws)) for row in rows}
+
+    def _keep_time(self, rollouts: Sequence[Rollout]) -> None:
+        """Keep time for the held-out set, by what the student's rollouts have taken."""
+        if heldout := 2 * self._heldout:  # the student and the result run on each row
+            seconds = math.fsum(one.seconds for one in rollouts) / len(rollouts)
+            rounds = math.ceil(heldout / self._effects.slots.capacity)
+            self._effects.purse.keep_back(seconds * rounds)
 
     def join(
         self, candidate: Candidate, parents: Sequence[int], step: int, rollouts: Mapping[int, Sequence[Rollout]]

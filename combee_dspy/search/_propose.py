@@ -29,7 +29,7 @@ from combee_dspy.operators import (
     visible,
     without_copies,
 )
-from combee_dspy.records import Edit, Refusal
+from combee_dspy.records import Edit, Refusal, described
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
@@ -228,8 +228,8 @@ class CustomProposer:
                 texts = self.adapter.propose_new_texts(shown, dataset, list(dataset))
             except LMError:
                 raise  # a service that fails says nothing about the proposer, and ends the run
-            except Exception as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
-                return {"error": f"{type(error).__name__}: {error}"}
+            except BaseException as error:  # noqa: BLE001 - it may fail in any way: it has proposed nothing then, as in gepa
+                return {"error": described(error)}
             return {"texts": {str(name): str(text) for name, text in texts.items()}}
 
         told = hashlib.blake2b(stable_repr(dataset).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

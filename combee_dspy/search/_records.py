@@ -10,7 +10,7 @@ import dspy
 from dspy.utils.exceptions import LMError
 
 from combee_dspy._private import FailedPrediction, Type, history_text
-from combee_dspy.records import PredictorCall, Rollout
+from combee_dspy.records import PredictorCall, Rollout, described
 from combee_dspy.rollouts import output_of
 
 __all__ = ["call_to_show", "predictor_feedback", "shown_call", "trajectories"]
@@ -99,13 +99,20 @@ def predictor_feedback(
         output = metric(example, output_of(rollout), trace, component, called)
         score = output["score"] if isinstance(output, dspy.Prediction) or hasattr(output, "feedback") else output
         feedback = output["feedback"] if hasattr(output, "feedback") else None
-        said = {"score": None if score is None else float(score)}
+        return {
+            "score": None if score is None else float(score),
+            "feedback": f"The score was {score}." if feedback is None else str(feedback),
+        }
     except LMError:
         raise  # a service that fails says nothing about the metric, and ends the run
-    except Exception as error:  # noqa: BLE001 - it may fail in any way: the rollout it scored still teaches
-        feedback = rollout.feedback or f"The score was {rollout.score}."
-        return {"score": None, "feedback": feedback, "error": f"{type(error).__name__}: {error}"}
-    return {**said, "feedback": f"The score was {score}." if feedback is None else str(feedback)}
+    except BaseException as error:  # noqa: BLE001 - it may fail in any way: the rollout it scored still teaches
+        return feedback_failed(rollout, described(error))
+
+
+def feedback_failed(rollout: Rollout, error: str) -> Mapping[str, Any]:
+    """Return what stands in for the feedback of a metric that failed on one predictor."""
+    feedback = rollout.feedback or f"The score was {rollout.score}."
+    return {"score": None, "feedback": feedback, "error": error}
 
 
 def _traced(predictors: Mapping[str, Any], call: PredictorCall) -> tuple[Any, Mapping[str, Any], Any]:

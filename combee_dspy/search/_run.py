@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -33,9 +35,10 @@ from combee_dspy.operators import decode_fields
 from combee_dspy.records import CallUsage, fields_key
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import output_of, patient
-from combee_dspy.search._budget import Purse
+from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._candidates import Compilation, Place, Shared, repeats_itself
 from combee_dspy.search._choices import Finals
+from combee_dspy.search._clock import Clock
 from combee_dspy.search._describe import lms_by_role, models_by_role, specs
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
@@ -67,6 +70,9 @@ class Run:
 
     def __init__(self, task: Compilation, shared: Shared, log: RunLog, prints: Mapping[str, str]) -> None:
         settings, splits = task.settings, task.splits
+        if task.heldout is not None and task.limits.seconds is not None:
+            # A reading needs it, and loading it takes a second that would be the search's.
+            importlib.import_module("scipy.stats")
         self.task, self.shared, self.log = task, shared, log
         with Reader(shared.journal.path) as reader:
             seconds, earlier = _earlier_seconds(reader, log.number), _earlier_costs(reader, log.number)
@@ -178,25 +184,29 @@ class Run:
             self.log.emit("warning", {"text": text})
         data = {"candidate": seed.id, "texts": dict(seed.texts), "parents": [], "operator": "seed", "components": []}
         self.log.emit("candidate", data)
-        await self._probe()
-        # After the probe, which says of a model that is misspelt that there is none.
-        require_countable(
-            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
-        )
-        with self.parts.experiment:
-            await self.loop.run()
-        await self.effects.drain()  # nothing is kept of what a budget has cut off: what waits is not bought
+        clock = Clock(self.effects, self.purse)
+        try:
+            await clock.hold(self._search)
+        except BudgetReached as reached:
+            await self.loop.cut_off(str(reached))
+        self.log.emit("stopped", {"reason": self.loop.reason})
         calibrated = None if self.calibrator is None else self.calibrator.decide(final=True)
-        chosen = await self.keeper.result()
-        held, receipt, per_point = None, None, None
+        try:
+            chosen = await clock.hold(self.keeper.result)
+        except BudgetReached:
+            chosen = self.pool.best
+        held, receipt, per_point, unread = None, None, None, ""
         if self.reading is not None:
-            models = models_by_role(settings)
-            held, receipt = await self.reading.read(seed, chosen.candidate, seed=settings.seed, models=models)
-            scores = [score for member in self.pool.members for score in member.scores.values()]
-            points = perfect_score_of(settings.perfect_score, scores) / 100
-            per_point = self.reading.per_point(receipt, held.after, points)
-        await self.effects.drain()  # what a limit has cut off of the finals is in the books once it is there
-        report = replace(self._report(chosen, held, receipt, calibrated), per_point=per_point)
+            models, self.purse.reserve = models_by_role(settings), 0.0
+            read = partial(self.reading.read, seed, chosen.candidate, seed=settings.seed, models=models)
+            try:
+                held, receipt = await clock.hold(read)
+                scores = [score for member in self.pool.members for score in member.scores.values()]
+                points = perfect_score_of(settings.perfect_score, scores) / 100
+                per_point = self.reading.per_point(receipt, held.after, points)
+            except BudgetReached as reached:
+                unread = f"The held-out set was not read to its end, for lack of time: {reached}."
+        report = replace(self._report(chosen, held, receipt, calibrated, unread), per_point=per_point)
         for text in (*report.warnings, *self.purse.passed()):
             self.log.emit("warning", {"text": text})
         program = serving(settings.artifact.build(task.student, chosen.candidate.texts))
@@ -208,6 +218,16 @@ class Run:
             builder: Any = SimpleNamespace(build_program=partial(settings.artifact.build, task.student))
             program.detailed_results = detailed_results(self.pool.state, builder, settings.log_dir, settings.seed)
         return program, report
+
+    async def _search(self) -> None:
+        settings = self.task.settings
+        await self._probe()
+        # After the probe, which says of a model that is misspelt that there is none.
+        require_countable(
+            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
+        )
+        with self.parts.experiment:
+            await self.loop.run()
 
     def _tell_program(self, program: dspy.Module) -> None:
         """Keep the state of what is returned, without its LMs: they may hold a key, and are whoever loads it."""
@@ -235,13 +255,17 @@ class Run:
         lms = {role: lm for role, lm in lms_by_role(settings).items() if lm is not None}
         lms.setdefault("task", dspy.settings.lm)
         found = {role: lm for role, lm in lms.items() if lm is not None}
-        await self.effects.work("probe", Place("probe"), "task", "probe", lambda: probe(found))
+        with suppress(BudgetReached):  # what comes next is told so as well
+            await self.effects.work("probe", Place("probe"), "task", "probe", lambda: probe(found))
 
-    def _report(self, chosen: Member, held: Any, receipt: Any, calibrated: CalibrationResult | None) -> CombeeReport:
+    def _report(
+        self, chosen: Member, held: Any, receipt: Any, calibrated: CalibrationResult | None, unread: str
+    ) -> CombeeReport:
         task, settings, splits = self.task, self.task.settings, self.task.splits
         failures, path = self.log.failures(), self.shared.journal.path
         warnings = [
             *splits.warnings, *self.failures.warnings(failures), *(receipt.warnings if receipt is not None else ()),
+            *([unread] if unread else []),
         ]  # fmt: skip
         if untraced := self.loop.untraced.components():
             warnings.append(describe_untraced(untraced))
@@ -262,6 +286,7 @@ class Run:
             costs=totals(self.log.usage()),
             failures=failures,
             heldout=held,
+            unread=unread,
             receipt=receipt,
             looks_recorded=self.receipts.place,
             calibration=calibrated,
@@ -307,7 +332,8 @@ def _lost(reader: Reader, run: int) -> list[Mapping[str, float]]:
     ended: Counter[str] = Counter()
     for kind, key in reader.rows("SELECT kind, key FROM effect WHERE run = ? AND kind != 'decision'", (run,)):
         ended[key.removeprefix("failed/").rpartition("/")[0] if kind == "failed" else key] += 1
-    found = []
+    given_up = "SELECT value ->> '$.unknown' FROM effect WHERE run = ? AND kind = 'failed'"
+    found = [orjson.loads(row[0]) for row in reader.rows(given_up, (run,)) if row[0]]
     for row in reader.rows("SELECT data FROM event WHERE run = ? AND kind = 'granted' ORDER BY id DESC", (run,)):
         granted = orjson.loads(row["data"])
         ended[granted["effect"]] -= 1

@@ -21,7 +21,14 @@ from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._pool import Pool
-from combee_dspy.search._records import call_to_show, failed_record, predictor_feedback, shown_call, unscored
+from combee_dspy.search._records import (
+    call_to_show,
+    failed_record,
+    feedback_failed,
+    predictor_feedback,
+    shown_call,
+    unscored,
+)
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive
 
@@ -315,7 +322,8 @@ class Learner:
         make = partial(predictor_feedback, program, self._effects.metric, row.example, rollout, call, component)
         where = Place("feedback", plan.step, component)
         key = self._effects.key(f"feedback/{plan.parent.candidate.id}/{row.hash[:16]}/{component}/{number}", where)
-        said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make)
+        late = partial(feedback_failed, rollout)
+        said: Mapping[str, Any] = await self._effects.work(key, where, "evaluator", "feedback", make, late)
         if "error" in said:
             self._effects.log.emit("error", {"where": "metric", "error": said["error"]}, step=plan.step)
         if said["score"] is not None and said["score"] != rollout.score and not self._warned:

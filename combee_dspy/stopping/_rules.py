@@ -40,7 +40,11 @@ class Budget(StoppingRule):
         calls: LM calls sent to a service, those that it turned away included; answers of a cache are free.
         tokens: Prompt and completion tokens together, all roles.
         dollars: Dollars by the run's prices.
-        seconds: Wall-clock seconds of the run.
+        seconds: Wall-clock seconds of the run, whatever it waits for or hangs in. Once they are over nothing begins;
+            what is in flight has most of a second to end and is then given up, so that the run is over within two,
+            with what it has learned by then. With a held-out set the search ends earlier, by twice what the reading may
+            take and a second, half of the seconds at most. A reading that is not through in time leaves no figure: the
+            report says so, and more seconds in the same ``log_dir`` go on with it.
         gpu_seconds: Seconds of the GPUs behind the run's models, as the run counts them.
         epochs: Training examples drawn over the size of the training set. 1 ends the run once every example was in one
             minibatch: an epoch's last minibatch is cut to what is left of it.

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
@@ -72,12 +72,18 @@ def default_trackers() -> tuple[Tracker, ...]:
 
 
 @asynccontextmanager
-async def track(path: Path, run: int, trackers: Sequence[Tracker]) -> AsyncIterator[None]:
+async def track(
+    path: Path,
+    run: int,
+    trackers: Sequence[Tracker],
+    at_most: Callable[[], float | None] = lambda: None,
+) -> AsyncIterator[None]:
     """Let trackers follow a run while the body runs, and see its end after it.
 
     They never break the run: one that raises is reported once and left out from
     then on. Leaving waits until they have read the run's end, 30 seconds at
-    most, and next to nothing after an interrupt; the event loop is free meanwhile.
+    most, and next to nothing after an interrupt; the event loop is free meanwhile. ``at_most``
+    returns in the end how many seconds there are for it; ``None`` for no other limit.
     """
     over = threading.Event()
     threads = [
@@ -94,6 +100,7 @@ async def track(path: Path, run: int, trackers: Sequence[Tracker]) -> AsyncItera
         raise
     finally:
         over.set()
+        longest = min(longest, longest if (most := at_most()) is None else most)
         if threads:
             await asyncio.to_thread(_wait_for, threads, longest)
 

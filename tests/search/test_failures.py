@@ -21,7 +21,7 @@ from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Instruction
 from combee_dspy.controllers import BatchController
 from combee_dspy.diversity import Embedder
-from combee_dspy.exceptions import InfrastructureError, LMUnreachableError
+from combee_dspy.exceptions import InfrastructureError, LMUnreachableError, TooManyFailuresError
 from combee_dspy.operators import Operator
 from combee_dspy.rollouts import _patient
 from combee_dspy.stopping import StoppingRule
@@ -293,7 +293,7 @@ def test_cancelling_who_waits_for_a_compile_in_a_loop_is_heard_when_it_ends(tmp_
     assert asyncio.run(outer()).combee_report.best_score > 0.2
 
 
-def test_a_program_that_exits_ends_the_run(world: World) -> None:
+def test_a_program_that_exits_on_every_row_fails_as_any_other(world: World) -> None:
     class Leaving(dspy.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -302,7 +302,7 @@ def test_a_program_that_exits_ends_the_run(world: World) -> None:
         def forward(self, question: str) -> dspy.Prediction:
             raise SystemExit(3)
 
-    with pytest.raises(RuntimeError, match=r"the work raised SystemExit\(3\)"):
+    with pytest.raises(TooManyFailuresError, match="SystemExit: 3"):
         world.compile(Leaving())
 
 

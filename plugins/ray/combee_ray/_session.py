@@ -58,6 +58,9 @@ class RaySession(ThreadSession):
     async def rollout(self, job: RolloutJob) -> Rollout:
         """Carry out one attempt at a rollout on a worker, or on another one where that dies.
 
+        The worker itself holds it to ``job.seconds``. Cancelled, it is not waited for any more; what it is at ends with
+        the actor, when the session is closed. What it has cost by then does not arrive.
+
         Raises:
             InfrastructureFaultError: It failed for a reason outside the program, or every worker
                 that began it died.
@@ -71,7 +74,7 @@ class RaySession(ThreadSession):
             raise ArgumentValueError("costs.gpus", dict(job.tariff.costs.gpus), problem, remedy)
         digest, box = self._box(job)
         given = packed("trainset", job.example, partial(dump, (job.example, job.example_id)))
-        answer: Answer = load(await self._asked(digest, box, given))
+        answer: Answer = load(await self._asked(digest, box, given, job.seconds))
         if answer.refused is not None:
             remedy = "Make its code importable on every node (runtime_env={'working_dir': '.'}), or use 'threads'."
             raise CannotTravelError("student", type(job.program).__name__, answer.refused, remedy)
@@ -83,19 +86,21 @@ class RaySession(ThreadSession):
 
     async def close(self) -> None:
         """Wait for what runs, and end the threads and the actors."""
-        await super().close()
-        was_open, self._open = self._open, False
-        self._boxes.clear()
-        if was_open:
-            self.actors.close()
-            disconnect()
+        try:
+            await super().close()
+        finally:
+            was_open, self._open = self._open, False
+            self._boxes.clear()
+            if was_open:
+                self.actors.close()
+                disconnect()
 
-    async def _asked(self, digest: str, box: Any, given: bytes) -> bytes:
+    async def _asked(self, digest: str, box: Any, given: bytes, seconds: float | None) -> bytes:
         for attempt in range(1, self._attempts + 1):
             # Starting actors takes seconds, in which the loop must not stand still.
             actor = await self.run(self.actors.take)
             try:
-                data: bytes = await asyncio.wrap_future(actor.run.remote(digest, [box], given).future())
+                data: bytes = await asyncio.wrap_future(actor.run.remote(digest, [box], given, seconds).future())
             except _LOST as error:
                 first = self.actors.drop(actor)
                 if attempt == self._attempts:

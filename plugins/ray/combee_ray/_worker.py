@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import threading
@@ -12,7 +13,14 @@ from typing import Any
 
 import dspy
 from combee_dspy.costs import Tariff
-from combee_dspy.rollouts import InfrastructureFaultError, RolloutJob, run_rollout
+from combee_dspy.records import Rollout
+from combee_dspy.rollouts import (
+    DaemonPool,
+    InfrastructureFaultError,
+    RolloutJob,
+    run_in_time,
+    run_rollout,
+)
 
 from combee_ray._carry import dump, load
 
@@ -57,13 +65,15 @@ class RolloutWorker:
         """Return this process's id."""
         return os.getpid()
 
-    def run(self, digest: str, box: list[Any], given: bytes) -> bytes:
+    def run(self, digest: str, box: list[Any], given: bytes, seconds: float | None = None) -> bytes:
         """Carry out one attempt at a rollout.
 
         Args:
             digest: Names the program with its metric, prices and settings.
             box: A reference to them, fetched where they are not here yet.
             given: Example and its row hash.
+            seconds: How long the attempt may take. One that takes longer keeps a thread of this
+                process, in which its later LM calls are refused.
 
         Returns:
             An :class:`Answer`, as bytes. Programs and metrics that fail are scored, as anywhere.
@@ -73,7 +83,7 @@ class RolloutWorker:
             example, example_id = load(given)
         except Exception as error:  # what another process cannot import is told to who asked
             return dump(Answer(refused=f"{type(error).__name__}: {error}"))
-        answer = _attempt(replace(job, example=example, example_id=example_id), settings)
+        answer = _attempt(replace(job, example=example, example_id=example_id, seconds=seconds), settings)
         try:
             return dump(answer)
         except Exception as error:  # as above
@@ -94,10 +104,15 @@ class RolloutWorker:
             return found
 
 
+async def _in_thread(job: RolloutJob) -> Rollout:
+    asyncio.get_running_loop().set_default_executor(DaemonPool())
+    return await asyncio.to_thread(run_rollout, job)
+
+
 def _attempt(job: RolloutJob, settings: dict[str, Any]) -> Answer:
     with dspy.context(**settings):
         try:
-            return Answer(run_rollout(job))
+            return Answer(asyncio.run(run_in_time(job, lambda: _in_thread(job))))
         except InfrastructureFaultError as fault:
-            names = ("retryable", "rejected", "retry_after", "usage", "rollout")
+            names = ("retryable", "rejected", "outage", "retry_after", "usage", "rollout")
             return Answer(fault=(str(fault), {name: getattr(fault, name) for name in names}))

@@ -1,0 +1,1 @@
+from tests.scripted import scripted  # noqa: F401 - a fixture
