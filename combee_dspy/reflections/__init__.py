@@ -12,7 +12,7 @@ from combee_dspy.reflections._records import (
     render_records,
     texts_in,
 )
-from combee_dspy.reflections._texts import NearDuplicates, ngram_counts, normalised, unit_length
+from combee_dspy.texts import NearDuplicates, ngram_counts, normalised, unit_length
 
 __all__ = [
     "LEAST_TOKENS",
