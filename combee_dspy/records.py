@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from combee_dspy.edits import BookEdit
+
 NO_BASELINE = "no serial baseline: none can be stated"
 """What is said of the cost per held-out point where nobody knows what serial optimization came to."""
 
@@ -237,6 +239,8 @@ class Lessons:
         nodes: Output of every node, in (level, node) order.
         deltas: Edits of a structured artifact such as a playbook, JSON values, in the order in
             which they are applied; empty where lessons are lines of text.
+        edits: What the aggregator says of these lessons and of those in the book, by their ids. An aggregator that
+            says nothing adds its lessons and changes no other.
     """
 
     component: str
@@ -244,6 +248,7 @@ class Lessons:
     rewrite: str | None = None
     nodes: tuple[NodeOutput, ...] = ()
     deltas: tuple[Mapping[str, Any], ...] = ()
+    edits: tuple[BookEdit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pydantic
 from pydantic import ConfigDict, Field, ValidationError
 
 from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentValueError
+from combee_dspy.lessons import Book
 from combee_dspy.records import FailedCall, Role
 from combee_dspy.streams import derive
 
@@ -146,6 +147,7 @@ class StrategyContext:
             its own: to merge the last lists in a call before that would be to write them twice.
         longest_quote: The most words in a row that a lesson may share with an example, for whoever
             reads examples; ``None`` where nobody minds.
+        book: What was learned about the component before, as far as this update knows; empty where nobody keeps one.
     """
 
     component: str
@@ -158,6 +160,7 @@ class StrategyContext:
     notes: str = ""
     joined_later: bool = False
     longest_quote: int | None = None
+    book: Book = field(default_factory=Book)
 
     async def ask(
         self,

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.operators import read_section, write_section
-from combee_dspy.operators._section import bullets
+from combee_dspy.lessons import bullets, read_section, write_section
 
 LESSON = st.text(min_size=1).map(lambda text: " ".join(text.split())).filter(bool)
 

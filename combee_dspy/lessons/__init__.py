@@ -1,0 +1,41 @@
+"""The book of lessons: what a run has learned, with its evidence, and pure edits of it.
+
+| module | what it is | it may touch |
+| --- | --- | --- |
+| ``_records`` | a lesson and its evidence | ``texts`` |
+| ``_book`` | the lessons of a component, and which are served | ``_changes`` |
+| ``_changes`` | what an edit does to them | ``combee_dspy.edits``, ``texts`` |
+| ``_likeness`` | which lessons are about one thing | ``texts`` |
+| ``_section`` | how a prompt shows lessons | nothing |
+
+Everything here is pure. Whoever changes a book owns the new one.
+"""
+
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.lessons._book import Book, Edited
+from combee_dspy.lessons._likeness import deal_alike, nearest, word_vectors
+from combee_dspy.lessons._records import BookLesson, State, Taught, lesson_id
+from combee_dspy.lessons._section import bullets, read_section, with_bullets, write_section
+
+__all__ = [
+    "Book",
+    "BookEdit",
+    "BookLesson",
+    "Contradict",
+    "Edited",
+    "Narrow",
+    "Remove",
+    "Restore",
+    "Retire",
+    "State",
+    "Taught",
+    "Unite",
+    "bullets",
+    "deal_alike",
+    "lesson_id",
+    "nearest",
+    "read_section",
+    "with_bullets",
+    "word_vectors",
+    "write_section",
+]

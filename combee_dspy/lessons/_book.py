@@ -1,0 +1,92 @@
+"""The book: what a run has learned about one component, with the evidence for each lesson. Pure.
+
+A lesson enters once. Later wordings of it join its entry, and so do the examples that teach them. Edits
+relate lessons to each other (see :mod:`combee_dspy.edits`); none of them deletes anything. Which lessons
+are served follows from the evidence: a weigher decides it (see :mod:`combee_dspy.weighers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from combee_dspy.edits import BookEdit
+from combee_dspy.lessons._changes import Changes
+from combee_dspy.lessons._records import BookLesson, State, Taught
+
+__all__ = ["Book", "Edited"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A book after edits: those that were made, and why the others were not, a sentence each."""
+
+    book: Book
+    edits: tuple[BookEdit, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """Lessons in the order in which they entered. Every change returns another book."""
+
+    lessons: tuple[BookLesson, ...] = ()
+
+    def find(self, lesson: str) -> BookLesson | None:
+        """Return the lesson that has a wording with this id."""
+        return next((held for held in self.lessons if lesson in held.wordings), None)
+
+    @property
+    def served(self) -> tuple[BookLesson, ...]:
+        """Lessons that are served: each rule before its exceptions, else in the order in which they entered."""
+        chosen = [lesson for lesson in self.lessons if lesson.state == "served"]
+        ids = {lesson.id for lesson in chosen}
+        exceptions: dict[str, list[BookLesson]] = {}
+        for lesson in chosen:
+            exceptions.setdefault(lesson.rule if lesson.rule in ids else "", []).append(lesson)
+        ordered: list[BookLesson] = []
+        left = exceptions.get("", [])[::-1]
+        while left:
+            lesson = left.pop()
+            ordered.append(lesson)
+            left += exceptions.get(lesson.id, [])[::-1]
+        return tuple(ordered)
+
+    def add(self, lessons: Iterable[Taught], born: int) -> Book:
+        """Return the book with lessons that update ``born`` taught.
+
+        A wording that is in the book already, or nearly (:class:`combee_dspy.reflections.NearDuplicates`), brings its
+        examples and nothing else. So a lesson that a user removed does not return.
+        """
+        changes = Changes(self.lessons)
+        for taught in lessons:
+            changes.add(taught, born)
+        return Book(changes.lessons)
+
+    def edit(self, edits: Iterable[BookEdit]) -> Edited:
+        """Return the book after edits, applied in their order.
+
+        An edit that names a lesson which the book does not hold is refused, and so is one that its lessons' numbers
+        speak against. A refused edit changes nothing.
+        """
+        changes = Changes(self.lessons)
+        accepted: list[BookEdit] = []
+        refused: list[str] = []
+        for edit in edits:
+            problem = changes.make(edit)
+            if problem:
+                refused.append(f"{type(edit).__name__}: {problem}")
+            else:
+                accepted.append(edit)
+        return Edited(Book(changes.lessons), tuple(accepted), tuple(refused))
+
+    def with_states(self, states: Mapping[str, tuple[State, str]]) -> Book:
+        """Return the book with a state and a reason for each lesson that is named by its own id."""
+        return Book(
+            tuple(
+                replace(lesson, state=states[lesson.id][0], reason=states[lesson.id][1])
+                if lesson.id in states
+                else lesson
+                for lesson in self.lessons
+            )
+        )

@@ -1,0 +1,166 @@
+"""A book that is being changed: lessons by id and by wording. Private to the room, used by one thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Restore, Retire, Unite
+from combee_dspy.lessons._records import BookLesson, Taught, lesson_id
+from combee_dspy.texts import NearDuplicates
+
+__all__ = ["Changes"]
+
+# Jaccard similarity of word pairs from which code takes two wordings for one lesson.
+_SIMILARITY = 0.8
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+class Changes:
+    """The lessons of a book, changed one edit at a time."""
+
+    def __init__(self, lessons: Sequence[BookLesson]) -> None:
+        self._lessons = {lesson.id: lesson for lesson in lessons}
+        self._home = {wording: lesson.id for lesson in lessons for wording in lesson.wordings}
+        self._near: NearDuplicates | None = None
+        self._at_place: dict[int, str] = {}
+
+    @property
+    def lessons(self) -> tuple[BookLesson, ...]:
+        """The lessons as they are now."""
+        return tuple(self._lessons.values())
+
+    def add(self, taught: Taught, born: int) -> None:
+        """Add a wording and its examples to the lesson that says the same, or a lesson where none does."""
+        wording, place = lesson_id(taught.text), self._place(taught.text)
+        home = self._home.get(wording) or self._at_place.get(place)
+        if home is None:
+            self._lessons[wording] = BookLesson(
+                wording, taught.text, _distinct(taught.sources), born, wordings=(wording,)
+            )
+            home = wording
+        else:
+            lesson = self._lessons[home]
+            self._lessons[home] = replace(
+                lesson,
+                sources=_distinct((*lesson.sources, *taught.sources)),
+                wordings=tuple(dict.fromkeys((*lesson.wordings, wording))),
+            )
+        self._home[wording] = home
+        self._at_place.setdefault(place, home)
+
+    def _place(self, text: str) -> int:
+        """Return the number of a text among those that say different things to code."""
+        if self._near is None:
+            self._near = NearDuplicates(_SIMILARITY)
+            for lesson in self._lessons.values():
+                self._at_place.setdefault(self._near.place(lesson.text), lesson.id)
+        return self._near.place(text)
+
+    def make(self, edit: BookEdit) -> str:
+        """Make an edit; return why it cannot be made, the empty text where it was."""
+        named = _named(edit)
+        homes = [self._home.get(lesson, "") for lesson in named]
+        if "" in homes:
+            return f"the book holds no lesson {named[homes.index('')]!r}"
+        ids = list(dict.fromkeys(homes))
+        lessons = [self._lessons[home] for home in ids]
+        if isinstance(edit, (Unite, Contradict, Narrow)) and len(lessons) < 2:
+            return "it relates fewer than two lessons"
+        if isinstance(edit, Unite):
+            return self._unite(lessons)
+        if isinstance(edit, Narrow):
+            return self._narrow(*lessons)
+        if isinstance(edit, Contradict):
+            for lesson in lessons:
+                rivals = (*lesson.rivals, *(other for other in ids if other != lesson.id))
+                self._put(replace(lesson, rivals=_distinct(rivals)))
+            return ""
+        return self._decide(lessons[0], edit)
+
+    def _unite(self, members: Sequence[BookLesson]) -> str:
+        """Make one of several lessons: the oldest id, the first wording, the evidence of all."""
+        first, *others = members
+        for other in others:
+            if not _agree(first.text, other.text):
+                return f"numbers differ in {first.text[:60]!r} and {other.text[:60]!r}"
+        ids = [lesson.id for lesson in members]
+        if any(rival in ids for lesson in members for rival in lesson.rivals):
+            return f"{first.text[:60]!r} contradicts one of the others"
+        home = next(lesson for lesson in self._lessons if lesson in ids)
+        removed = [lesson for lesson in members if lesson.state == "removed_by_user"]
+        decided = [lesson for lesson in members if lesson.decided]
+        settled = [*removed, *decided, self._lessons[home]][0]
+        rules = [lesson.rule for lesson in members if lesson.rule and lesson.rule not in ids]
+        wordings = (wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings)
+        self._put(
+            replace(
+                settled,
+                id=home,
+                text=first.text,
+                sources=_distinct(source for lesson in members for source in lesson.sources),
+                born=min(lesson.born for lesson in members),
+                rule=rules[0] if rules else "",
+                rivals=_distinct(rival for lesson in members for rival in lesson.rivals),
+                wordings=tuple(dict.fromkeys(wordings)),
+            )
+        )
+        self._home.update(dict.fromkeys(self._lessons[home].wordings, home))
+        gone = set(ids) - {home}
+        for old in gone:
+            del self._lessons[old]
+        for lesson in self.lessons:
+            if gone & {lesson.rule, *lesson.rivals}:
+                rivals = _distinct(home if rival in gone else rival for rival in lesson.rivals)
+                self._put(replace(lesson, rivals=rivals, rule=home if lesson.rule in gone else lesson.rule))
+        self._at_place = {place: home if held in gone else held for place, held in self._at_place.items()}
+        return ""
+
+    def _narrow(self, exception: BookLesson, rule: BookLesson) -> str:
+        above: BookLesson | None = rule
+        while above is not None and above.rule:
+            if above.rule == exception.id:
+                return f"{rule.text[:60]!r} is an exception to {exception.text[:60]!r} already"
+            above = self._lessons.get(above.rule)
+        self._put(replace(exception, rule=rule.id, rivals=_without(exception.rivals, rule.id)))
+        self._put(replace(rule, rivals=_without(rule.rivals, exception.id)))
+        return ""
+
+    def _decide(self, lesson: BookLesson, edit: BookEdit) -> str:
+        if lesson.state == "removed_by_user":
+            return f"a user removed {lesson.text[:60]!r}"
+        if isinstance(edit, Restore):
+            self._put(replace(lesson, state="served", reason=edit.reason, decided=True))
+        elif isinstance(edit, Retire):
+            self._put(replace(lesson, state="retired", reason=edit.reason, decided=True))
+        else:
+            self._put(replace(lesson, state="removed_by_user", reason="a user removed it", decided=True))
+        return ""
+
+    def _put(self, lesson: BookLesson) -> None:
+        self._lessons[lesson.id] = lesson
+
+
+def _agree(first: str, second: str) -> bool:
+    """Return whether two texts may say the same: the numbers of one are all in the other.
+
+    A number decides what a lesson says, as in "two decimals" or "code 7", so a reader that unites texts with other
+    numbers is wrong.
+    """
+    one, other = set(_NUMBER.findall(first)), set(_NUMBER.findall(second))
+    return one <= other or other <= one
+
+
+def _named(edit: BookEdit) -> tuple[str, ...]:
+    if isinstance(edit, (Unite, Contradict)):
+        return edit.lessons
+    return (edit.exception, edit.rule) if isinstance(edit, Narrow) else (edit.lesson,)
+
+
+def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(texts)))
+
+
+def _without(texts: Iterable[str], left_out: str) -> tuple[str, ...]:
+    return tuple(text for text in texts if text != left_out)

@@ -1,0 +1,119 @@
+"""The book: lessons enter once, edits relate them, and nothing but a user's removal is final."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.lessons import Book, Taught, lesson_id
+
+WORDS = ("marble", "copper", "velvet", "timber", "saffron", "granite", "cobalt", "linen", "amber", "walnut")
+TEXTS = [f"Deliveries of {word} go through the {word} door." for word in WORDS]
+IDS = [lesson_id(text) for text in TEXTS]
+UNKNOWN = lesson_id("no such lesson")
+
+
+def book_of(*texts: str, sources: int = 1) -> Book:
+    return Book().add(
+        [Taught(text, tuple(f"row {place}.{n}" for n in range(sources))) for place, text in enumerate(texts)], 0
+    )
+
+
+lesson = st.sampled_from([*IDS, UNKNOWN])
+groups = st.lists(lesson, min_size=0, max_size=5).map(tuple)
+edits: st.SearchStrategy[list[BookEdit]] = st.lists(
+    st.one_of(
+        groups.map(Unite),
+        groups.map(Contradict),
+        st.builds(Narrow, lesson, lesson),
+        st.builds(Retire, lesson, st.just("a test")),
+        st.builds(Restore, lesson, st.just("a test")),
+        st.builds(Remove, lesson),
+    ),
+    max_size=12,
+)
+
+
+@given(edits)
+def test_no_edit_loses_a_wording_or_an_example(changes: list[BookEdit]) -> None:
+    before = book_of(*TEXTS)
+    after = before.edit(changes).book
+    wordings = [wording for one in after.lessons for wording in one.wordings]
+    assert sorted(wordings) == sorted(IDS)
+    assert {source for one in after.lessons for source in one.sources} == {
+        source for one in before.lessons for source in one.sources
+    }
+
+
+@given(edits)
+def test_relations_name_lessons_of_the_book_and_rivals_are_mutual(changes: list[BookEdit]) -> None:
+    lessons = {one.id: one for one in book_of(*TEXTS).edit(changes).book.lessons}
+    for one in lessons.values():
+        assert set(one.rivals) <= lessons.keys() - {one.id}
+        assert all(one.id in lessons[rival].rivals for rival in one.rivals)
+        assert one.rule == "" or (one.rule in lessons and one.rule != one.id)
+
+
+@given(edits)
+def test_every_served_lesson_stands_once_and_behind_its_rule(changes: list[BookEdit]) -> None:
+    book = book_of(*TEXTS).edit(changes).book
+    served = [one.id for one in book.served]
+    assert len(served) == len(set(served))
+    assert set(served) <= {one.id for one in book.lessons if one.state == "served"}
+    for one in book.served:
+        if one.rule in served:
+            assert served.index(one.rule) < served.index(one.id)
+
+
+@given(edits, edits)
+def test_what_a_user_removed_never_returns(before: list[BookEdit], after: list[BookEdit]) -> None:
+    book = book_of(*TEXTS).edit([*before, Remove(IDS[0]), *after]).book
+    removed = book.find(IDS[0])
+    assert removed is not None and removed.state == "removed_by_user"
+    again = book.add([Taught(TEXTS[0].upper(), ("another row",))], 9).find(IDS[0])
+    assert again is not None and again.state == "removed_by_user"
+
+
+@given(edits)
+def test_refused_and_accepted_edits_are_all_of_them(changes: list[BookEdit]) -> None:
+    edited = book_of(*TEXTS).edit(changes)
+    assert len(edited.edits) + len(edited.refused) == len(changes)
+    assert book_of(*TEXTS).edit(edited.edits).book == edited.book
+
+
+def test_a_wording_that_is_there_brings_its_examples_alone() -> None:
+    book = book_of("Give a unit.").add([Taught("give a unit", ("row 7",)), Taught("Round late.", ("row 8",))], 3)
+    assert [(one.text, one.sources, one.born) for one in book.lessons] == [
+        ("Give a unit.", ("row 0.0", "row 7"), 0),
+        ("Round late.", ("row 8",), 3),
+    ]
+
+
+def test_united_lessons_have_the_first_wording_and_the_oldest_id() -> None:
+    book = book_of(*TEXTS[:3]).edit([Unite((IDS[2], IDS[0]))]).book
+    assert [(one.id, one.text) for one in book.lessons] == [(IDS[0], TEXTS[2]), (IDS[1], TEXTS[1])]
+    assert book.find(IDS[2]) == book.find(IDS[0])
+
+
+def test_lessons_with_other_numbers_are_not_united() -> None:
+    first, second = "Round to 2 decimals.", "Give 4 decimals in any case."
+    edited = book_of(first, second).edit([Unite((lesson_id(first), lesson_id(second)))])
+    assert not edited.edits and "numbers differ" in edited.refused[0]
+
+
+def test_lessons_that_contradict_each_other_are_not_united() -> None:
+    edited = book_of(*TEXTS[:2]).edit([Contradict(tuple(IDS[:2])), Unite(tuple(IDS[:2]))])
+    assert len(edited.book.lessons) == 2 and "contradicts" in edited.refused[0]
+
+
+def test_an_exception_is_no_rival_of_its_rule_and_no_rule_of_it() -> None:
+    book = book_of(*TEXTS[:2]).edit([Contradict(tuple(IDS[:2])), Narrow(IDS[0], IDS[1])]).book
+    assert [one.text for one in book.served] == [TEXTS[1], TEXTS[0]]
+    assert not any(one.rivals for one in book.lessons)
+    assert "already" in book.edit([Narrow(IDS[1], IDS[0])]).refused[0]
+
+
+def test_an_edit_of_what_the_book_lacks_is_refused_by_name() -> None:
+    (refused,) = Book().edit([Retire(UNKNOWN, "a test")]).refused
+    assert refused == f"Retire: the book holds no lesson '{UNKNOWN}'"
