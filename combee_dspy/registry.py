@@ -34,6 +34,7 @@ KINDS: Mapping[str, str] = {
     "stopping": "combee_dspy.stopping:StoppingRule",
     "embedder": "combee_dspy.diversity:Embedder",
     "artifact": "combee_dspy.artifacts:Artifact",
+    "weigher": "combee_dspy.weighers:Weigher",
 }
 """Strategy kinds and the base class of each, as ``module:attribute``."""
 
@@ -41,6 +42,7 @@ KINDS: Mapping[str, str] = {
 _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "aggregator": {
         "parallel-scan": "ParallelScan",
+        "reference-scan": "ReferenceScan",
         "single-call": "SingleCall",
         "summarize": "Summarize",
         "top-k": "TopK",
@@ -68,6 +70,7 @@ _BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "stopping": {"budget": "Budget", "any-of": "AnyOf", "all-of": "AllOf", "target": "Target", "patience": "Patience"},
     "embedder": {"char-ngrams": "CharNgrams", "dspy": "DSPyEmbedder"},
     "artifact": {"instruction": "Instruction", "playbook": "Playbook"},
+    "weigher": {"posterior": "Posterior", "trusting": "Trusting"},
 }
 
 

@@ -1,0 +1,93 @@
+"""Votes of distinct examples decide contradictions; exceptions are told from noise by the book as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.weighers import Posterior, Trusting
+
+
+def weighed(votes: dict[str, int], *edits: BookEdit, weigher: Posterior | Trusting | None = None) -> dict[str, str]:
+    taught = [Taught(text, tuple(f"{text} {number}" for number in range(count))) for text, count in votes.items()]
+    book = (weigher or Posterior()).applied(Book().add(taught, 0).edit(edits).book)
+    return {lesson.text: lesson.state for lesson in book.lessons}
+
+
+def against(*texts: str) -> Contradict:
+    return Contradict(tuple(map(lesson_id, texts)))
+
+
+def narrow(exception: str, rule: str) -> Narrow:
+    return Narrow(lesson_id(exception), lesson_id(rule))
+
+
+EAST, WEST = "Parcels go east.", "Parcels go west."
+
+
+def test_the_better_supported_side_is_served_and_the_other_waits_until_it_is_clear() -> None:
+    assert weighed({EAST: 2, WEST: 3}, against(EAST, WEST)) == {EAST: "waiting", WEST: "served"}
+    assert weighed({EAST: 2, WEST: 9}, against(EAST, WEST)) == {EAST: "retired", WEST: "served"}
+
+
+def test_of_equals_the_earlier_one_is_served() -> None:
+    assert weighed({EAST: 1, WEST: 1}, against(EAST, WEST)) == {EAST: "served", WEST: "waiting"}
+
+
+def test_a_decision_is_overturned_by_more_examples() -> None:
+    first = Book().add([Taught(EAST, tuple("abcdefgh")), Taught(WEST, ("i",))], 0).edit([against(EAST, WEST)]).book
+    assert Posterior().applied(first).lessons[1].state == "retired"
+    later = Posterior().applied(first).add([Taught(WEST, tuple("jklmnopqrstuvw"))], 1)
+    assert [one.state for one in Posterior().applied(later).lessons] == ["waiting", "served"]
+
+
+def test_a_third_opinion_is_served_where_it_contradicts_none_that_is() -> None:
+    votes = {EAST: 5, WEST: 3, "Parcels stay here.": 2}
+    assert weighed(votes, against(EAST, WEST), against(WEST, "Parcels stay here.")) == {
+        EAST: "served", WEST: "waiting", "Parcels stay here.": "served"
+    }  # fmt: skip
+
+
+RULES = {f"Every {word} goes to gate {number}.": 4 for number, word in enumerate(("anchor", "bell", "clock", "drum"))}
+
+
+def test_lone_exceptions_wait_where_each_departs_in_a_way_of_its_own() -> None:
+    lone = {f"A heavy {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1 for place, rule in enumerate(RULES)}
+    edits = [narrow(exception, rule) for exception, rule in zip(lone, RULES, strict=True)]
+    states = weighed({**RULES, **lone}, *edits)
+    assert {states[rule] for rule in RULES} == {"served"}
+    assert {states[exception] for exception in lone} == {"waiting"}
+
+
+def test_exceptions_are_served_where_departures_come_again() -> None:
+    again = {f"A heavy {rule.split()[1]} goes to the cellar.": 2 for rule in list(RULES)[:3]}
+    lone = {f"A foreign {rule.split()[1]} goes to dock {chr(97 + place)}x.": 1 for place, rule in enumerate(RULES)}
+    edits = [
+        narrow(exception, rule) for exception, rule in zip([*again, *lone], [*list(RULES)[:3], *RULES], strict=True)
+    ]
+    assert set(weighed({**RULES, **again, **lone}, *edits).values()) == {"served"}
+
+
+def test_one_departure_under_two_conditions_was_seen_again() -> None:
+    rule = "Every anchor goes to gate 0."
+    exceptions = {"A heavy anchor goes to the cellar.": 1, "A foreign anchor goes to the cellar.": 1}
+    states = weighed({rule: 4, **exceptions}, *(narrow(one, rule) for one in exceptions), weigher=Posterior(few=0))
+    assert set(states.values()) == {"served"}
+
+
+def test_what_is_decided_stays() -> None:
+    assert weighed({EAST: 9, WEST: 1}, against(EAST, WEST), Retire(lesson_id(EAST), "a test")) == {
+        EAST: "retired", WEST: "served"
+    }  # fmt: skip
+
+
+def test_a_trusting_weigher_serves_all() -> None:
+    assert set(weighed({EAST: 1, WEST: 9}, against(EAST, WEST), weigher=Trusting()).values()) == {"served"}
+
+
+@pytest.mark.parametrize("params", [{"clear": 0.5}, {"clear": 1.0}, {"least": 1}, {"lone": -1}])
+def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
+    with pytest.raises(ArgumentValueError):
+        Posterior(**params)
