@@ -4,7 +4,8 @@ from combee_dspy.aggregators._base import Aggregator, arrived, data_room, even_r
 from combee_dspy.aggregators._kept import Coverage, kept, text_lines
 from combee_dspy.aggregators._lessons import parse_lessons
 from combee_dspy.aggregators._parallel_scan import ParallelScan
-from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons
+from combee_dspy.aggregators._prompts import LearnFromExamples, MergeLessons, RelateLessons
+from combee_dspy.aggregators._reference_scan import ReferenceScan
 from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
@@ -17,6 +18,8 @@ __all__ = [
     "LearnFromExamples",
     "MergeLessons",
     "ParallelScan",
+    "ReferenceScan",
+    "RelateLessons",
     "SingleCall",
     "Summarize",
     "TopK",

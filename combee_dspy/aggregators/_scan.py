@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import dspy
 
 from combee_dspy.aggregators._base import arrived, data_room, even_runs, together
+from combee_dspy.aggregators._citations import NUMBER, cited
 from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
@@ -39,10 +40,12 @@ class Question:
     """What every call that reads reflections is asked, by a signature whose one output field holds a list of texts.
 
     ``limits`` are the values of its further input fields; the first of them says how many texts may come back.
+    Where it ``cites``, examples carry numbers, and each text begins with those that it comes from.
     """
 
     signature: type[dspy.Signature]
     limits: Mapping[str, int]
+    cites: bool = False
 
 
 class Scan:
@@ -135,7 +138,10 @@ class Scan:
         self, question: Question, items: list[Reflection], *place: int
     ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
         """Read reflections by one call, or in halves where the model finds it too long: tokens are estimated here."""
-        data = {"current_instruction": self.context.text, "examples_with_feedback": render_records(items)}
+        records = render_records(items)
+        if question.cites:
+            records = [{NUMBER: number, **record} for number, record in enumerate(records, start=1)]
+        data = {"current_instruction": self.context.text, "examples_with_feedback": records}
         answer = await self.ask(question.signature, {**data, **question.limits}, "read", *place)
         if not (isinstance(answer, FailedCall) and answer.too_long):
             return [(items, answer)]
@@ -161,7 +167,8 @@ class Scan:
         for number, (items, answer) in enumerate(read):
             sources = tuple(sorted({item.index for item in items}))
             texts, failed = self.texts(number, answer, most, name)
-            level.append(self.node(number, (Lesson(text, sources) for text in texts), sources, failed))
+            lessons = cited(texts, items) if question.cites else [Lesson(text, sources) for text in texts]
+            level.append(self.node(number, lessons, sources, failed))
         if level:
             self.levels.append(level)
         if self._halved:

@@ -74,8 +74,8 @@ class World:
         warnings: list[str] = []
 
         def emit(kind: str, **data: Any) -> None:
-            assert kind == "warning"
-            warnings.append(data["text"])
+            assert kind in ("warning", "void")
+            warnings.extend([data["text"]] if kind == "warning" else data["reasons"])
 
         service = Service(script, turns)
         return cls(service, warnings, StrategyContext("answer", text, service, emit, **kwargs))

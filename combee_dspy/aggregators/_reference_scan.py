@@ -1,0 +1,198 @@
+"""A scan whose reduce cannot forget: readers above the first level name lessons by number, and code edits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from combee_dspy.aggregators._base import Dealt, together
+from combee_dspy.aggregators._comparing import common_words, read_relations
+from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
+from combee_dspy.aggregators._scan import Node, Question, Scan
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
+from combee_dspy.lessons import Book, BookLesson, Taught, deal_alike, lesson_id
+from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.strategies import StrategyContext, parameters
+
+
+@parameters
+class ReferenceScan(Dealt):
+    """Reads shards of reflections in parallel, then compares numbered lessons level by level.
+
+    The map is Combee's (§3.1): ⌊√n⌋ shards of reflections, each copied p times (§3.2), or as many as keep the fan-in.
+    Its readers cite the examples that each lesson comes from. The levels above read lessons and no examples: new
+    lessons and those of the book, dealt so that like ones meet, all groups of a level at once. A reader answers with
+    numbers alone: which lessons say the same, contradict each other, are exceptions to others, or say nothing. Code
+    makes the edits. So what no answer names stays, a call that fails changes nothing, and a level costs one short
+    answer a group.
+
+    The scan relates lessons. Which side of a contradiction is served is for a weigher to say, by the examples on each
+    side, all updates together (see :mod:`combee_dspy.weighers`).
+
+    Args:
+        copies: Copies of each reflection, p; 2 is the paper's default (§3.2).
+        placement: ``"distinct"`` keeps copies in different shards; ``"plain"`` reproduces the paper.
+        fan_in: The most reflections one call may take (see :class:`combee_dspy.aggregators.Union`).
+        max_call_tokens: Estimated tokens one call may take, the prompt included.
+        max_lessons: The most lessons a shard may return.
+        window: How many shards a copy may travel (see :class:`combee_dspy.aggregators.Union`).
+        similarity: Jaccard similarity of word pairs from which code takes two lessons for one.
+        compared: The most lessons that one call compares.
+        levels: The most levels of comparisons. A level that relates no lessons ends them.
+    """
+
+    name: ClassVar[str] = "reference-scan"
+
+    fan_in: Annotated[int, Field(ge=2)] = 16
+    max_lessons: Annotated[int, Field(ge=1)] = 32
+    window: Annotated[int, Field(ge=1)] | None = 4
+    similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
+    compared: Annotated[int, Field(ge=2)] = 40
+    levels: Annotated[int, Field(ge=0)] = 6
+
+    async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
+        """Return the new lessons, and edits that relate them to each other and to the book."""
+        scan = Scan(context, self.max_call_tokens)
+        question = Question(AddCitedLessons, {"most_lessons": self.max_lessons}, cites=True)
+        await scan.read(reflections, self.shards(len(reflections), context) or (), question)
+        if not scan.levels:
+            return scan.result()
+        scan.join(self.similarity)
+        draft = Draft.of(context.book, scan.top[0].lessons)
+        for level in range(self.levels):
+            groups = draft.groups(scan, self.compared, level)
+            if not groups:
+                break
+            answers = await together(_compare(scan, group, level, number) for number, group in enumerate(groups))
+            after = draft
+            for number, (group, answer) in enumerate(zip(groups, answers, strict=True)):
+                after = after.told(scan, number, group, answer)
+            scan.levels.append([_node(scan, after)])
+            if after.edits == draft.edits:
+                break
+            draft = after
+        lessons = draft.lessons()
+        return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A book in which new lessons stand, while readers relate them.
+
+    Attributes:
+        before: The book without them.
+        book: The book with them, after the edits.
+        fresh: The new lessons by id, their sources as indices of reflections.
+        edits: What readers said and code accepted, in order.
+    """
+
+    before: Book
+    book: Book
+    fresh: dict[str, Lesson]
+    edits: tuple[BookEdit, ...] = ()
+
+    @classmethod
+    def of(cls, before: Book, lessons: Iterable[Lesson]) -> Draft:
+        """Return the draft of a book with new lessons that nobody has related yet."""
+        fresh = {lesson_id(lesson.text): lesson for lesson in lessons}
+        taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in fresh.values())
+        return cls(before, before.add(taught, born=0), fresh)
+
+    def groups(self, scan: Scan, most: int, level: int) -> list[list[BookLesson]]:
+        """Return groups of lessons to compare: each new one with those that are nearest to it."""
+        support = {lesson.id: lesson.support for lesson in self.book.lessons}
+        shown = [
+            lesson
+            for lesson in self.book.lessons
+            if lesson.decided or not any(support.get(rival, 0) >= _OUTVOTED * lesson.support for rival in lesson.rivals)
+        ]
+        fresh = [place for place, lesson in enumerate(shown) if self.fresh.keys() & set(lesson.wordings)]
+        longest = max((estimate_tokens(lesson.text) for lesson in shown), default=0) + _NUMBER_TOKENS
+        most = max(2, min(most, scan.room // longest))
+        dealt = deal_alike([lesson.text for lesson in shown], fresh, most, scan.context.stream("compare", level))
+        return [[shown[place] for place in group] for group in dealt]
+
+    def told(self, scan: Scan, number: int, group: Sequence[BookLesson], answer: object) -> Draft:
+        """Return the draft after one answer about a group; unchanged where the call failed."""
+        if isinstance(answer, FailedCall):
+            scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
+            return self
+        fields = {name: getattr(answer, name, None) for name in RelateLessons.output_fields}
+        texts = [lesson.text for lesson in group]
+        common = common_words([lesson.text for lesson in self.book.lessons])
+        relations = read_relations(fields, [lesson.id for lesson in group], texts, common)
+        edited = self.book.edit(relations.edits)
+        void = (*relations.void, *edited.refused)
+        if void:
+            scan.context.emit("void", count=len(void), reasons=list(void[:_NAMED]))
+        return replace(self, book=edited.book, edits=(*self.edits, *edited.edits))
+
+    def lessons(self) -> tuple[Lesson, ...]:
+        """Return the new lessons: one for all new wordings that say the same, with the examples of all of them."""
+        joined: list[Lesson] = []
+        for held in self.book.lessons:
+            wordings = [self.fresh[wording] for wording in held.wordings if wording in self.fresh]
+            if wordings:
+                sources = {source for lesson in wordings for source in lesson.sources}
+                clearest = self.fresh.get(lesson_id(held.text))
+                text = held.text if clearest else max(wordings, key=lambda lesson: len(lesson.sources)).text
+                joined.append(Lesson(text, tuple(sorted(sources))))
+        return tuple(joined)
+
+    def relations(self, lessons: Sequence[Lesson]) -> tuple[BookEdit, ...]:
+        """Return the edits that bring the book before to the draft, once these lessons are added."""
+        ids = [lesson_id(lesson.text) for lesson in lessons]
+        new = {held.id: lesson for lesson in ids if (held := self.book.find(lesson))}
+        unions: dict[str, dict[str, None]] = {}
+        for lesson in self.before.lessons:
+            if held := self.book.find(lesson.id):
+                unions.setdefault(held.id, {})[lesson.id] = None
+        name = {home: new.get(home) or next(iter(members)) for home, members in unions.items()} | new
+        edits: dict[BookEdit, None] = {}
+        for home, members in unions.items():
+            group = dict.fromkeys([*members, *([new[home]] if home in new else [])])
+            held = self.book.find(home)
+            if len(group) > 1 and held is not None:
+                clearest = lesson_id(held.text)
+                edits.setdefault(Unite(tuple(sorted(group, key=lambda member: member != clearest))))
+        for edit in self.edits:
+            if (renamed := self._renamed(edit, name)) is not None:
+                edits.setdefault(renamed)
+        return tuple(edits)
+
+    def _renamed(self, edit: BookEdit, name: dict[str, str]) -> BookEdit | None:
+        """Return an edit by the ids that stand after the unions; ``None`` where they have made it void."""
+
+        def now(lesson: str) -> str:
+            held = self.book.find(lesson)
+            return name.get(held.id, lesson) if held else lesson
+
+        if isinstance(edit, Contradict):
+            members = tuple(dict.fromkeys(map(now, edit.lessons)))
+            return Contradict(members) if len(members) > 1 else None
+        if isinstance(edit, Narrow):
+            exception, rule = now(edit.exception), now(edit.rule)
+            return Narrow(exception, rule) if exception != rule else None
+        return Retire(now(edit.lesson), edit.reason) if isinstance(edit, Retire) else None
+
+
+# What so many times as many examples contradict need not be compared any more: nothing is lost, it stays in the book.
+_OUTVOTED = 3
+_NUMBER_TOKENS = 4
+_NAMED = 5
+
+
+async def _compare(scan: Scan, group: Sequence[BookLesson], level: int, number: int) -> object:
+    inputs = {
+        "current_instruction": scan.context.text,
+        "lessons": [f"{place}. {lesson.text}" for place, lesson in enumerate(group, start=1)],
+    }
+    return await scan.context.ask(RelateLessons, inputs, "compare", level, number)
+
+
+def _node(scan: Scan, draft: Draft) -> Node:
+    return scan.node(0, draft.lessons(), scan.top[0].output.sources)

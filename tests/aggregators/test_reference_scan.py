@@ -1,0 +1,176 @@
+"""The reference scan: lessons are related by number, and nothing that no answer names is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.aggregators import ReferenceScan
+from combee_dspy.aggregators._citations import cited
+from combee_dspy.aggregators._comparing import read_relations
+from combee_dspy.edits import Contradict, Narrow, Remove, Retire, Unite
+from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.records import FailedCall, Lesson, Reflection
+from tests.aggregators.doubles import World
+
+SAYS = {
+    0: "Parcels go to the eastern door.",
+    1: "The eastern door takes all parcels.",
+    2: "Parcels go to the western door.",
+    3: "Fragile parcels go to the cellar door.",
+    4: "Letters are sorted by colour.",
+}
+
+
+def script(relations: dict[str, list[object]] | FailedCall):
+    """Readers teach by their examples; the comparer names texts, which become the numbers that it saw."""
+
+    def answer(name, inputs):
+        if name == "AddCitedLessons":
+            places = [(record["Example"], int(record["Inputs"]["id"])) for record in inputs["examples_with_feedback"]]
+            return {"lessons": [f"[{number}] {SAYS[place % len(SAYS)]}" for number, place in places]}
+        if isinstance(relations, FailedCall):
+            return relations
+        number = {line.partition(". ")[2]: int(line.partition(". ")[0]) for line in inputs["lessons"]}
+
+        def numbered(value):
+            if isinstance(value, list):
+                return [named for item in value if (named := numbered(item)) not in (None, [])]
+            return number.get(value, value if isinstance(value, int) else None)
+
+        empty = {"same": [], "contradictory": [], "narrower": [], "empty": []}
+        return {**empty, **{kind: numbered(value) for kind, value in relations.items()}}
+
+    return answer
+
+
+def learned(relations, n=5, book=None):
+    world = World.of(script(relations), book=book or Book())
+    reflections = [Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}) for place in range(n)]
+    return world.run(ReferenceScan(), reflections), world.service
+
+
+def test_lessons_come_with_the_examples_that_their_readers_cite():
+    result, _ = learned({})
+    assert {lesson.text: lesson.sources for lesson in result.lessons} == {SAYS[n]: (n,) for n in range(5)}
+
+
+def test_what_says_the_same_becomes_one_with_the_clearest_wording_and_all_examples():
+    result, _ = learned({"same": [[SAYS[1], SAYS[0]]]})
+    assert {lesson.text: lesson.sources for lesson in result.lessons}[SAYS[1]] == (0, 1)
+    assert len(result.lessons) == 4 and SAYS[0] not in {lesson.text for lesson in result.lessons}
+
+
+def test_relations_are_edits_by_id():
+    result, _ = learned({"contradictory": [[SAYS[0], SAYS[2]]], "narrower": [[SAYS[3], SAYS[0]]]})
+    assert set(result.edits) == {
+        Contradict((lesson_id(SAYS[0]), lesson_id(SAYS[2]))), Narrow(lesson_id(SAYS[3]), lesson_id(SAYS[0]))
+    }  # fmt: skip
+    assert len(result.lessons) == 5
+
+
+def test_new_lessons_are_united_with_those_of_the_book():
+    book = Book().add([Taught(SAYS[1], ("an earlier row",))], 0)
+    result, _ = learned({"same": [[SAYS[0], SAYS[1]]]}, n=1, book=book)
+    (lesson,) = result.lessons
+    after = book.add([Taught(lesson.text, ("a new row",))], 1).edit(result.edits).book
+    assert [(one.text, one.sources) for one in after.lessons] == [(SAYS[0], ("a new row", "an earlier row"))]
+
+
+def test_other_words_for_what_a_user_removed_do_not_return():
+    book = Book().add([Taught(SAYS[1], ("an earlier row",))], 0).edit([Remove(lesson_id(SAYS[1]))]).book
+    result, _ = learned({"same": [[SAYS[0], SAYS[1]]]}, n=1, book=book)
+    after = book.add([Taught(result.lessons[0].text, ("a new row",))], 1).edit(result.edits).book
+    assert [one.state for one in after.lessons] == ["removed_by_user"]
+
+
+def test_a_comparison_that_fails_changes_nothing():
+    result, _ = learned(FailedCall("TimeoutError: x"))
+    assert len(result.lessons) == 5 and not result.edits
+
+
+def test_levels_end_where_no_relation_is_named():
+    _, service = learned({})
+    assert service.counts["RelateLessons"] == 1
+
+
+def test_a_book_without_new_lessons_is_not_compared():
+    world = World.of(lambda name, inputs: {"lessons": []}, book=Book().add(map(Taught, SAYS.values()), 0))
+    result = world.run(ReferenceScan(), [Reflection(place, {"Feedback": "Gate."}) for place in range(4)])
+    assert not result.lessons and "RelateLessons" not in world.service.counts
+
+
+TEXTS = [f"Deliveries of {word} go to gate {number}." for number, word in enumerate("abcdefghijklmnop")]
+IDS = list(map(lesson_id, TEXTS))
+EVERYTHING = list(range(1, len(TEXTS) + 1))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"same": [EVERYTHING]},
+        {"contradictory": [EVERYTHING]},
+        {"contradictory": [[a, b] for a in EVERYTHING for b in EVERYTHING if a < b]},
+        {"same": [[3] * 1000]},
+        {"same": [[99, 100], [101, 102], [-1, 0]]},
+        {"same": "all of them", "contradictory": None, "narrower": 7, "empty": {"1": 2}},
+        {"same": [["1", "2"], [1.0, 2.0], [True, True]]},
+        {"narrower": [[1, 2, 3], [4]]},
+        {"empty": EVERYTHING},
+        {},
+    ],
+)
+def test_an_absurd_answer_leaves_the_book_as_it_was(answer):
+    relations = read_relations(answer, IDS, TEXTS)
+    book = Book().add(map(Taught, TEXTS), 0)
+    assert book.edit(relations.edits).book == book
+    assert relations.void or not any(answer.values()) or not relations.edits
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 40) | st.text(max_size=3), lambda inner: st.lists(inner, max_size=4)
+)
+
+
+@given(st.dictionaries(st.sampled_from(["same", "contradictory", "narrower", "empty", "other"]), json))
+def test_any_answer_gives_edits_of_lessons_that_were_shown(answer):
+    for edit in read_relations(answer, IDS, TEXTS).edits:
+        match edit:
+            case Unite(lessons) | Contradict(lessons):
+                named = set(lessons)
+            case Narrow(exception, rule):
+                named = {exception, rule}
+            case Retire(lesson, _):
+                named = {lesson}
+        assert named <= set(IDS)
+
+
+def test_an_answer_that_names_more_void_than_valid_parts_is_void():
+    relations = read_relations({"same": [[1, 2], [50, 51], [60, 61], "x"]}, IDS, TEXTS)
+    assert not relations.edits and relations.void[0].startswith("all of an answer")
+
+
+ITEMS = [
+    Reflection(index, {"Feedback": f"Gate {word}"}) for index, word in ((4, "anchor"), (7, "basket"), (9, "candle"))
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "lesson"),
+    [
+        ("[2, 3] Use it.", Lesson("Use it.", (7, 9))),
+        ("[1]: Use it.", Lesson("Use it.", (4,))),
+        ("(Examples 1 and 2) Use it.", Lesson("Use it.", (4, 7))),
+        ("Use it [3].", Lesson("Use it", (9,))),
+        ("[9] A basket needs a gate.", Lesson("A basket needs a gate.", (7,))),
+        ("A candle needs a gate.", Lesson("A candle needs a gate.", (9,))),
+        ("Use it.", Lesson("Use it.", (4,))),
+    ],
+)
+def test_a_citation_is_read_where_it_stands_and_void_outside_the_call(text, lesson):
+    assert cited([text], ITEMS) == [lesson]
+
+
+def test_a_citation_alone_is_no_lesson():
+    assert cited(["[1, 2]", "[3] ?"], ITEMS) == []
