@@ -14,11 +14,11 @@ from combee_dspy.operators._components import (
     visible,
 )
 from combee_dspy.operators._few_shot_swap import FewShotSwap
+from combee_dspy.operators._insert import Insert
 from combee_dspy.operators._instruction_channel import InstructionChannel
-from combee_dspy.operators._lessons import Insert, Rewrite
 from combee_dspy.operators._lines import Delete, Reorder
 from combee_dspy.operators._rephrase import Rephrase
-from combee_dspy.operators._section import read_section, write_section
+from combee_dspy.operators._rewrite import Rewrite
 from combee_dspy.operators._weights import OperatorOutcome, draw_operators, operator_labels, operator_weights
 
 __all__ = [
@@ -44,9 +44,7 @@ __all__ = [
     "operator_labels",
     "operator_weights",
     "predictor_runs",
-    "read_section",
     "seed_components",
     "visible",
     "without_copies",
-    "write_section",
 ]

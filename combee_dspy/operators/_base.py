@@ -11,7 +11,7 @@ import dspy
 from pydantic import TypeAdapter, ValidationError
 
 from combee_dspy.guards import CopyIndex, GuardInput, Guards, check, own_description, placeholders
-from combee_dspy.operators._section import read_section, write_section
+from combee_dspy.lessons import Book, read_section, write_section
 from combee_dspy.records import Demonstration, Edit, FailedCall, Lessons, PredictorRun, Refusal
 from combee_dspy.strategies import Strategy, StrategyContext
 
@@ -30,6 +30,8 @@ class OperatorInput:
         guards: What the edit must not break. Whoever asks checks it again, copied text included.
         seed_instruction: The program's first instruction, whose placeholders must stay; ``None`` where not known.
         seed_field_descriptions: The program's first field descriptions; empty where they are not known.
+        book: What was learned about the component so far, these lessons included; ``None`` where the host keeps no
+            book.
     """
 
     instruction: str
@@ -42,6 +44,7 @@ class OperatorInput:
     guards: Guards = field(default_factory=Guards)
     seed_instruction: str | None = None
     seed_field_descriptions: Mapping[str, str] = field(default_factory=dict)
+    book: Book | None = None
 
 
 class Operator(Strategy):

@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.guards import Guards, own_description
+from combee_dspy.lessons import Book
 from combee_dspy.operators._base import Operator, OperatorInput, field_descriptions
 from combee_dspy.records import (
     Demonstration,
@@ -259,6 +260,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
     runs: Sequence[PredictorRun] = (),
     guards: Guards | None = None,
     perfect_score: float = 1.0,
+    book: Book | None = None,
 ) -> OperatorInput:
     """Return what operators work on, read from a candidate of the program and its seed (:func:`seed_components`)."""
     return OperatorInput(
@@ -272,6 +274,7 @@ def operator_input(  # noqa: PLR0913 - one wiring point
         guards=guards or Guards(),
         seed_instruction=seed[component],
         seed_field_descriptions=decode_fields(seed.get(fields_key(component), "")),
+        book=book,
     )
 
 

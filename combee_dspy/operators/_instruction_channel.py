@@ -10,9 +10,9 @@ import dspy
 from dspy.adapters.utils import parse_value
 from pydantic import Field
 
+from combee_dspy.lessons import bullets, read_section, with_bullets, write_section
 from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, described, is_protected, numbered
 from combee_dspy.operators._components import canonical, demonstration_of, demonstration_tokens
-from combee_dspy.operators._section import bullets, read_section, with_bullets, write_section
 from combee_dspy.records import Demonstration, Edit, Refusal
 from combee_dspy.strategies import StrategyContext, parameters
 

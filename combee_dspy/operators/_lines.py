@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
+from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, is_protected, numbered
-from combee_dspy.operators._section import read_section, write_section
 from combee_dspy.records import Edit, PredictorRun, Reflection, Refusal
 from combee_dspy.reflections import LEAST_TOKENS, estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext, parameters

@@ -12,8 +12,8 @@ import dspy
 from pydantic import Field
 
 from combee_dspy.guards import placeholders
+from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators._base import Operator, OperatorInput, ask, checked, is_protected
-from combee_dspy.operators._section import read_section, write_section
 from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters

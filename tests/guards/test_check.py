@@ -15,7 +15,8 @@ from combee_dspy.guards import (
     guard_notes,
     placeholders,
 )
-from combee_dspy.operators import without_copies, write_section
+from combee_dspy.lessons import write_section
+from combee_dspy.operators import without_copies
 from combee_dspy.records import Demonstration, Edit, Refusal
 
 RULE = "Never give medical advice."

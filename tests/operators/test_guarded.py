@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from combee_dspy.guards import CopyIndex, Guards, check
+from combee_dspy.lessons import write_section
 from combee_dspy.operators import (
     Delete,
     FewShotSwap,
@@ -15,7 +16,6 @@ from combee_dspy.operators import (
     Rewrite,
     guard_input,
     without_copies,
-    write_section,
 )
 from combee_dspy.records import Edit, Lesson, Lessons, PredictorRun
 

@@ -7,7 +7,8 @@ import dspy
 import pytest
 from dspy.utils import DummyLM
 
-from combee_dspy.operators import Delete, InstructionChannel, Reorder, Rephrase, write_section
+from combee_dspy.lessons import write_section
+from combee_dspy.operators import Delete, InstructionChannel, Reorder, Rephrase
 from combee_dspy.records import Edit, PredictorRun
 
 PARENT = write_section("Answer.", ["Give a unit.", "Write formula in lower case."])

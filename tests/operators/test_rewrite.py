@@ -1,7 +1,8 @@
 import pytest
 
 from combee_dspy.guards import Guards
-from combee_dspy.operators import Rewrite, read_section, write_section
+from combee_dspy.lessons import read_section, write_section
+from combee_dspy.operators import Rewrite
 from combee_dspy.records import Edit, FailedCall, Lesson, Lessons, Refusal
 
 PARENT = "Answer {name}.\n\nLessons learned:\n- Give a unit."

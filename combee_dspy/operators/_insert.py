@@ -1,0 +1,105 @@
+"""The book's lessons in the instruction, by code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from combee_dspy.lessons import Book, BookLesson, Taught, lesson_id, read_section, write_section
+from combee_dspy.operators._base import Operator, OperatorInput, checked, described, is_protected
+from combee_dspy.records import Edit, Refusal
+from combee_dspy.reflections import estimate_tokens
+from combee_dspy.strategies import StrategyContext, parameters
+
+__all__ = ["Insert", "section_room", "section_tokens", "serve"]
+
+
+@parameters
+class Insert(Operator):
+    """Serves the book: its lessons stand at the end of the instruction, as a section of bullets.
+
+    The instruction's own text stays as it is. The section holds what the book serves, in the book's order: each rule
+    before its exceptions. A lesson that the book no longer serves leaves the section; a line that the book does not
+    hold, since somebody else wrote it, stays. Where the section passes its budget, or the room that the guards leave,
+    the lessons that the fewest examples teach are left out, and a warning says how many. Lines with a protected rule
+    stay. No LM is asked. Where the aggregator wrote a whole instruction, that is the edit.
+
+    Args:
+        max_tokens: Estimated tokens that the section may take. The instruction's own text does not count: it is the
+            user's. The default holds about two hundred lessons, a third of what a call may take.
+    """
+
+    name: ClassVar[str] = "insert"
+
+    max_tokens: Annotated[int, Field(ge=1)] = 8_000
+
+    async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
+        """Return the new instruction, or why there is none."""
+        if given.lessons.rewrite is not None:
+            return checked(Edit(instruction=given.lessons.rewrite.strip()), given, context)
+        own, present = read_section(given.instruction)
+        book = given.book or _book_of(present, given)
+        foreign = [line for line in present if book.find(lesson_id(line)) is None]
+        if not foreign and not book.served and not present:
+            return Refusal("there are no lessons to insert")
+        section = serve(foreign, book.served, section_room(self.max_tokens, own, given), given, context)
+        if isinstance(section, Refusal):
+            return section
+        return checked(Edit(instruction=write_section(own, section)), given, context)
+
+
+def _book_of(present: Sequence[str], given: OperatorInput) -> Book:
+    """Return the book of a host that keeps none: the section's lessons, and those at hand."""
+    lessons = [Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in given.lessons.lessons]
+    book = Book().add(map(Taught, present), born=-1).add([one for one in lessons if one.text.strip()], born=0)
+    return book.edit(given.lessons.edits).book
+
+
+def section_room(most: int, own: str, given: OperatorInput) -> int:
+    """Return the tokens that a section may take: the budget, or what the guards leave of theirs."""
+    if given.guards.max_tokens is None:
+        return most
+    # The line that parts the own text from the section is nobody's: one token.
+    taken = estimate_tokens(own) + sum(map(estimate_tokens, described(given).values())) + 1
+    return min(most, given.guards.max_tokens - taken)
+
+
+def section_tokens(lessons: Sequence[str]) -> int:
+    """Return the estimated tokens of a section of lessons."""
+    return estimate_tokens(write_section("", lessons))
+
+
+def serve(
+    foreign: Sequence[str],
+    served: Sequence[BookLesson],
+    room: int,
+    given: OperatorInput,
+    context: StrategyContext,
+) -> Sequence[str] | Refusal:
+    """Return the lines of a section that takes at most ``room`` estimated tokens.
+
+    Foreign lines come first. Of the book's lessons those that most examples teach stay, of equals the earliest; the
+    protected ones stay in any case.
+    """
+    lines = [*foreign, *(lesson.text for lesson in served)]
+    if section_tokens(lines) <= room:
+        return lines
+    protected = [line for line in lines if is_protected(line, given, context)]
+    if section_tokens(protected) > room or room < 1:
+        return Refusal(f"{len(lines):,} lessons take {section_tokens(lines):,} tokens and there is room for {room:,}")
+    by_support = [*foreign, *(lesson.text for lesson in sorted(served, key=lambda lesson: -lesson.support))]
+    chosen = set(protected)
+    used = section_tokens(protected) if protected else section_tokens([""])
+    for line in by_support:
+        tokens = estimate_tokens(f"- {line}\n")
+        if line not in chosen and used + tokens <= room:
+            chosen.add(line)
+            used += tokens
+    if not chosen:
+        return Refusal(f"not one of {len(lines):,} lessons fits into {room:,} tokens")
+    left_out = len(lines) - len(chosen)
+    text = f"{context.component}: {left_out:,} of {len(lines):,} lessons are left out to keep {room:,} tokens"
+    context.emit("warning", text=text)
+    return [line for line in lines if line in chosen]
