@@ -53,7 +53,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "fallback": "aggregator=…: a scan's node does not stand in for its root any more",
     "heldout_terms": "compile(heldout=Heldout(rows, target=…))",
     "hooks": "tracker=…, which reads the journal",
-    "lesson_ledger": "search=Search(ledger=…)",
+    "lesson_ledger": "search=Search(weigher=…): the book keeps every lesson",
     "memoize": "cache=False for no memo",
     "progress": "tracker='progress', or tracker=() for none",
     "receipts": "log_dir=…, whose journal holds the receipts",

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from combee_dspy import registry
 from combee_dspy.evaluation import Calibration
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.rollouts import PATIENCE
 from combee_dspy.strategies import parameters
+from combee_dspy.weighers import Weigher
 
 __all__ = ["Privacy", "Search", "Validation", "option", "positive"]
 
@@ -39,8 +41,8 @@ class Search:
             have brought on validation where there are more operators than children. By default one an operator.
         screen: Examples of its minibatch that a child of a larger minibatch runs on before its validation; one
             that they show to be worse is refused. A minibatch no larger is run whole and must be beaten, as in GEPA.
-        ledger: Whether lessons that a parent's text lacks, because a sibling's child found them or was
-            refused, are offered to its next update, twice at most. For ``"pareto"``; a trunk loses none.
+        weigher: Decides by the evidence which lessons of the book are served: a name, a mapping, or a
+            :class:`combee_dspy.weighers.Weigher`.
         rescue: Whether reflections that the result of a scan does not cover are offered to the next scan, once.
         replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes, when a budget in
             seconds or dollars ended it) are taken again.
@@ -56,11 +58,20 @@ class Search:
     lag: Annotated[int, Field(ge=1)] = 2
     children: Annotated[int, Field(ge=1)] | None = None
     screen: Annotated[int, Field(ge=1)] = 8
-    ledger: bool = True
+    weigher: str | Mapping[str, Any] | Weigher = "posterior"
     rescue: bool = False
     replay: str | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = PATIENCE
     require_diagnosis: bool = False
+
+    def build_weigher(self) -> Weigher:
+        """Return the weigher.
+
+        Raises:
+            ArgumentError: It is no weigher, or not installed.
+            PluginError: It is installed but cannot be loaded.
+        """
+        return cast("Weigher", registry.resolve("weigher", self.weigher))
 
 
 @parameters

@@ -8,7 +8,8 @@
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_under_way`` | an update under way, and what others wait for | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
-| ``_keeper``, ``_pareto``, ``_trunk`` | the two ways to keep what was learned | pool, proposer, effects |
+| ``_books`` | what was learned, by component | lessons, weigher |
+| ``_keeper``, ``_pareto``, ``_growing``, ``_trunk`` | the ways to keep what was learned | pool, proposer, effects |
 | ``_telling`` | what gepa's state and callbacks hear | effects, pool, gepa |
 | ``_propose``, ``_merge`` | children: operators', the user's proposer's, gepa's merge's | effects, learner, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects, pool |
@@ -24,7 +25,7 @@
 | ``_untraced`` | components that no rollout called | journal |
 | ``_refusals`` | going wide before convergence, or with diversity off | nothing |
 | ``_gepa`` | gepa's own parts | gepa |
-| ``_candidates``, ``_ledger``, ``_records`` | what is moved around; pure parts | nothing |
+| ``_candidates``, ``_records`` | what is moved around; pure parts | nothing |
 
 Everything here lives on one event loop. Nothing of it is public but what stands below.
 """

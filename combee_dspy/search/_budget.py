@@ -155,6 +155,7 @@ class Purse:
         spent: What effects have cost so far.
         exhausted: Whether a limit has cut the run off: then there is no room for any further rollout, however much
             the update that was cut off had asked for by then.
+        set_aside: Rollouts for what follows the last update.
         by_tokens: Whether what a call may cost at most matters.
         grants: Whether effects may have to wait for a grant, or be refused one: whether cost or time is limited.
         reserve: Seconds at the end of the run that are not the search's: for the held-out set.
@@ -185,6 +186,7 @@ class Purse:
         self._promised: dict[int, int] = {}
         self._step = self._known = -1
         self.exhausted = False
+        self.set_aside = 0
         self.reserve = 0.0
         self._turn = asyncio.Lock()
         self._began = time.monotonic() - seconds
@@ -210,7 +212,7 @@ class Purse:
         # The student's validation counts from the start, whether it has asked for its rollouts by now or not.
         seed = max(self._promised.get(-1, 0), self._by_step[-1])
         taken = seed + self.bought(self._known, first=0) + (self._by_step[self._step] if self._step >= 0 else 0)
-        return max(0, self.limits.rollouts - taken - under_way)
+        return max(0, self.limits.rollouts - taken - under_way - self.set_aside)
 
     def bought(self, last: int, first: int = -1) -> int:
         """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for before all others."""

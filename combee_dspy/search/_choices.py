@@ -15,7 +15,7 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool
 
-__all__ = ["REACH", "Finals", "Verdict", "draw_screen", "newest_not_worse", "verdict"]
+__all__ = ["REACH", "Finals", "Verdict", "choose_version", "draw_screen", "newest_not_worse", "verdict"]
 
 _WORSE = 0.25  # the sign test's p up to which a child is refused: with 8 examples 2 losses alone, or 4 with one win
 REACH = 0.25  # the one above which a candidate may well be as good as the best
@@ -87,15 +87,18 @@ class Finals:
         order = sorted((one for one in pool.members if one.scores.keys() == best.scores.keys()), key=_rank)
         leader = order[0]
         if round(best.mean, _DIGITS) != round(leader.mean, _DIGITS):
-            return self._chosen(best, "best by the validation policy")
+            return _chosen(self.effects, best, "best by the validation policy")
         within = [leader, *(one for one in order[1 : self.count] if _reaches(one, leader))]
         room = self.effects.purse.room
         final = within if room is None else within[: max(room, 0) // max(pool.size, 1)]
         drawn = await self._drawn(pool, final) if self.samples and len(final) > 1 else None
         if drawn is None:
-            return self._chosen(leader, f"best of {len(pool.members)} on validation, {leader.mean:.4g}")
+            reason = f"best of {len(pool.members)} on validation, {leader.mean:.4g}"
+            return _chosen(self.effects, *_or_student(leader, pool.members[0], reason))
         best = min(drawn, key=_rank)
-        return self._chosen(best, f"best of {len(drawn)} finalists over two draws, {best.mean:.4g}")
+        reason = f"best of {len(drawn)} finalists over two draws, {best.mean:.4g}"
+        student = next((one for one in drawn if one.index == 0), pool.members[0])
+        return _chosen(self.effects, *_or_student(best, student, reason))
 
     async def _drawn(self, pool: Pool, final: Sequence[Member]) -> list[Member] | None:
         """Return finalists with a further draw in their scores; ``None`` where a limit leaves no room for all."""
@@ -115,9 +118,41 @@ class Finals:
             for one, found in zip(final, again, strict=True)
         ]
 
-    def _chosen(self, member: Member, reason: str) -> Member:
-        self.effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
-        return member
+
+def _chosen(effects: Effects, member: Member, reason: str) -> Member:
+    effects.log.emit("selected", {"candidate": member.candidate.id, "index": member.index, "reason": reason})
+    return member
+
+
+def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, str]:
+    """Return a child where validation speaks for it, else the student, and why.
+
+    With w rows that the child does better and l that it does worse, the posterior that it is better, for
+    Beta(1 + w, 1 + l), passes ½ where w > l; its mean must be higher as well, for graded scores. Held-out rows never
+    choose: they would no longer be held out.
+    """
+    rows = sorted(child.scores.keys() & student.scores.keys())
+    if child.index == student.index or not rows:
+        return child, reason
+    before, after = [student.scores[row] for row in rows], [child.scores[row] for row in rows]
+    wins, losses, _ = sign_test(before, after)
+    if wins > losses and fmean(after) > fmean(before):
+        return child, reason
+    return student, f"the student: of {len(rows)} validation rows the best child does {wins} better and {losses} worse"
+
+
+def choose_version(members: Sequence[Member], effects: Effects) -> Member:
+    """Return the version of a growing text that validation speaks for; the student where it speaks for none.
+
+    The newest version within reach of the best has learned the most, so it comes first, and then the best.
+    """
+    newest = newest_not_worse(members, REACH)
+    best = min((one for one in members if one.scores.keys() == members[0].scores.keys()), key=_rank, default=newest)
+    reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
+    chosen = _or_student(newest, members[0], reason)
+    if chosen[0] is members[0]:
+        chosen = _or_student(best, members[0], f"best of {len(members)} on validation, {best.mean:.4g}")
+    return _chosen(effects, *chosen)
 
 
 def newest_not_worse(members: Sequence[Member], level: float = 0.05) -> Member:

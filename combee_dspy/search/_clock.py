@@ -44,7 +44,10 @@ class Clock:
         Raises:
             BudgetReached: Its time was over before it had a result.
         """
-        if self._purse.left is None:
+        left = self._purse.left
+        if left is None or left <= self._purse.reserve:
+            # Where the time was over before, what was bought is read again, however long that takes.
+            self._effects.buyer.over = "" if left is None else self._purse.time_is_over()
             result = await work()
             await self._effects.drain()
             return result

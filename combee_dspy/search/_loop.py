@@ -35,6 +35,7 @@ from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import BatchDecision, Reflection, Rollout
 from combee_dspy.search._batches import Batches, Ends, decision_from
+from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Compilation, Place, Row
 from combee_dspy.search._effects import VALIDATION, Effects, heard
@@ -76,6 +77,7 @@ class Loop:
     parts: GepaParts
     failures: Failures
     judge: Callable[[Learned], Awaitable[None]]
+    books: Books | None  # none where the artifact keeps what it learns itself
     decisions: list[BatchDecision] = field(default_factory=list, init=False)
     committed: int = field(default=0, init=False)
     reason: str = field(default="", init=False)
@@ -315,10 +317,14 @@ class Loop:
             await asyncio.shield(before.proposed)
         if self.task.is_trunk and plan.step >= self._search.lag:
             await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
+        if self.books is not None:
+            self.books.learn(learned)
         proposed = await self.keeper.propose(learned)
         if self._search.rescue:
             self._lost[plan.step] = learned.lost
         update.proposed.set_result(None)
+        if self.task.is_trunk:
+            await self._join_seed()  # the first text is tested against the student
         turn = partial(self._turn, update, before)
         checked = await self.keeper.check(learned, proposed, turn)
         took = time.monotonic() - update.began

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -30,10 +30,10 @@ from combee_dspy.operators import (
     without_copies,
 )
 from combee_dspy.records import Edit, Refusal, described
+from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._describe import stable_repr
 from combee_dspy.search._effects import Effects
-from combee_dspy.search._ledger import LessonLedger
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.streams import derive
 
@@ -75,7 +75,7 @@ class Proposer:
     emit: Callable[..., None]
     run_seed: int
     perfect_score: float
-    ledger: LessonLedger | None  # lessons to offer again
+    books: Books
 
     def __post_init__(self) -> None:
         self.labels = operator_labels(self.operators)
@@ -127,14 +127,10 @@ class Proposer:
         perfect_score = perfect_score_of(self.perfect_score, scores)
         found = {}
         for component, lessons in learned.lessons.items():
-            if self.ledger is not None and lessons.rewrite is None:
-                older = self.ledger.offer(component, base.texts[component], lessons.lessons)
-                self.ledger.add(component, lessons.lessons)
-                lessons = replace(lessons, lessons=(*lessons.lessons, *older))
             runs = predictor_runs(component, zip(rows, learned.rollouts, strict=True))
             found[component] = operator_input(
                 self.student, component, base.texts, lessons, seed=self.seed.texts, runs=runs, guards=self.guards,
-                perfect_score=perfect_score,
+                perfect_score=perfect_score, book=self.books.now[component],
             )  # fmt: skip
         return found
 

@@ -35,6 +35,7 @@ from combee_dspy.operators import decode_fields
 from combee_dspy.records import CallUsage, fields_key
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import output_of, patient
+from combee_dspy.search._books import Books, no_book
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._candidates import Compilation, Place, Shared, repeats_itself
 from combee_dspy.search._choices import Finals
@@ -43,15 +44,16 @@ from combee_dspy.search._describe import lms_by_role, models_by_role, specs
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
 from combee_dspy.search._gepa import make_parts
+from combee_dspy.search._growing import Growing
 from combee_dspy.search._heldout import HeldoutReading, note_unheld
 from combee_dspy.search._keeper import Keeper
-from combee_dspy.search._ledger import LessonLedger
 from combee_dspy.search._loop import Loop
 from combee_dspy.search._merge import Merging
 from combee_dspy.search._pareto import Pareto
 from combee_dspy.search._pool import Member, Pool
 from combee_dspy.search._privacy import Texts
 from combee_dspy.search._propose import CustomProposer, Proposer
+from combee_dspy.search._proving import Proving
 from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._telling import Telling
 from combee_dspy.search._trunk import Trunk
@@ -91,11 +93,17 @@ class Run:
         self.parts = make_parts(settings, rng)
         self.pool = Pool(task, self.effects, self.parts)
         self.failures = Failures(self.effects, settings.validation)
-        learner = Learner(task, self.effects, self.pool, self.failures)
+        self.books = None
+        if task.edits_instructions:
+            self.books = Books(task.seed, task.components, settings.search.build_weigher(), self.log.emit)
+        learner = Learner(
+            task, self.effects, self.pool, self.failures, no_book if self.books is None else self.books.known
+        )
         self.keeper = self._keeper(learner, rng)
         self.loop = Loop(
-            task, self.effects, learner, self.keeper, self.pool, self.parts, self.failures, judge=self._judge
-        )
+            task, self.effects, learner, self.keeper, self.pool, self.parts, self.failures, judge=self._judge,
+            books=self.books,
+        )  # fmt: skip
         calibration = settings.validation.calibration
         self.calibrator = None
         if calibration is not None:
@@ -113,16 +121,22 @@ class Run:
 
     def _keeper(self, learner: Learner, rng: random.Random) -> Keeper:
         task, settings, student = self.task, self.task.settings, self.task.student
-        proposer = self._proposer(learner) if task.edits_instructions else None
-        if task.is_trunk or proposer is None:
-            shown, every = task.components, settings.component_selector == "all" or proposer is None
+        shown, every = task.components, settings.component_selector == "all"
+        if self.books is None:
+            return Trunk(
+                self.effects, self.pool, settings.artifact, seed=task.seed, components=lambda step: shown,
+                lag=settings.search.lag, staleness=settings.search.staleness,
+            )  # fmt: skip
+        proposer = self._proposer(learner, self.books)
+        if task.is_trunk:
 
             def components(step: int) -> tuple[str, ...]:
                 return shown if every else (shown[step % len(shown)],)
 
-            return Trunk(
-                self.effects, self.pool, settings.artifact, proposer, seed=task.seed, components=components,
-                lag=settings.search.lag, staleness=settings.search.staleness,
+            proving = Proving(self.effects, self.pool, self.books, settings.perfect_score)
+            return Growing(
+                self.effects, self.pool, self.books, proposer, proving, seed=task.seed, components=components,
+                staleness=settings.search.staleness,
             )  # fmt: skip
         custom = None
         if task.proposes_itself:
@@ -146,14 +160,13 @@ class Run:
             staleness=settings.search.staleness, restart=settings.diversity.restart,
         )  # fmt: skip
 
-    def _proposer(self, learner: Learner) -> Proposer:
+    def _proposer(self, learner: Learner, books: Books) -> Proposer:
         task, settings, texts = self.task, self.task.settings, self.task.seed.texts
         described = {name: decode_fields(texts.get(fields_key(name), "")) for name in task.components}
         check_program(settings.guards, {name: texts[name] for name in described}, described)
-        ledger = LessonLedger() if settings.search.ledger and settings.keeps == "pareto" else None
         return Proposer(
             task.student, task.seed, settings.operators, settings.guards, settings.diversity, learner,
-            self.log.emit, run_seed=settings.seed, perfect_score=settings.perfect_score, ledger=ledger,
+            self.log.emit, run_seed=settings.seed, perfect_score=settings.perfect_score, books=books,
         )  # fmt: skip
 
     async def _judge(self, learned: Learned) -> None:

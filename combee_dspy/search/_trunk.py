@@ -1,4 +1,4 @@
-"""The other way to keep: all lessons join one text, and an update that made it clearly worse is taken back."""
+"""How an artifact's text grows: all lessons join it, and an update that made it clearly worse is taken back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from combee_dspy.search._choices import newest_not_worse
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Member, Pool
-from combee_dspy.search._propose import Proposer
 from combee_dspy.search._update import Learned, Parent, Plan
 
 __all__ = ["Trunk"]
@@ -39,16 +38,13 @@ class Trunk(Keeper):
 
     An update's lessons are a commit, and its validation is the test of it: where that
     is clearly worse than the text before (a one-sided sign test), the next text is made
-    without those lessons, from the last one that never held them. Operators are asked again
-    for what was learned since: their text is another one now, and where a component's is
-    not, the journal has what was bought. Verdicts are read ``lag`` updates later, so that
-    no update waits for a validation that began a moment ago.
+    without those lessons, from the last one that never held them. Verdicts are read ``lag``
+    updates later, so that no update waits for a validation that began a moment ago.
     """
 
     effects: Effects
     pool: Pool
     artifact: Artifact
-    proposer: Proposer | None  # none where the artifact applies lessons itself
     seed: Candidate
     components: Callable[[int], tuple[str, ...]]  # what an update edits
     lag: int  # updates after which a verdict is read, at least 1
@@ -92,12 +88,13 @@ class Trunk(Keeper):
         if (reverted := await self._reverted(step)) is not None:
             text = self._commits[reverted - 1].kept if reverted else self.seed
             for one in self._commits[reverted:]:
-                text = one.kept = text if one.reverted else await self._edited(one.learned, text)  # type: ignore[arg-type]  # not yet let go of
+                text = one.kept = text if one.reverted else self._edited(one.learned, text)  # type: ignore[arg-type]  # not yet let go of
         if step >= self.lag:
             self._commits[step - self.lag].learned = None
-        text = await self._edited(learned, text)
+        text = self._edited(learned, text)
         if text.id != before.id:
-            data = {"candidate": text.id, "texts": dict(text.texts), "parents": [before.id], "operator": self._operator,
+            data = {"candidate": text.id, "texts": dict(text.texts), "parents": [before.id],
+                    "operator": self.artifact.name,
                     "components": list(learned.lessons)}  # fmt: skip
             self.effects.log.emit("candidate", data, step=step)
             self.proposed = True
@@ -107,15 +104,9 @@ class Trunk(Keeper):
         self._commits.append(_Commit(learned, text, text, validation))
         return text
 
-    @property
-    def _operator(self) -> str:
-        return self.artifact.name if self.proposer is None else "+".join(self.proposer.labels)
-
-    async def _edited(self, learned: Learned, text: Candidate) -> Candidate:
+    def _edited(self, learned: Learned, text: Candidate) -> Candidate:
         if learned.skipped:
             return text
-        if self.proposer is not None:
-            return await self.proposer.edited(learned, text)
         return text.edited(
             {
                 component: self.artifact.apply(text.texts[component], lessons)

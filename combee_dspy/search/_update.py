@@ -15,6 +15,7 @@ from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
 from combee_dspy.guards import CopyIndex, guard_notes
+from combee_dspy.lessons import Book
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import Lesson, Lessons, Reflection, Rollout, fields_key
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
@@ -92,11 +93,19 @@ class Learner:
 
     Each trajectory is reflected on as soon as its rollout is there, and an
     aggregator reads a shard as soon as its reflections are; nothing waits for
-    the whole minibatch that need not.
+    the whole minibatch that need not. ``book`` returns a component's book as an update left it.
     """
 
-    def __init__(self, task: Compilation, effects: Effects, pool: Pool, failures: Failures) -> None:
+    def __init__(
+        self,
+        task: Compilation,
+        effects: Effects,
+        pool: Pool,
+        failures: Failures,
+        book: Callable[[str, int], Book],
+    ) -> None:
         settings = task.settings
+        self._book = book
         self._task = task
         self._settings = settings
         self._effects = effects
@@ -134,6 +143,7 @@ class Learner:
             notes=self._notes(component, candidate),
             joined_later=self._joined_later,
             longest_quote=None if self.copies is None else self._settings.guards.max_copied_words,
+            book=self._book(component, step - 1 - self._settings.search.staleness),
         )
 
     def _temperature(self, step: int) -> float | None:

@@ -12,10 +12,13 @@ PACKAGE = Path(__file__).parents[2] / "combee_dspy"
 
 # From the ground up. A module imports from its own layer and those below it.
 LAYERS = (
-    ("_private", "exceptions", "files", "hashing", "records", "registry", "strategies", "streams"),
+    (
+        "_private", "edits", "exceptions", "files", "hashing", "lessons", "records", "reflections", "registry",
+        "strategies", "streams", "texts",
+    ),
     (
         "aggregators", "artifacts", "benchmarks", "controllers", "costs", "diversity", "evaluation", "guards",
-        "journal", "lms", "operators", "reflections", "rollouts", "shuffle", "stopping",
+        "journal", "lms", "operators", "rollouts", "shuffle", "stopping", "weighers",
     ),
     ("options", "report", "tracking"),
     ("diagnosis",),

@@ -18,7 +18,7 @@ CASES: dict[str, dict[str, Any]] = {
     "stale": {"search": Search(staleness=2), "operators": ["insert", "rewrite"]},
     "trunk": {"search": Search(keep="trunk", staleness=1)},
     "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
-    "calls": {"budget": Budget(calls=80)},
+    "calls": {"budget": Budget(calls=60)},
 }
 WORKERS = 4
 

@@ -91,7 +91,7 @@ def test_a_budget_in_calls_holds_over_kills(service: Any, tmp_path: Path) -> Non
     (held,) = rows(tmp_path / "22", "SELECT count(*) AS rollouts FROM effect WHERE purpose = 'heldout'")
     assert "calls" in report.reason
     # What was lost in flight is in no books, and counts.
-    assert booked["calls"] <= service.stats().calls - held["rollouts"] <= 80
+    assert booked["calls"] <= service.stats().calls - held["rollouts"] <= 60
 
 
 def test_on_a_full_disk_what_was_paid_for_is_kept_and_the_run_goes_on_when_there_is_room(

@@ -229,7 +229,7 @@ def slow(request: Any) -> str:
 def test_time_is_kept_for_the_held_out_set(tmp_path: Path) -> None:
     program, seconds = in_seconds(
         World.made(slow), data={"heldout": examples(12, 200)}, budget=Budget(seconds=4.0),
-        log_dir=tmp_path,
+        log_dir=tmp_path, cache=False,
     )  # fmt: skip
     report = program.combee_report
     assert "for the held-out set" in report.reason

@@ -1,0 +1,105 @@
+"""The books of a run: one for each component, changed by updates in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from combee_dspy.lessons import Book, BookEdit, BookLesson, Taught, read_section
+from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._update import Learned
+from combee_dspy.weighers import Weigher
+
+__all__ = ["Books", "no_book"]
+
+
+@dataclass(eq=False)
+class Books:
+    """What a run has learned, by component. Owned by one search, changed in the order of updates.
+
+    An update reads the books as they were when it began, so that what it learns does not depend on how fast another
+    one was.
+
+    Attributes:
+        weigher: Decides which lessons are served.
+        emit: Writes an event.
+        now: The books with everything that was learned so far.
+    """
+
+    seed: Candidate
+    components: tuple[str, ...]
+    weigher: Weigher
+    emit: Callable[..., None]
+    now: dict[str, Book] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for component in self.components:
+            lines = read_section(self.seed.texts[component])[1]
+            self.now[component] = Book().add(map(Taught, lines), born=-1)
+        self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
+
+    def known(self, component: str, update: int) -> Book:
+        """Return a component's book as an update left it; that of the student where the update is below 0."""
+        return self._after[max(update, -1)].get(component, Book())
+
+    def learn(self, learned: Learned) -> None:
+        """Add what an update learned, and weigh all of it. Called for every update, in order."""
+        update = learned.plan.step
+        for component, lessons in learned.lessons.items():
+            if lessons.rewrite is not None:
+                continue  # a whole text stands outside the book
+            names = {one.index: one.example_id or f"{update}/{one.index}" for one in learned.reflections[component]}
+            taught = [
+                Taught(" ".join(lesson.text.split()), tuple(names[index] for index in lesson.sources if index in names))
+                for lesson in lessons.lessons
+                if lesson.text.strip()
+            ]
+            self._change(component, self.now[component].add(taught, update), lessons.edits, update)
+        self._after[update] = dict(self.now)
+        # Updates that overlap are few: older books are read by nobody.
+        for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
+            del self._after[old]
+
+    def edit(self, component: str, edits: Iterable[BookEdit], update: int) -> None:
+        """Make edits that no reader asked for, as a test does."""
+        self._change(component, self.now[component], edits, update)
+
+    def _change(self, component: str, book: Book, edits: Iterable[BookEdit], update: int) -> None:
+        before = self.now[component]
+        edited = book.edit(edits)
+        after = self.weigher.applied(edited.book)
+        self.now[component] = after
+        if edited.refused:
+            self.emit(
+                "void",
+                {"count": len(edited.refused), "reasons": list(edited.refused[:_NAMED])},
+                step=update,
+                component=component,
+            )
+        if after != before:
+            self.emit(
+                "book", {"lessons": [_as_data(lesson) for lesson in after.lessons]}, step=update, component=component
+            )
+
+
+def no_book(component: str, update: int) -> Book:
+    """Return the book of a component where the artifact keeps what it learns itself: an empty one."""
+    return Book()
+
+
+# More updates than may be under way at once, whatever the staleness.
+_OVERLAP = 8
+_NAMED = 5
+
+
+def _as_data(lesson: BookLesson) -> dict[str, object]:
+    return {
+        "id": lesson.id,
+        "text": lesson.text,
+        "sources": lesson.sources,
+        "born": lesson.born,
+        "state": lesson.state,
+        "reason": lesson.reason,
+        "rule": lesson.rule,
+        "rivals": lesson.rivals,
+    }

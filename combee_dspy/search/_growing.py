@@ -1,0 +1,208 @@
+"""The other way to keep: one text that grows with the book, and lines that must earn their place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from combee_dspy.evaluation import clearly_worse
+from combee_dspy.lessons import BookEdit
+from combee_dspy.records import Rollout
+from combee_dspy.search._books import Books
+from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._choices import choose_version
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._keeper import Keeper
+from combee_dspy.search._pool import Member, Pool, Scores
+from combee_dspy.search._propose import Proposer
+from combee_dspy.search._proving import Proving, spare
+from combee_dspy.search._trials import BLAMED, Trials, blame
+from combee_dspy.search._update import Learned, Parent, Plan
+
+__all__ = ["Growing"]
+
+# Rows of minibatches for each validation row.
+_ROWS_A_VALIDATION = 0.5
+
+Rollouts = Mapping[int, Sequence[Rollout]]
+
+
+@dataclass(slots=True)
+class _Version:
+    """The text after one update.
+
+    Attributes:
+        text: The text.
+        validation: Its rollouts; ``None`` where it is not validated.
+        tested: Done with the edits that its tests ask for, by component.
+    """
+
+    text: Candidate
+    validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
+    tested: asyncio.Future[Sequence[tuple[str, BookEdit]]]
+
+
+@dataclass(eq=False)
+class Growing(Keeper):
+    """Serves the book of all updates in one text.
+
+    Every update adds to the book, which weighs its lessons. Operators make the next text from the one before and the
+    book. A text is validated, beside the updates that follow, once the minibatches since the last validation have half
+    as many rows as it: what a text of few new rows can show is not worth it. Where validation rows are lost, the new
+    lines are searched for the one to blame; the text of update i lacks what the tests of updates up to
+    i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text is made from the
+    best version instead.
+    """
+
+    effects: Effects
+    pool: Pool
+    books: Books
+    proposer: Proposer
+    proving: Proving
+    seed: Candidate
+    components: Callable[[int], tuple[str, ...]]  # what an update edits
+    staleness: int  # update i runs on the text of update i − 1 − staleness
+
+    def __post_init__(self) -> None:
+        self._versions: list[_Version] = []
+        self._to_validate: dict[int, tuple[Row, ...]] = {}
+        self._read = 0  # versions whose tests the book knows
+        self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
+        self._validated = self.seed
+        self._best = _Version(self.seed, None, _future())
+        self._spoiled = False
+
+    def begun(self) -> None:
+        """Set rollouts aside for the tests that follow the last update."""
+        purse = self.effects.purse
+        purse.set_aside = spare(purse.limits.rollouts, self.pool.size)
+
+    def ended(self, error: Exception | None) -> None:
+        """Let go of validations that nobody waits for any more."""
+        for version in self._versions:
+            if version.validation is not None:
+                version.validation.cancel()
+            version.tested.cancel()
+
+    def rollouts(self, size: int, children: int) -> int:
+        """Return the rollouts of the minibatch, and of the new text's validation and tests."""
+        tested = self.pool.size + BLAMED if self._is_due(size) else 0
+        return self.pool.beside_validation(size) + tested
+
+    def _is_due(self, size: int) -> bool:
+        """Return whether a text is validated after another minibatch of so many rows."""
+        return self._unvalidated + size >= _ROWS_A_VALIDATION * self.pool.size
+
+    def sampled(self, plan: Plan) -> None:
+        """Decide whether the text of an update is validated, by the rows since the last one that was."""
+        due = self._is_due(len(plan.rows))
+        self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
+        self._to_validate[plan.step] = self.pool.rows_to_validate() if due else ()
+
+    async def parent(self, step: int) -> Parent:
+        """Return the newest text that is surely known, though a later one may be there already."""
+        return Parent(self._text(step - 1 - self.staleness), -1, self.components(step), {})
+
+    def _text(self, step: int) -> Candidate:
+        return self._versions[step].text if step >= 0 else self.seed
+
+    def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
+        """Return what the plan says already."""
+        return plan.parent.components or ()
+
+    async def propose(self, learned: Learned) -> Candidate:
+        """Make the next text, once the tests are there that it must know of."""
+        step = learned.plan.step
+        await self._read_tests(step - self.staleness, step)
+        before = self._best.text if self._spoiled else self._text(step - 1)
+        text = before if learned.skipped else await self.proposer.edited(learned, before)
+        rows = self._to_validate.pop(step)
+        validation = None
+        if text.id != before.id:
+            data = {
+                "candidate": text.id,
+                "texts": dict(text.texts),
+                "parents": [before.id],
+                "operator": "+".join(self.proposer.labels),
+                "components": list(learned.lessons),
+            }
+            self.effects.log.emit("candidate", data, step=step)
+            self.proposed = True
+        if rows and text.id != self._validated.id:
+            self._validated = text
+            validation = asyncio.ensure_future(self.pool.validate(text, rows, step))
+            # Where the run ends before anybody asks, nobody needs to hear that the budget had no room for it.
+            validation.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._versions.append(_Version(text, validation, _future()))
+        return text
+
+    async def _read_tests(self, count: int, step: int) -> None:
+        """Let the book know of the tests of the first versions, so many of them."""
+        while self._read < count:
+            version = self._versions[self._read]
+            edits = await version.tested
+            for component, edit in edits:
+                self.books.edit(component, [edit], step)
+            if version.validation is not None:
+                await self._compare(version, blamed=bool(edits))
+            self._read += 1
+
+    async def _compare(self, version: _Version, *, blamed: bool) -> None:
+        """Note the best version, and whether later ones are spoilt by something that is no line of the book."""
+        best = self.pool.members[0].scores if self._best.validation is None else await _scores(self._best)
+        scores = await _scores(version)
+        rows = sorted(best.keys() & scores.keys())
+        before, after = [best[row] for row in rows], [scores[row] for row in rows]
+        self._spoiled = bool(rows) and not blamed and clearly_worse(after, before)
+        if rows and fmean(after) >= fmean(before):
+            self._best = version
+
+    async def check(
+        self, learned: Learned, proposed: Candidate, turn: Callable[[], Awaitable[None]]
+    ) -> Rollouts | None:
+        """Validate the new text and test its lines; ``None`` where it is not validated."""
+        step = learned.plan.step
+        version = self._versions[step]
+        edits: Sequence[tuple[str, BookEdit]] = ()
+        try:
+            if version.validation is None:
+                return None
+            rollouts = await asyncio.shield(version.validation)
+            earlier = next((one for one in self._versions[step - 1 :: -1] if one.validation), None) if step else None
+            before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
+            text = self.seed if earlier is None else earlier.text
+            trials = Trials(self.effects, self.pool, step, BLAMED)
+            edits = await blame(trials, self.books, text, before, version.text, await _scores(version))
+            return rollouts
+        finally:
+            if not version.tested.done():
+                version.tested.set_result(edits)
+
+    async def commit(self, learned: Learned, checked: Rollouts | None) -> None:
+        """Join the new text to the pool."""
+        step = learned.plan.step
+        if checked is not None:
+            self.pool.join(self._versions[step].text, (self.pool.members[-1].index,), step, checked)
+
+    async def result(self) -> Member:
+        """Return the text that validation speaks for, once its lines are proven; the student where it speaks for none.
+
+        Of versions within reach of the best one the newest, which has learned the most.
+        """
+        self.effects.purse.set_aside = 0
+        await self._read_tests(len(self._versions), len(self._versions) - 1)
+        await self.proving.prove(self.pool.members[-1], self._text(len(self._versions) - 1))
+        return choose_version(self.pool.members, self.effects)
+
+
+def _future() -> asyncio.Future[Sequence[tuple[str, BookEdit]]]:
+    return asyncio.get_running_loop().create_future()
+
+
+async def _scores(version: _Version) -> Scores:
+    if version.validation is None:
+        return {}
+    rollouts = await asyncio.shield(version.validation)
+    return {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}

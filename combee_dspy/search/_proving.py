@@ -1,0 +1,286 @@
+"""Lines must earn their place: what the book serves is tried on validation rows before it is returned.
+
+Lessons arrive in groups, so rollouts that were bought before cannot tell which of them harms. Failing rows can: where
+a row fails, a good line that is left out cannot hide the gain from a bad one. So each failing row is searched for a
+line whose change mends it, and the changes are confirmed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from combee_dspy.evaluation import perfect_score_of, sign_test
+from combee_dspy.lessons import (
+    BookEdit,
+    BookLesson,
+    Restore,
+    Retire,
+    State,
+    lesson_id,
+    nearest,
+    read_section,
+    write_section,
+)
+from combee_dspy.records import Rollout
+from combee_dspy.search._books import Books
+from combee_dspy.search._budget import BudgetReached
+from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._effects import Effects
+from combee_dspy.search._pool import Member, Pool, Scores
+from combee_dspy.search._trials import BLAMED, Trials, blame, halved
+
+__all__ = ["Proving", "spare"]
+
+# Lines of each kind, served and waiting, that are tried on one failing row.
+_TRIED = 4
+# Of the rows that do not fail, those nearest to a changed line that confirm the change.
+_NEAREST_ROWS = 4
+# Validations of a text that proving may take, where the budget has room for so many of them.
+_VALIDATIONS, _LEAST_BUDGET = 4, 16
+# From so many validations on the budget has one to spare, for the text without the lines that were blamed last.
+_ONE_VALIDATION = 6
+
+
+def spare(limit: int | None, validation: int) -> int:
+    """Return the rollouts that a run sets aside to prove its lines; 0 where it has none to spare.
+
+    Args:
+        limit: The budget in rollouts.
+        validation: Rollouts that one validation takes.
+    """
+    if limit is None or limit < _ONE_VALIDATION * validation:
+        return 0
+    return _VALIDATIONS * validation if limit >= _LEAST_BUDGET * validation else validation + 2 * BLAMED
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One lesson served or not, in the place of what the book says."""
+
+    component: str
+    lesson: BookLesson
+    serve: bool
+
+    def edit(self, reason: str) -> BookEdit:
+        return Restore(self.lesson.id, reason) if self.serve else Retire(self.lesson.id, reason)
+
+
+@dataclass(eq=False)
+class Proving:
+    """Tries the book's lines on validation rows, once, after the last update. What it finds joins the pool."""
+
+    effects: Effects
+    pool: Pool
+    books: Books
+    perfect_score: float
+    _rollouts: dict[str, Mapping[int, Sequence[Rollout]]] = field(default_factory=dict, init=False)
+
+    async def prove(self, version: Member, newest: Candidate) -> None:
+        """Validate the newest text, then try its lines.
+
+        Args:
+            version: The last version that was validated.
+            newest: The newest text, which may hold lines that were never validated.
+        """
+        room = self.effects.purse.room
+        left = _VALIDATIONS * self.pool.size if room is None else room
+        trials = Trials(self.effects, self.pool, version.step, left)
+        try:
+            proven = await self._rendered(trials, version, newest)
+            if proven is not version:
+                proven = await self._without_blamed(trials, version, proven)
+            await self._mended(trials, await self._with_doubtful(trials, proven))
+        except BudgetReached:
+            return  # what was confirmed by then is in the pool
+
+    async def _rendered(self, trials: Trials, version: Member, newest: Candidate) -> Member:
+        """Return the newest text as the books serve it now, validated; else the last validated version."""
+        text = newest.edited({component: self._section(newest, component, {}) for component in self.books.now})
+        rows = [self.pool.validation[index] for index in sorted(version.scores)]
+        if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
+            return version
+        trials.left -= len(rows) * self.pool.draws
+        return self._joined(version, text, await self.pool.validate(text, rows, version.step), list(self.books.now))
+
+    async def _without_blamed(self, trials: Trials, version: Member, newest: Member) -> Member:
+        """Return the newest version without the lines that spoil rows which the version before had right."""
+        own = Trials(self.effects, self.pool, trials.step, min(BLAMED, trials.left))
+        trials.left -= own.left
+        edits = await blame(own, self.books, version.candidate, version.scores, newest.candidate, newest.scores)
+        trials.left += own.left
+        changes = [
+            _Change(component, lesson, serve=False)
+            for component, edit in edits
+            if isinstance(edit, Retire) and (lesson := self.books.now[component].find(edit.lesson)) is not None
+        ]
+        return await self._confirmed(trials, newest, changes, "lines that spoil rows, left out together")
+
+    async def _with_doubtful(self, trials: Trials, version: Member) -> Member:
+        """Try all exceptions that wait for evidence at once: validation tells true ones from noise as a group."""
+        changes = [change for change in self._changes("waiting") if change.lesson.rule]
+        return await self._confirmed(trials, version, changes, "exceptions that one example each teaches")
+
+    async def _mended(self, trials: Trials, version: Member) -> Member:
+        """Search failing rows for lines whose change mends them, then confirm what was found."""
+        student = self.pool.members[0].scores
+        failing = sorted(
+            self._failing(version), key=lambda index: (student.get(index, 0.0) <= version.scores[index], index)
+        )
+        changes: list[_Change] = []
+        for index in failing:
+            # What is found must be confirmed.
+            if trials.left <= self.pool.size * self.pool.draws:
+                break
+            found = await self._mending(trials, version, index, changes)
+            changes += [] if found is None else [found]
+        proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
+        if proven is version and len(changes) > 1:
+            for change in changes:
+                proven = await self._confirmed(trials, proven, [change], "a change that mends a failing row")
+        return proven
+
+    async def _mending(self, trials: Trials, version: Member, index: int, changes: Sequence[_Change]) -> _Change | None:
+        """Return a further change that mends a failing row; ``None`` where none is found, or none is needed."""
+
+        async def is_mended(more: Iterable[_Change]) -> bool:
+            text = self._text(version.candidate, [*changes, *more])
+            return await trials.score(text, index) > version.scores[index]
+
+        if changes and await is_mended([]):
+            return None
+        suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
+        if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
+            return await halved(suspects, is_mended)
+        for suspect in suspects:
+            if await is_mended([suspect]):
+                return suspect
+        return None
+
+    def _suspects(self, trials: Trials, version: Member, index: int, taken: set[str]) -> list[_Change]:
+        """Return the changes that may mend a failing row.
+
+        Where the student has it right, any line that was learned may spoil it. Else those nearest to the row may be
+        wrong, or missing.
+        """
+        served, waiting = (
+            [change for change in self._changes(state) if change.lesson.id not in taken]
+            for state in ("served", "waiting")
+        )
+        if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
+            return served
+        text = trials.inputs(index)
+        near = [
+            [lines[place] for place in nearest(text, [line.lesson.text for line in lines], _TRIED)]
+            for lines in (waiting, served)
+        ]
+        return [lines[place] for place in range(_TRIED) for lines in near if place < len(lines)]
+
+    def _changes(self, state: str) -> list[_Change]:
+        """Return changes to the lessons in a state that this run has learned and nothing has decided."""
+        return [
+            _Change(component, lesson, serve=state == "waiting")
+            for component, book in self.books.now.items()
+            for lesson in book.lessons
+            if lesson.state == state and lesson.born >= 0 and not lesson.decided
+        ]
+
+    async def _confirmed(self, trials: Trials, version: Member, changes: Sequence[_Change], what: str) -> Member:
+        """Return a version with changes where the rows that they concern speak for them together."""
+        text = self._text(version.candidate, changes)
+        rows = self._concerned(trials, version, changes)
+        if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
+            return version
+        trials.left -= len(rows) * self.pool.draws
+        rollouts = await self.pool.validate(text, rows, version.step)
+        scores = {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}
+        wins, losses, accepted = _compare(version.scores, scores)
+        for change in changes:
+            data = {
+                "lesson": change.lesson.id,
+                "text": change.lesson.text,
+                "serve": change.serve,
+                "together": len(changes),
+                "rows": len(rows),
+                "wins": wins,
+                "losses": losses,
+                "accepted": accepted,
+            }
+            self.effects.log.emit("tested", data, step=version.step, component=change.component)
+        if not accepted:
+            return version
+        reason = f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses} worse"
+        for change in changes:
+            self.books.edit(change.component, [change.edit(reason)], version.step)
+        return self._joined(version, text, rollouts, sorted({change.component for change in changes}))
+
+    def _joined(
+        self, version: Member, text: Candidate, rollouts: Mapping[int, Sequence[Rollout]], components: list[str]
+    ) -> Member:
+        data = {
+            "candidate": text.id,
+            "texts": dict(text.texts),
+            "parents": [version.candidate.id],
+            "operator": "test",
+            "components": components,
+        }
+        self.effects.log.emit("candidate", data, step=version.step)
+        # A row that the change does not concern keeps its rollouts.
+        self._rollouts[text.id] = {**self._rollouts.get(version.candidate.id, {}), **rollouts}
+        return self.pool.join(text, (version.index,), version.step, self._rollouts[text.id])
+
+    def _failing(self, version: Member) -> list[int]:
+        perfect = perfect_score_of(self.perfect_score, list(version.scores.values()))
+        return [index for index, score in sorted(version.scores.items()) if score < perfect]
+
+    def _concerned(self, trials: Trials, version: Member, changes: Sequence[_Change]) -> list[Row]:
+        """Return the rows that confirm changes: all where the budget allows it, else those that they may concern.
+
+        Those are the rows that fail, and of the others the nearest to each changed line. All of them, too, where the
+        rollouts of the others are not at hand.
+        """
+        order = sorted(version.scores)
+        all_at_hand = version.candidate.id in self._rollouts
+        if trials.left >= 2 * self.pool.size * self.pool.draws or not all_at_hand:
+            return [self.pool.validation[index] for index in order]
+        texts = [trials.inputs(index) for index in order]
+        chosen = set(self._failing(version))
+        for change in changes:
+            chosen.update(order[place] for place in nearest(change.lesson.text, texts, _NEAREST_ROWS))
+        return [self.pool.validation[index] for index in sorted(chosen)]
+
+    def _text(self, base: Candidate, changes: Sequence[_Change]) -> Candidate:
+        """Return a candidate whose sections serve the book with these changes."""
+        texts: dict[str, str] = {}
+        for component in {change.component for change in changes}:
+            own = [change for change in changes if change.component == component]
+            states: dict[str, State] = {}
+            for change in own:
+                # What contradicts a line that is served cannot be served beside it.
+                states.update(dict.fromkeys(change.lesson.rivals if change.serve else (), "waiting"))
+            states.update({change.lesson.id: "served" if change.serve else "retired" for change in own})
+            texts[component] = self._section(base, component, states)
+        return base.edited(texts)
+
+    def _section(self, base: Candidate, component: str, states: Mapping[str, State]) -> str:
+        """Return a component's text whose section serves the book, with other states for some lessons."""
+        own, lines = read_section(base.texts[component])
+        book = self.books.now[component]
+        foreign = [line for line in lines if book.find(lesson_id(line)) is None]
+        changed = {
+            lesson.id: (states[lesson.id], "")
+            for lesson in book.lessons
+            if lesson.id in states and not (states[lesson.id] == "waiting" and lesson.state != "served")
+        }
+        return write_section(own, [*foreign, *(lesson.text for lesson in book.with_states(changed).served)])
+
+
+def _compare(before: Scores, after: Scores) -> tuple[int, int, bool]:
+    """Return the rows that are better and worse, and whether they speak for a change."""
+    rows = sorted(before.keys() & after.keys())
+    if not rows:
+        return 0, 0, False
+    old, new = [before[row] for row in rows], [after[row] for row in rows]
+    wins, losses, _ = sign_test(old, new)
+    return wins, losses, wins > losses and fmean(new) > fmean(old)
