@@ -25,7 +25,9 @@ and kept for people and trackers to read.
 | ``batch`` | size, reason, fit, clamps |
 | ``update`` | parent, components, rows, started, seconds, skipped |
 | ``scan`` | aggregator, n, copies, nodes, lessons, retained |
-| ``shortened`` | lessons, left; lost: how many of them may be, told in other words or not at all |
+| ``book`` | lessons: the whole book of a component after an update, each with its evidence, state and reason |
+| ``tested`` | lesson, text, serve, together, rows, wins, losses, accepted: a line tried on validation rows |
+| ``void`` | count, reasons: what readers of numbered lessons said and code did not accept |
 | ``merge`` | candidate, parents, accepted |
 | ``limit`` | limit, reason |
 | ``warning``, ``error`` | text; where, error |

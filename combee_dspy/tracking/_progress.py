@@ -52,7 +52,6 @@ _LINES = {
     "screened": "update {step}: child {candidate:.8}: {parent_score:.3f} → {score}: {reason}",
     "refused": "update {step}: {operator} made no child: {reason}",
     "copied": "update {step}: what {count} lines for {component} copy from training examples is cut out",
-    "shortened": "update {step}: {lessons} lessons for {component} are now {left}; at most {lost} may be lost",
     "validated": "update {step}: candidate {index}: validation {score}{best}",
     "reverted": "update {step}: the lessons of update {update} are left out: {reason}",
     "update": "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}",

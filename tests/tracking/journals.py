@@ -83,7 +83,12 @@ class Story:
 
     async def second(self, log: RunLog) -> None:
         await self._update(log, 1, CHILD, size=4, lost=0)
-        log.emit("shortened", {"lessons": 37, "left": 21, "lost": 16}, step=1, component="predict")
+        held = {"id": "a1", "sources": ["r1", "r2"], "born": 0, "rule": "", "rivals": []}
+        lessons = [
+            {**held, "text": "Name the city.", "state": "served", "reason": ""},
+            {**held, "text": f"Name the river {HOSTILE}.", "state": "retired", "reason": "9 rows are right without it"},
+        ]
+        log.emit("book", {"lessons": lessons}, step=1, component="predict")
         self._candidate(log, SWAPPED, [CHILD], "few-shot-swap", 1)
         await self._validate(log, SWAPPED, 2, 1, best=True)
         self._close(log, 1, CHILD, 4)

@@ -167,9 +167,11 @@ def test_a_scan_says_what_was_kept_and_where_the_rest_was_lost(page):
     ]
 
 
-def test_a_list_that_was_shortened_says_how_much_may_be_lost(page):
-    assert "lines left lost at most" in page.text
-    assert "1 predict 37 21 16" in page.text
+def test_lessons_that_are_not_served_are_shown_with_the_reason(page):
+    assert "Lessons that are not in the prompt" in page.text
+    (lesson,) = page.data["unserved"]
+    assert (lesson["component"], lesson["examples"], lesson["state"]) == ("predict", 2, "retired")
+    assert "predict 2 retired 9 rows are right without it" in page.text
 
 
 def test_sizes_have_their_reasons_and_the_law(page):

@@ -69,7 +69,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "operators": _operators(known, events),
         "validated": len(scores),
         "scans": [_scan(one) for one in sorted(scans, key=lambda one: one["step"])],
-        "shortened": [one for one in events if one["kind"] == "shortened"],
+        "unserved": _unserved(events),
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
         "costs": costs_of(reader, run, ("role", "model")),
@@ -80,6 +80,17 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "work": _work(reader, run, row["created"]),
         "commits": [one["started"] + one["seconds"] - row["created"] for one in events if one["kind"] == "update"],
     }
+
+
+def _unserved(events: Sequence[_Row]) -> list[_Row]:
+    """Return the lessons that the books hold and do not serve, as they stand at the end, with the reason."""
+    books = {event["component"]: event["lessons"] for event in events if event["kind"] == "book"}
+    return [
+        {**lesson, "component": component, "examples": len(lesson["sources"])}
+        for component, lessons in books.items()
+        for lesson in lessons
+        if lesson["state"] != "served"
+    ]
 
 
 def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
