@@ -11,7 +11,7 @@ import pytest
 from gepa.strategies.instruction_proposal import InstructionProposalSignature
 
 from combee_dspy.aggregators._prompts import AddLessons, MergeLessons
-from combee_dspy.operators._lessons import RewriteWithLessons
+from combee_dspy.operators._rewrite import RewriteWithLessons
 from combee_dspy.streams import derive
 from studies.weighing.laws import answer, edit, learn, merge, relate
 from studies.weighing.prompts import Record

@@ -1,4 +1,4 @@
-"""How the simulated model answers what operators ask: which lines go, in which order, where to, in which words."""
+"""How the simulated model answers what is asked about lines: which go, in which order, where to, which are alike."""
 
 from __future__ import annotations
 
@@ -9,14 +9,26 @@ from typing import Any
 
 from combee_bench.simulated.capacity import CapacityModel
 from combee_bench.simulated.laws import uniform
+from combee_bench.simulated.requests import text_tokens
 
 __all__ = ["EDITING_FIELDS", "Editor"]
 
 _HEADER = r"^\[\[ ## %s ## \]\]\s+"
 _PLACED = re.compile(r"^\d+\. \(now: (\w+)\) (.*)", re.DOTALL)
+_NUMBERED = re.compile(r"\s*(\d{1,6})\. ")
 _WORDINGS = ("Keep to this: {}", "Always remember: {}", "In short: {}", "The rule is: {}")
 
-EDITING_FIELDS = ("lines_to_drop", "new_order", "destinations", "worked_examples", "reworded_passages")
+EDITING_FIELDS = (
+    "lines_to_drop",
+    "new_order",
+    "destinations",
+    "worked_examples",
+    "reworded_passages",
+    "same",
+    "contradictory",
+    "narrower",
+    "empty",
+)
 
 
 class Editor:
@@ -25,7 +37,9 @@ class Editor:
     A line is worth keeping when it names a lesson that no earlier line names; a
     lesson belongs to the field whose name it says. Rewording puts a few words in front of a
     passage and costs a lesson each under the capacity law, so that an overloaded
-    call returns fewer passages than it was given.
+    call returns fewer passages than it was given. Lessons say the same when they name the same
+    keys; the capacity law says how many of those that were given are attended, a line each. Nothing
+    that this task teaches contradicts anything else, is an exception to it or is empty.
 
     Args:
         keys_of: Returns the lesson keys in a text.
@@ -58,6 +72,8 @@ class Editor:
             return [_destination(item, names) for item in _items(user, "lessons")]
         if field == "reworded_passages":
             return self._reworded(_items(user, "passages"), place)
+        if field == "same":
+            return self._same(_items(user, "lessons"), place)
         return []
 
     def _useless(self, lines: Sequence[str]) -> list[int]:
@@ -69,6 +85,17 @@ class Editor:
                 found.append(number)
             known |= keys
         return found
+
+    def _same(self, lessons: Sequence[str], place: tuple[str, int, int]) -> list[list[int]]:
+        """Return groups of the numbers that lessons with the same keys begin with, in order of appearance."""
+        tokens = [text_tokens(lesson) for lesson in lessons]
+        attended = self._capacity.attend(lessons, self._seed, *place, tokens=tokens, records=0)
+        groups: dict[frozenset[str], list[int]] = {}
+        for lesson in attended:
+            number, keys = _NUMBERED.match(lesson), frozenset(self._keys_of(lesson))
+            if number and keys:
+                groups.setdefault(keys, []).append(int(number[1]))
+        return [numbers for numbers in groups.values() if len(numbers) > 1]
 
     def _reworded(self, passages: Sequence[str], place: tuple[str, int, int]) -> list[str]:
         names = tuple(str(number) for number in range(len(passages)))

@@ -25,19 +25,33 @@ _VARIABLE = re.compile(r"<VARIABLE>(.*?)</VARIABLE>", re.DOTALL)
 _FENCE = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 _LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNORECASE)
 _CHARS = {"characters": 1, "tokens": 4}
+# The first field of a record where the reader is to say which records a lesson comes from.
+_EXAMPLE = re.compile(r'\{\s*\\*"example\\*":\s*(\d{1,6})\b')
 # A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons, most_words, …
 _MOST = re.compile(r"^\[\[ ## most_(\w+) ## \]\]\s*(\d{1,9})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
+class _Item:
+    """An item of a prompt: its lesson's key, and the number of the record that it stands in, if records have any."""
+
+    key: str
+    example: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Prompt:
-    """What was read of a prompt: its parts, the lessons in it, and the limits that it states."""
+    """What was read of a prompt: its parts, the lessons in it, and the limits that it states.
+
+    ``examples`` are the numbers of the records in which each lesson was read, where records have numbers.
+    """
 
     user: str
     playbook: str
     current: str
     old: tuple[str, ...]
     attended: tuple[str, ...]
+    examples: Mapping[str, Sequence[int]]
     overloaded: bool
     limit: int | None
     most: Mapping[str, int]
@@ -58,6 +72,9 @@ class Writer:
     is made up for with a platitude, as overloaded models do. A stated limit is
     kept by leaving out what comes last: on the length of a text, and on the
     items of a list or their words where an input field ``most_…`` states one.
+    Where records begin with a field "Example", a lesson begins with the numbers
+    of the records that it was read in, in square brackets; an unread record is
+    not cited.
 
     Args:
         index: Finds questions and keys.
@@ -109,12 +126,18 @@ class Writer:
         earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
         items, tokens, records = self._items([*earlier, rest])
         given: dict[str, Any] = {"tokens": tokens, "records": records}
+        attended = self._capacity.attend(items, self._seed, *place, **given)
+        examples: dict[str, dict[int, None]] = {}
+        for item in attended:
+            if item.example is not None:
+                examples.setdefault(item.key, {})[item.example] = None
         return _Prompt(
             user=user,
             playbook=playbook,
             current=current,
             old=tuple(dict.fromkeys(self._keys_of(current))),
-            attended=self._capacity.attend(items, self._seed, *place, **given),
+            attended=tuple(item.key for item in attended),
+            examples={key: list(numbers) for key, numbers in examples.items()},
             overloaded=self._capacity.crowded(len(items), self._seed, *place, **given),
             limit=_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
@@ -140,23 +163,26 @@ class Writer:
             return filler(field)
         keys = self._capacity.write((), tuple(dict.fromkeys(attended)), self._seed, *place)
         short = prompt.overloaded or len(keys) < len(set(attended))
-        lines = _within([self._line(key, prompt) for key in keys] + [PLATITUDE] * short, prompt.most)
+        cited = [_cited(self._line(key, prompt), prompt.examples.get(key, ())) for key in keys]
+        lines = _within(cited + [PLATITUDE] * short, prompt.most)
         return lesson_value(field, _text("", lines, prompt.limit), lines)
 
-    def _items(self, texts: Iterable[str]) -> tuple[list[str], list[int], int]:
-        """Return the keys of the items, their tokens where the law asks for them, and how many are records."""
-        keys: list[str] = []
+    def _items(self, texts: Iterable[str]) -> tuple[list[_Item], list[int], int]:
+        """Return the items, their tokens where the law asks for them, and how many are records."""
+        listed: list[_Item] = []
         tokens: list[int] = []
         records = 0
         for text in texts:
             scan = self._index.scan(text)
             found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
             items = sorted(chain(found, scan.keys), key=lambda item: item[0])
-            keys += (key for _, key in items)
+            places = [place for place, _ in items]
+            numbers = _examples_at(text, places)
+            listed += (_Item(key, number) for (_, key), number in zip(items, numbers, strict=True))
             records += len(found)
             if self._capacity.attended_tokens is not None:
-                tokens += map(text_tokens, stretches_of(text, (place for place, _ in items)))
-        return keys, tokens, records
+                tokens += map(text_tokens, stretches_of(text, places))
+        return listed, tokens, records
 
     def _rewritten(self, prompt: _Prompt) -> str:
         new = tuple(key for key in dict.fromkeys(prompt.attended) if key not in prompt.old)
@@ -203,6 +229,23 @@ def _split(user: str, style: Style) -> tuple[str, str]:
         return "", user
     _, start, end = next((section for section in sections if section[0].startswith("current")), sections[0])
     return user[start:end].strip(), user[:start] + user[end:]
+
+
+def _examples_at(text: str, places: Sequence[int]) -> list[int | None]:
+    """Return the number of the record that each of these words stands in; ``None`` where records have no numbers."""
+    if not places or not _EXAMPLE.search(text.lower()):
+        return [None] * len(places)
+    numbers: list[int | None] = []
+    latest: int | None = None
+    # What stands before a place decides about it, so the last piece tells nothing.
+    for piece in stretches_of(text, (0, *places))[:-1]:
+        latest = int(found[-1]) if (found := _EXAMPLE.findall(piece)) else latest
+        numbers.append(latest)
+    return numbers
+
+
+def _cited(line: str, examples: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, examples))}] {line}" if examples else line
 
 
 def _limit(user: str) -> int | None:

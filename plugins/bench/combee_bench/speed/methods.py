@@ -167,6 +167,10 @@ METHODS: Mapping[str, Method] = {
     "combee-epoch-trunk": Method(
         "Combee, one large update, trunk", partial(_combee, updates=1, search=Search(keep="trunk"))
     ),
+    "combee-reference": Method(
+        "Combee, reference-scan, trunk",
+        partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
+    ),
     "combee-scan": Method(
         "Combee, one large update, parallel-scan", partial(_combee, updates=1, aggregator="parallel-scan")
     ),

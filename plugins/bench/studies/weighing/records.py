@@ -15,10 +15,12 @@ import dspy
 import typer
 
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.lessons import Book, Taught
 from combee_dspy.records import Lessons, Reflection, Role
 from combee_dspy.registry import resolve
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive
+from combee_dspy.weighers import Posterior
 from studies.weighing.prompts import FEEDBACK_WRONG
 from studies.weighing.service import Service
 from studies.weighing.tasks import HEADER, UNKNOWN, Laws, Row, Task, make_rows, make_truth
@@ -75,8 +77,10 @@ def measure(name: str, task: Task) -> Outcome:
     """Give a task's records to an aggregator, serve its lines, and count."""
     reader, worker = Service(task.laws, task.seed), Service(task.laws, task.seed)
     aggregator = cast("Aggregator", resolve("aggregator", name))
-    lessons = asyncio.run(reduce_records(aggregator, task, reader)).lessons
-    text = "\n".join([task.instruction, *(f"- {lesson.text}" for lesson in lessons)])
+    lessons = asyncio.run(reduce_records(aggregator, task, reader))
+    taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in lessons.lessons)
+    book = Posterior().applied(Book().add(taught, born=0).edit(lessons.edits).book)
+    text = "\n".join([task.instruction, *(f"- {lesson.text}" for lesson in book.served)])
     program = dspy.Predict(task.program().signature.with_instructions(text))
     with dspy.context(lm=worker):
         right = sum(program(case=row.case.text(row.slip)).code == row.code for row in task.heldout)

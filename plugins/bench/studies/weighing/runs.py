@@ -35,6 +35,7 @@ METHODS: dict[str, Method] = {
     "gepa20": Method("gepa", {"reflection_minibatch_size": 20}),
     "default": Method("combee"),
     "trunk": Method("combee", {"search": Search(keep="trunk")}),
+    "book": Method("combee", {"aggregator": "reference-scan", "search": Search(keep="trunk")}),
     "scan-rewrite": Method("combee", {"aggregator": "parallel-scan", "operators": ["rewrite"]}),
 }
 """Methods by name; add one here to have it run."""
