@@ -179,6 +179,7 @@ print(f"simulated, held-out: {report.heldout.before:.2f} -> {report.heldout.afte
 # | `--kind` | a subclass of | writes | gets | returns |
 # | --- | --- | --- | --- | --- |
 # | `aggregator` | `aggregators.Aggregator` | `async aggregate` | awaitable reflections, a context | `Lessons` |
+# | `weigher` | `weighers.Weigher` | `weigh` | a `Book` | a `Standing` for each lesson that is not just served |
 # | `operator` | `operators.Operator` | `async apply` | an `OperatorInput`, a context | `Edit` or `Refusal` |
 # | `controller` | `controllers.BatchController` | `plan` | a `BatchView` | `BatchDecision` |
 # | `executor` | `rollouts.Executor` | `start` | a number of workers | an `ExecutorSession` |
@@ -194,6 +195,7 @@ print(f"simulated, held-out: {report.heldout.before:.2f} -> {report.heldout.afte
 # data: {benchmark: x}
 # strategies: {artifact: x, aggregator: x, operators: [x, y], controller: x, executor: x, stopping: [x]}
 # diversity: {embedder: x}
+# search: {weigher: x}
 # tracker: x
 # ```
 #
