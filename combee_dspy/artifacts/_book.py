@@ -62,7 +62,7 @@ class Bullet:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class BulletBook:
     """Sections of bullets, in order: by section, and in each those that harm more than they help last.
 
     Attributes:
@@ -96,18 +96,18 @@ class Book:
         """Return the bullet of this id, if there is one."""
         return next((bullet for bullet in self.bullets if bullet.id == bullet_id), None)
 
-    def counted(self, helpful: Mapping[str, int], harmful: Mapping[str, int]) -> Book:
+    def counted(self, helpful: Mapping[str, int], harmful: Mapping[str, int]) -> BulletBook:
         """Return the book with more on its bullets' counters. Ids that it does not hold change nothing."""
         more = [(one, helpful.get(one.id, 0), harmful.get(one.id, 0)) for one in self.bullets]
         counted = [replace(one, helpful=one.helpful + up, harmful=one.harmful + down) for one, up, down in more]
-        return Book(tuple(counted), self.sections)
+        return BulletBook(tuple(counted), self.sections)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
     """What a text holds: a playbook, and what is neither section nor bullet, one sentence each."""
 
-    book: Book
+    book: BulletBook
     ignored: tuple[str, ...] = ()
 
 
@@ -123,12 +123,12 @@ def _own_id(section: str, content: str) -> str:
     return f"{words[0][:4] if words else 'note'}-{digest}"
 
 
-def write_text(book: Book) -> str:
+def write_text(book: BulletBook) -> str:
     """Return a whole playbook as text that :func:`read_text` reads back, empty sections included."""
     return _text(book.sections, book.bullets)
 
 
-def render(book: Book, max_tokens: int) -> tuple[str, tuple[Bullet, ...]]:
+def render(book: BulletBook, max_tokens: int) -> tuple[str, tuple[Bullet, ...]]:
     """Return what a model reads of a playbook within a budget, and the bullets in it, in the playbook's order.
 
     Bullets are taken best first: by helpful minus harmful, then by helpful, then in the playbook's order. One that does
@@ -192,7 +192,7 @@ def read_text(text: str) -> ReadText:
         else:
             ignored.append(f"line {number} is neither a section nor a bullet: {line[:80]!r}")
     read = tuple(replace(one, content="\n".join(contents[name])) for name, one in bullets.items())
-    return ReadText(Book(read, tuple(sections or [_UNNAMED])), tuple(ignored))
+    return ReadText(BulletBook(read, tuple(sections or [_UNNAMED])), tuple(ignored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +234,11 @@ class Delta:
 class Applied:
     """A playbook after a change, and one sentence for each delta that was not done or bullet that refining took out."""
 
-    book: Book
+    book: BulletBook
     notes: tuple[str, ...] = ()
 
 
-def apply_deltas(book: Book, deltas: Iterable[Delta]) -> Applied:
+def apply_deltas(book: BulletBook, deltas: Iterable[Delta]) -> Applied:
     """Apply deltas to a playbook; their order does not matter, and applying them again changes nothing.
 
     Additions come first and stand behind what is there, by their ids: an id follows from what the bullet says, so the
@@ -267,14 +267,14 @@ def apply_deltas(book: Book, deltas: Iterable[Delta]) -> Applied:
             continue
         claimed.update(dict.fromkeys(delta.ids, delta))
         _change(delta, bullets, ignored)
-    return Applied(Book(tuple(bullets.values()), book.sections), tuple(ignored))
+    return Applied(BulletBook(tuple(bullets.values()), book.sections), tuple(ignored))
 
 
 def _order(delta: Delta) -> tuple[int, tuple[str, ...], str, str]:
     return (_RANK.get(delta.op, -1), delta.ids, delta.section, delta.content)
 
 
-def _add(delta: Delta, book: Book, added: dict[str, Bullet], ignored: list[str]) -> None:
+def _add(delta: Delta, book: BulletBook, added: dict[str, Bullet], ignored: list[str]) -> None:
     asked = delta.section.strip()
     section = next((name for name in book.sections if name.casefold() == asked.casefold()), book.sections[-1])
     if asked and section.casefold() != asked.casefold():
@@ -308,7 +308,7 @@ def _joint(content: str, first: Bullet, *others: Bullet) -> Bullet:
     return replace(first, content=content, helpful=helpful, harmful=first.harmful + sum(one.harmful for one in others))
 
 
-def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Applied:
+def refine(book: BulletBook, *, similarity: float = 0.8, leave_at: int = 3) -> Applied:
     """Join near-duplicates and let harmful bullets go. Refining again changes nothing.
 
     Of near-duplicates (see :class:`combee_dspy.reflections.NearDuplicates`) the one that stands first keeps its id and
@@ -332,5 +332,5 @@ def refine(book: Book, *, similarity: float = 0.8, leave_at: int = 3) -> Applied
                 notes.append(f"{bullet.id} was joined into {first.id}: they say the same")
                 bullet = _joint(max(first.content, bullet.content, key=len), first, bullet)
             kept[place] = bullet
-        book = Book(tuple(kept.values()), book.sections)
+        book = BulletBook(tuple(kept.values()), book.sections)
     return Applied(book, tuple(notes))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast, get_args
 import dspy
 
 from combee_dspy.aggregators import arrived, data_room, even_runs, together
-from combee_dspy.artifacts._book import Book, Delta, Op, render
+from combee_dspy.artifacts._book import BulletBook, Delta, Op, render
 from combee_dspy.artifacts._reflecting import MOST_CHARACTERS, NOTED, insight_of
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_tokens
@@ -60,7 +60,7 @@ class _Call(NamedTuple):
 async def curated(
     reflections: Sequence[Awaitable[Reflection | None]],
     shards: Iterable[Sequence[int]],
-    book: Book,
+    book: BulletBook,
     context: StrategyContext,
     *,
     max_tokens: int,

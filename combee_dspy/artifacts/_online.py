@@ -15,7 +15,7 @@ import dspy
 
 from combee_dspy.aggregators import Aggregator, Union
 from combee_dspy.artifacts._base import Trajectory
-from combee_dspy.artifacts._book import Book, read_text
+from combee_dspy.artifacts._book import BulletBook, read_text
 from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
@@ -87,7 +87,7 @@ class OnlinePlaybook:
         self._batch = 0
 
     @property
-    def book(self) -> Book:
+    def book(self) -> BulletBook:
         """The playbook so far."""
         return read_text(self.text).book
 

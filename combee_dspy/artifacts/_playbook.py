@@ -15,8 +15,8 @@ from combee_dspy.aggregators import Aggregator, arrived
 from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.artifacts._book import (
     SECTIONS,
-    Book,
     Bullet,
+    BulletBook,
     Delta,
     apply_deltas,
     read_text,
@@ -79,7 +79,7 @@ class Playbook(Artifact):
     field: str | None = None
 
     def __post_init__(self) -> None:
-        Book((), self.sections)
+        BulletBook((), self.sections)
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return the playbook that the student shows, as text; one without bullets where it shows none.
@@ -97,7 +97,7 @@ class Playbook(Artifact):
                 remedy = "Name an input field of one of the program's predictors, or leave it out."
                 raise ArgumentValueError("field", self.field, "is no input field of the program", remedy)
             standing += [self._book(one.default) for one in held if one is not None and isinstance(one.default, str)]
-        book = next((book for book in standing if book.bullets), Book((), self.sections))
+        book = next((book for book in standing if book.bullets), BulletBook((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
             whole = self._book(noted)
@@ -164,21 +164,21 @@ class Playbook(Artifact):
             logger.debug("playbook: %s", note)
         return write_text(refined.book)
 
-    def _book(self, text: str) -> Book:
+    def _book(self, text: str) -> BulletBook:
         """Read a playbook as a run goes on with it: the artifact's last section takes what fits nowhere else."""
         if not text.strip():
-            return Book((), self.sections)
+            return BulletBook((), self.sections)
         read = read_text(text)
         for note in read.ignored:
             logger.warning("playbook: %s, and is left out", note)
         own = (name for name in read.book.sections if name not in self.sections)
-        return Book(read.book.bullets, (*own, *self.sections))
+        return BulletBook(read.book.bullets, (*own, *self.sections))
 
-    def _apart(self, instruction: str) -> tuple[str, Book]:
+    def _apart(self, instruction: str) -> tuple[str, BulletBook]:
         """Take an instruction apart into itself without a playbook, and the playbook in it."""
         found = _SHOWN.search(instruction)
         if found is None:
-            return instruction, Book((), self.sections)
+            return instruction, BulletBook((), self.sections)
         around = (instruction[: found.start()], instruction[found.end() :])
         return "\n\n".join(part for part in around if part), self._book(found[1].removeprefix(_HOW))
 

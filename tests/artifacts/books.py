@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from combee_dspy.artifacts import Book, Bullet, Delta
+from combee_dspy.artifacts import Bullet, BulletBook, Delta
 
 IDS = ("calc-00001", "strat-00002", "form-0a1b2c3d", "x", "メモ-1", "a.b:c")
 SECTIONS = ("STRATEGIES", "FORMULAS & CALCULATIONS", "その他", "OTHER")
@@ -25,13 +25,13 @@ counts = st.integers(min_value=0, max_value=5)
 
 
 @st.composite
-def books(draw: st.DrawFn) -> Book:
+def books(draw: st.DrawFn) -> BulletBook:
     ids = draw(st.lists(st.sampled_from(IDS), unique=True))
     sections = draw(st.lists(st.sampled_from(SECTIONS), unique=True, min_size=1))
     bullets = [
         Bullet(name, draw(st.sampled_from(sections)), draw(contents), draw(counts), draw(counts)) for name in ids
     ]
-    return Book(tuple(bullets), tuple(sections))
+    return BulletBook(tuple(bullets), tuple(sections))
 
 
 @st.composite

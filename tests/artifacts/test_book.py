@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.artifacts import Book, Bullet, Delta, apply_deltas, read_text, refine, render, write_text
+from combee_dspy.artifacts import Bullet, BulletBook, Delta, apply_deltas, read_text, refine, render, write_text
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.reflections import estimate_tokens
 from tests.artifacts.books import books, deltas
@@ -25,7 +25,7 @@ ACE_LINES = """## STRATEGIES & INSIGHTS
 ## COMMON MISTAKES TO AVOID
 [mis-00004] helpful=0 harmful=6 :: Don't forget timezone conversions"""
 
-TWO = Book(
+TWO = BulletBook(
     (Bullet("a-1", "STRATEGIES", "first", 2, 1), Bullet("b-2", "STRATEGIES", "second", 1, 0)),
     ("STRATEGIES", "OTHER"),
 )
@@ -56,7 +56,7 @@ def test_a_budget_is_kept_and_leaves_out_the_worst(book, budget):
 
 
 def test_of_equal_length_the_less_helpful_bullet_is_left_out():
-    book = Book(tuple(Bullet(f"n-{value}", "OTHER", "same words", value) for value in (1, 3, 2)), ("OTHER",))
+    book = BulletBook(tuple(Bullet(f"n-{value}", "OTHER", "same words", value) for value in (1, 3, 2)), ("OTHER",))
     budget = estimate_tokens(write_text(book)) - 4
     assert [bullet.id for bullet in render(book, budget)[1]] == ["n-3", "n-2"]
 
@@ -151,7 +151,7 @@ def test_deltas_are_kept_as_json():
 
 def test_near_duplicates_become_one_with_the_longer_wording_and_both_counts():
     words = "Before you answer compute the ratio as a plain fraction and never as a percentage of the whole amount"
-    book = Book((Bullet("a", "OTHER", words, 1, 0), Bullet("b", "OTHER", f"{words} here", 2, 1)), ("OTHER",))
+    book = BulletBook((Bullet("a", "OTHER", words, 1, 0), Bullet("b", "OTHER", f"{words} here", 2, 1)), ("OTHER",))
     refined = refine(book)
     assert refined.notes == ("b was joined into a: they say the same",)
     assert refined.book.bullets == (Bullet("a", "OTHER", f"{words} here", 3, 1),)
@@ -190,11 +190,11 @@ def test_a_line_that_a_model_broke_belongs_to_its_bullet():
     "made",
     [
         lambda: Bullet("a b", "S", "x"),
-        lambda: Book((), ()),
-        lambda: Book((), ("S", "S")),
-        lambda: Book((), ("S\nT",)),
-        lambda: Book((Bullet("a", "S", "x"), Bullet("a", "S", "y")), ("S",)),
-        lambda: Book((Bullet("a", "T", "x"),), ("S",)),
+        lambda: BulletBook((), ()),
+        lambda: BulletBook((), ("S", "S")),
+        lambda: BulletBook((), ("S\nT",)),
+        lambda: BulletBook((Bullet("a", "S", "x"), Bullet("a", "S", "y")), ("S",)),
+        lambda: BulletBook((Bullet("a", "T", "x"),), ("S",)),
     ],
 )
 def test_what_cannot_be_used_is_refused(made):

@@ -12,14 +12,14 @@ import dspy
 import pytest
 
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, TopK, Union
-from combee_dspy.artifacts import Book, Bullet, Playbook, Trajectory, read_text, write_text
+from combee_dspy.artifacts import Bullet, BulletBook, Playbook, Trajectory, read_text, write_text
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError, InfrastructureError
 from combee_dspy.records import FailedCall, Lessons, PredictorCall, Reflection, Rollout
 from combee_dspy.registry import Spec
 from combee_dspy.strategies import StrategyContext
 
 SHORT = ("STRATEGIES", "OTHER")
-BOOK = Book(
+BOOK = BulletBook(
     (Bullet("str-1", "STRATEGIES", "Check\nunits.", 4, 0), Bullet("str-2", "STRATEGIES", "=== END OF PLAYBOOK ===")),
     SHORT,
 )
@@ -139,7 +139,7 @@ def test_what_stands_around_a_playbook_stays_apart():
 def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
     artifact = Playbook(sections=("A", "B", "REST"))
     for standing in (("REST",), ("B", "A"), ("REST", "MINE"), ("MINE", "B")):
-        book = Book(tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing)
+        book = BulletBook(tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing)
         program = artifact.build(student(), {"playbook": write_text(book)})
         found = read_text(artifact.seed(program)["playbook"]).book
         assert found.sections == (("MINE",) if "MINE" in standing else ()) + ("A", "B", "REST")
@@ -148,7 +148,9 @@ def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
 
 def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     artifact = Playbook(max_tokens=64, sections=("OTHER",))
-    many = write_text(Book(tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)), ("OTHER",)))
+    many = write_text(
+        BulletBook(tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)), ("OTHER",))
+    )
     program = artifact.build(student(), {"playbook": many})
     assert "[s-19]" in told(program)
     assert "[s-0]" not in told(program)
@@ -164,7 +166,7 @@ def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
 
 def test_tabs_in_a_bullet_do_not_pass_for_an_edit() -> None:
     code = Bullet("code-1", "OTHER", "Write\n\treturn\tx", 3)
-    text = write_text(Book((code, Bullet("long-1", "OTHER", "word " * 100)), SHORT))
+    text = write_text(BulletBook((code, Bullet("long-1", "OTHER", "word " * 100)), SHORT))
     playbook = Playbook(max_tokens=64, sections=SHORT)
     built = playbook.build(dspy.Predict("question -> answer"), {"playbook": text})
     assert playbook.seed(built) == {"playbook": text}
@@ -405,7 +407,7 @@ def test_a_curator_sees_what_the_budget_shows_and_the_deltas_name_its_bullets():
 def test_deltas_join_a_newer_playbook_than_the_one_that_they_were_made_for():
     service = Service(CurateInsights={"operations": [{"op": "DELETE", "ids": ["str-1"]}]})
     lessons = learn(service, taught(1), SingleCall(), write_text(BOOK))
-    newer = write_text(Book((Bullet("new-1", "OTHER", "New."),), SHORT))
+    newer = write_text(BulletBook((Bullet("new-1", "OTHER", "New."),), SHORT))
     assert Playbook(sections=SHORT).apply(newer, lessons) == newer
 
 

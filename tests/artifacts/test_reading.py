@@ -12,10 +12,10 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.artifacts import Book, Bullet, Delta, apply_deltas, read_deltas, read_tags, write_text
+from combee_dspy.artifacts import Bullet, BulletBook, Delta, apply_deltas, read_deltas, read_tags, write_text
 from combee_dspy.artifacts._curating import CurateInsights
 
-BOOK = Book(
+BOOK = BulletBook(
     (Bullet("str-00001", "STRATEGIES", "Check units.", 4, 0), Bullet("str-00002", "STRATEGIES", "Round.", 0, 1)),
     ("STRATEGIES", "OTHER"),
 )

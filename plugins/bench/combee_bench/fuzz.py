@@ -26,7 +26,7 @@ from combee_bench.spoiling import Fault, Spoiling
 from combee_bench.surroundings import load_rows, quietly
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search, Validation
-from combee_dspy.artifacts import Book, Bullet, apply_deltas, read_deltas, read_tags, read_text, write_text
+from combee_dspy.artifacts import Bullet, BulletBook, apply_deltas, read_deltas, read_tags, read_text, write_text
 from combee_dspy.cli._reading import checked, read_examples, read_mapping
 from combee_dspy.exceptions import CombeeError
 from combee_dspy.guards import CopyIndex, placeholders
@@ -220,7 +220,9 @@ def _fields(file: Path) -> object:
 
 def _texts(options: FuzzOptions) -> Iterator[FuzzRow]:
     """Give a megabyte of each kind of text, and small hostile ones, to all that reads a text by pattern."""
-    book = Book(tuple(Bullet(f"s-{n}", "strategies", f"Advice {n} about things.") for n in range(5)), ("strategies",))
+    book = BulletBook(
+        tuple(Bullet(f"s-{n}", "strategies", f"Advice {n} about things.") for n in range(5)), ("strategies",)
+    )
     copies = CopyIndex([{"question": "how many words are in this sentence that has a good many of them"}])
     readers: dict[str, Callable[[str], object]] = {
         "placeholders": placeholders,
@@ -259,7 +261,7 @@ def _loaded(text: str) -> object:
         return [{"op": text[:5], "ids": [text], "content": text}, text, None, {"id": text, "tag": text}]
 
 
-def _kept(book: Book, text: str) -> None:
+def _kept(book: BulletBook, text: str) -> None:
     """Apply an answer's deltas: every bullet that none of them names is there as it was."""
     deltas, _ = read_deltas(_loaded(text), 20)
     named = {one for delta in deltas for one in delta.ids}
@@ -269,7 +271,7 @@ def _kept(book: Book, text: str) -> None:
             raise LookupError(f"bullet {bullet.id} is lost")
 
 
-def _whole(book: Book, text: str) -> None:
+def _whole(book: BulletBook, text: str) -> None:
     """Write a playbook with a hostile bullet and read it again: nothing is lost and nothing comes to it."""
     bullet = Bullet("s-9", "strategies", text)
     read = read_text(write_text(replace(book, bullets=(*book.bullets, bullet))))

@@ -14,7 +14,7 @@ from combee_bench.asking import asker, there
 from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
 from combee_bench.simulated.curating import PLATITUDE
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
-from combee_dspy.artifacts import Book, Delta, Playbook, apply_deltas, read_deltas, write_text
+from combee_dspy.artifacts import BulletBook, Delta, Playbook, apply_deltas, read_deltas, write_text
 from combee_dspy.artifacts._curating import CurateInsights
 from combee_dspy.artifacts._reflecting import ReflectOnTrajectoryWithTruth
 from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
@@ -155,7 +155,7 @@ def test_a_lesson_about_a_field_moves_to_it(adapter: dspy.Adapter) -> None:
     assert (result.field_descriptions or {})["formula"] == "- Write formula in lower case."
 
 
-EMPTY = Book((), Playbook().sections)
+EMPTY = BulletBook((), Playbook().sections)
 KEY = re.compile(r"\[(F\d\d)\]")
 
 
@@ -165,11 +165,11 @@ def service() -> Iterator[SimulatedService]:
         yield made
 
 
-def book_of(*contents: str) -> Book:
+def book_of(*contents: str) -> BulletBook:
     return apply_deltas(EMPTY, [Delta("ADD", section="OTHER", content=content) for content in contents]).book
 
 
-def curated(service: Any, adapter: Any, insights: list[str], book: Book = EMPTY) -> Any:
+def curated(service: Any, adapter: Any, insights: list[str], book: BulletBook = EMPTY) -> Any:
     with dspy.context(lm=service.lm(), adapter=adapter):
         return dspy.Predict(CurateInsights)(
             current_instruction="Answer.",
