@@ -43,6 +43,12 @@ class _Version:
     validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
     tested: asyncio.Future[Sequence[tuple[str, BookEdit]]]
 
+    @property
+    def is_validated(self) -> bool:
+        """Whether its validation has ended well: a budget may have cut it off."""
+        task = self.validation
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+
 
 @dataclass(eq=False)
 class Growing(Keeper):
@@ -84,7 +90,8 @@ class Growing(Keeper):
         for version in self._versions:
             if version.validation is not None:
                 version.validation.cancel()
-            version.tested.cancel()
+            if not version.tested.done():
+                version.tested.set_result(())
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
@@ -145,7 +152,7 @@ class Growing(Keeper):
             edits = await version.tested
             for component, edit in edits:
                 self.books.edit(component, [edit], step)
-            if version.validation is not None:
+            if version.is_validated:
                 await self._compare(version, blamed=bool(edits))
             self._read += 1
 

@@ -321,6 +321,17 @@ def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> N
     assert proofs and all(one["n"] <= BLAMED for one in proofs)
 
 
+@pytest.mark.parametrize("tokens", [3_000, 3_500, 4_000, 4_500, 5_000, 6_000, 7_000, 8_000])
+def test_a_trunk_that_a_budget_cuts_off_anywhere_returns_a_program(tokens: int, tmp_path: Path) -> None:
+    program = World.made(spoilt).compile(
+        search=Search(keep="trunk", staleness=2), log_dir=tmp_path, reflection_minibatch_size=4,
+        budget=Budget(tokens=tokens), skip_perfect_score=False,
+        aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
+    )  # fmt: skip
+    assert "tokens" in program.combee_report.reason
+    assert len(events(tmp_path, "selected")) == 1, "validation chooses among what it has seen"
+
+
 def test_the_student_is_returned_where_validation_speaks_for_no_text(tmp_path: Path) -> None:
     def answer(request: Any) -> str:
         right = "Line" not in request.system or "Number 9" not in request.last
