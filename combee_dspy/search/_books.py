@@ -102,4 +102,5 @@ def _as_data(lesson: BookLesson) -> dict[str, object]:
         "reason": lesson.reason,
         "rule": lesson.rule,
         "rivals": lesson.rivals,
+        "wordings": lesson.wordings,
     }

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from combee_dspy.journal import Reader, failure_counts, outcomes
+from combee_dspy.tracking._lessons import count_lessons
 from combee_dspy.tracking._queries import costs_of
 from combee_dspy.tracking._sql import RUNS, SPENT
 from combee_dspy.tracking._text import cut, dollars
@@ -57,9 +58,12 @@ _CHARTED = {
 
 
 def charted(found: Mapping[str, float]) -> dict[str, float]:
-    """Return what people chart, by its name in MLflow: a dozen metrics, and tokens by role. The rest is a file."""
-    tokens = {name: value for name, value in found.items() if name.startswith("tokens/")}
-    return tokens | {_CHARTED[name]: value for name, value in found.items() if name in _CHARTED}
+    """Return what people chart, by its name in MLflow: a dozen metrics, tokens by role, and lessons by state.
+
+    The rest is a file.
+    """
+    groups = {name: value for name, value in found.items() if name.startswith(("tokens/", "lessons/"))}
+    return groups | {_CHARTED[name]: value for name, value in found.items() if name in _CHARTED}
 
 
 def title(row: Mapping[str, Any]) -> str:
@@ -101,6 +105,9 @@ def update_metrics(reader: Reader, run: int, step: int, *, event: int, effect: i
         found[f"time/{purpose}_rollout"] = seconds
         if purpose in ("train", "screen") and score is not None:
             found[f"train/{purpose}"] = score
+    # As the update left the book: what is decided later, also about its lessons, is no part of it.
+    closed = "SELECT coalesce(max(id), 0) FROM event WHERE run = ? AND kind = 'update' AND step = ?"
+    found |= count_lessons(reader, run, reader.rows(closed, (run, step))[0][0], step)
     sql = (
         "SELECT count(*) FROM effect"
         " WHERE run = ? AND kind = 'rollout' AND id <= ? AND step <= ? AND purpose <> 'heldout'"
@@ -168,6 +175,7 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
         **{f"total/{name}": row[name] for name in ("rollouts", "updates", "tokens")},
         **{f"total/{name}": total[name] for name in ("calls", "errors", "cached", "dollars", "gpu_seconds")},
         "total/unpriced_calls": total["unpriced"],
+        **count_lessons(reader, run),
         "time/run": row["finished"] - row["created"] if row["finished"] else None,
     }
     return {name: float(value) for name, value in found.items() if value is not None}

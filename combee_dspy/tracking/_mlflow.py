@@ -64,9 +64,10 @@ class MLflowTracker(Tracker):
     Parameters come in the groups ``run/``, ``strategy/``, ``model/``, ``size/``,
     ``digest/`` and ``version/``. Metrics, with step = update: ``score/best``, ``score/candidate``,
     ``score/train``, ``cost/rollouts``, ``cost/dollars``, ``tokens/<role>``, ``batch/size``,
-    ``scan/kept`` and, at the end, ``score/chosen`` (validation of the program that is
+    ``scan/kept``, where a book is kept ``lessons/<state>`` and ``lessons/void``, and, at the end, ``score/chosen`` (validation of the program that is
     returned), ``score/heldout_before``, ``score/heldout``, ``cost/seconds``,
     ``cost/gpu_seconds`` and ``cost/dollars_a_point``; all others are in ``figures.json``.
+    The books are ``books/<component>.json``, every decision about them the table ``decisions.json``.
     Splits are the run's datasets, by name, digest and size. The returned program is a
     logged model whose one file is ``program.json``: what ``program.load`` reads, no pickle
     and no LM, so no key. Into the store that MLflow itself is set to, the most telling
@@ -334,8 +335,10 @@ class _Shipper(Follower):
             found += [Metric(name, value, round(row["at"] * 1000), row["step"]) for name, value in values.items()]
         if pinned.ended:
             last = self._one("SELECT max(step) FROM event WHERE run = ? AND kind = 'update'")
-            values = charted(end_metrics(self._reader, self._run))
-            found += [Metric(name, value, round(pinned.ended * 1000), last or 0) for name, value in values.items()]
+            at, values = round(pinned.ended * 1000), charted(end_metrics(self._reader, self._run))
+            # Tests after the last update change the books: that is a point of its own.
+            steps = {name: (last or 0) + name.startswith("lessons/") for name in values}
+            found += [Metric(name, value, at, steps[name]) for name, value in values.items()]
         return found
 
     def _send_end(self, pinned: _Cursor) -> None:
@@ -347,6 +350,7 @@ class _Shipper(Follower):
             self._client.log_text(self._id, text, f"prompts/{registered(component)}.txt")
         self._client.log_text(self._id, json.dumps(self._figures(pinned), indent=2), "figures.json")
         left = Legacy(self._client, self._reader, self._run, self._id, self._clean)
+        left.lessons()
         left.program(chosen, register=self._tracker.register)
         import mlflow
 

@@ -6,16 +6,21 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader
+from combee_dspy.tracking._lessons import LessonDecision, books_of, decisions_of
 from combee_dspy.tracking._text import clean_values
 
 __all__ = ["Legacy", "datasets_of", "registered"]
 
 _BEST = "best"
+_TABLES = "mlflow.loggedArtifacts"
+_DECISIONS = "decisions.json"
+_OF_LESSON = ("id", "text", "state", "reason", "sources", "born", "rule", "rivals")
 _TELLING = """
 SELECT e.id, e.candidate, e.started, e.ended, e.score, s.score AS before,
        json_extract(e.value, '$.inputs') AS inputs, json_extract(e.value, '$.prediction') AS prediction,
@@ -61,6 +66,34 @@ class Legacy:
         self._client, self._reader, self._run, self._id, self._clean = client, reader, run, told, clean
         row = reader.rows("SELECT description FROM run WHERE id = ?", (run,))[0]
         self._about = json.loads(row["description"])
+
+    def lessons(self) -> None:
+        """Log what the run has learned: a book for each component, and the table of decisions.
+
+        ``books/<component>.json`` is ``{"component": …, "lessons": […]}``, each lesson with ``id``, ``text``,
+        ``state``, ``reason``, ``sources``, ``born``, ``rule`` and ``rivals``, as
+        :class:`~combee_dspy.lessons.BookLesson` explains them. ``decisions.json`` is a table of MLflow's, with
+        a row for each :class:`~combee_dspy.tracking._lessons.LessonDecision`: ``mlflow.load_table`` reads it.
+        """
+        books = books_of(self._reader, self._run)
+        for component, book in books.items():
+            lessons = [{name: getattr(lesson, name) for name in _OF_LESSON} for lesson in book.lessons]
+            found = clean_values({"component": component, "lessons": lessons}, self._clean)
+            self._text(f"books/{registered(component)}.json", json.dumps(found, indent=2, ensure_ascii=False))
+        decisions = decisions_of(self._reader, self._run)
+        if not decisions:
+            return
+        rows = [clean_values(list(asdict(decision).values()), self._clean) for decision in decisions]
+        table = {"columns": [field.name for field in fields(LessonDecision)], "data": rows}
+        self._text(_DECISIONS, json.dumps(table, ensure_ascii=False))
+        # By this tag MLflow knows which files are tables. Its own way to log one appends to what is there.
+        tables = json.loads(self._client.get_run(self._id).data.tags.get(_TABLES, "[]"))
+        named = {"path": _DECISIONS, "type": "table"}
+        if named not in tables:
+            self._client.set_tag(self._id, _TABLES, json.dumps([*tables, named]))
+
+    def _text(self, name: str, text: str) -> None:
+        self._client.log_text(self._id, text, name)
 
     def program(self, chosen: Mapping[str, Any], *, register: bool) -> None:
         """Log the returned program, and give it and its prompts a version in the registry where that is asked for."""

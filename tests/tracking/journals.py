@@ -31,6 +31,19 @@ DESCRIPTION: dict[str, Any] = {
 }  # fmt: skip
 
 
+def lesson(name: str, text: str, **more: Any) -> dict[str, Any]:
+    """Return a lesson of a book as a journal holds it."""
+    plain = {"sources": [f"{name}-row"], "born": 0, "state": "served", "reason": "", "rule": "", "rivals": []}
+    return {"id": name, "text": text, **plain, "wordings": [name], **more}
+
+
+CITY = lesson("a1", "Name the city.", sources=["r1", "r2"], rivals=["d4"], wordings=["a1", "b2"])
+UNIT = lesson("c3", "In tables, name the unit.", born=1, state="waiting", rule="a1", reason="one example alone")
+RIVER = lesson(
+    "d4", f"Name the river {HOSTILE} {KEY}", rivals=["a1"], state="retired", reason="9 rows are right without it"
+)
+
+
 def followed(path: Path, *trackers: Tracker, body: Callable[[], object] = lambda: None) -> None:
     """Let trackers follow a run that does something, or nothing."""
 
@@ -78,22 +91,22 @@ class Story:
         screened = {"candidate": CHILD, "parent": SEED, "rows": 2, "score": 1.0, "parent_score": 0.5, "accepted": True}
         log.emit("screened", {**screened, "reason": "better"}, step=0)
         log.emit("refused", {"operator": "delete", "reason": "nothing is left", "parent": SEED}, step=0)
+        self._learn(log, 0, CITY, lesson("b2", "Say which city."), {**RIVER, "state": "served", "reason": ""})
         await self._validate(log, CHILD, 1, 0, best=True)
         self._close(log, 0, SEED, 2)
 
     async def second(self, log: RunLog) -> None:
         await self._update(log, 1, CHILD, size=4, lost=0)
-        held = {"id": "a1", "sources": ["r1", "r2"], "born": 0, "rule": "", "rivals": []}
-        lessons = [
-            {**held, "text": "Name the city.", "state": "served", "reason": ""},
-            {**held, "text": f"Name the river {HOSTILE}.", "state": "retired", "reason": "9 rows are right without it"},
-        ]
-        log.emit("book", {"lessons": lessons}, step=1, component="predict")
+        self._learn(log, 1, CITY, UNIT, RIVER)
+        log.emit("void", {"count": 2, "reasons": ["Unite: it relates fewer than two lessons"]}, step=1, component="predict")
         self._candidate(log, SWAPPED, [CHILD], "few-shot-swap", 1)
         await self._validate(log, SWAPPED, 2, 1, best=True)
         self._close(log, 1, CHILD, 4)
 
     async def end(self, log: RunLog) -> None:
+        tested = {"lesson": "c3", "text": UNIT["text"], "serve": True, "together": 2, "rows": 4, "wins": 2, "losses": 0}
+        log.emit("tested", {**tested, "accepted": True}, step=1, component="predict")
+        self._learn(log, 1, CITY, {**UNIT, "state": "served", "reason": "2 rows are better"}, RIVER)
         log.emit("stopped", {"reason": "1 epoch is done"}, single=True)
         log.emit("selected", {"candidate": SWAPPED, "index": 2, "reason": "best on validation"})
         for candidate, scores in ((SEED, (0.0, 1.0, 0.0, 1.0)), (SWAPPED, (1.0, 1.0, 1.0, 0.0))):
@@ -103,6 +116,9 @@ class Story:
         log.emit("receipt", {"stage": "read", "difference": {**figures, "confidence": 0.9}})
         log.emit("heldout", figures, single=True)
         await log.finish("finished", {"best_score": 1.0, "reason": "1 epoch is done"})
+
+    def _learn(self, log: RunLog, step: int, *lessons: dict[str, Any]) -> None:
+        log.emit("book", {"lessons": lessons}, step=step, component="predict")
 
     def _candidate(self, log: RunLog, candidate: str, parents: list[str], operator: str, step: int) -> None:
         data = {"candidate": candidate, "texts": TEXTS[candidate], "parents": parents, "operator": operator}

@@ -99,9 +99,8 @@ class Store:
         self._write(lambda: setattr(self.runs[run], "datasets", names))
 
     def get_run(self, run):
-        return SimpleNamespace(
-            info=SimpleNamespace(experiment_id="home"), outputs=SimpleNamespace(model_outputs=self.models)
-        )
+        outputs = SimpleNamespace(model_outputs=self.models)
+        return SimpleNamespace(info=SimpleNamespace(experiment_id="home"), data=self.runs[run].data, outputs=outputs)
 
     def create_logged_model(self, home, name, run, tags, model_type):
         return self._write(lambda: SimpleNamespace(model_id=f"m-{name}", artifact_location="…"))
@@ -171,7 +170,7 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert found["score/heldout", 1] - found["score/heldout_before", 1] == 0.25
     assert found["score/chosen", 1] == 1.0
     assert found["cost/rollouts", 1] == 18
-    assert len({name for name, _ in found}) <= 15
+    assert len({name for name, _ in found if not name.startswith("lessons/")}) <= 15
     figures = json.loads(run.data.files["figures.json"])
     assert figures["updates"]["0"]["scan/failed_nodes"] == 1
     assert figures["updates"]["1"]["batch/plateau"] == 12.4
@@ -190,6 +189,54 @@ def test_doing_it_twice_changes_nothing(tmp_path, store):
     replay(place)
     assert store.metrics() == before
     assert store.writes == writes + 1  # the client alone
+
+
+def test_the_book_and_every_decision_about_it_are_artifacts(tmp_path, store):
+    replay(Story(tmp_path).whole())
+    files = store.only().data.files
+    book = json.loads(files["books/predict.json"])
+    assert book["component"] == "predict"
+    assert [(one["id"], one["state"], one["rule"], one["rivals"]) for one in book["lessons"]] == [
+        ("a1", "served", "", ["d4"]),
+        ("c3", "served", "a1", []),
+        ("d4", "retired", "", ["a1"]),
+    ]
+    names = {"id", "text", "state", "reason", "sources", "born", "rule", "rivals"}
+    assert all(set(one) == names for one in book["lessons"])
+    assert book["lessons"][0]["sources"] == ["r1", "r2"]
+    table = json.loads(files["decisions.json"])
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [(row["update"], row["change"], row["lesson"], row["before"], row["after"]) for row in rows] == [
+        (0, "added", "a1", "", "served"),
+        (0, "contradicted", "a1", "", "served"),
+        (0, "added", "b2", "", "served"),
+        (0, "added", "d4", "", "served"),
+        (0, "contradicted", "d4", "", "served"),
+        (1, "added", "c3", "", "waiting"),
+        (1, "exception", "c3", "", "waiting"),
+        (1, "state", "d4", "served", "retired"),
+        (1, "united", "b2", "served", "served"),
+        (1, "void", "", "", ""),
+        (1, "tested", "c3", "waiting", "served"),
+        (1, "state", "c3", "waiting", "served"),
+    ]
+    assert rows[7]["why"] == "9 rows are right without it"
+    assert rows[8]["others"] == ["a1"]
+    assert rows[9]["why"].startswith("2 unusable: Unite")
+    assert (rows[10]["rows"], rows[10]["wins"], rows[10]["losses"], rows[10]["accepted"]) == (4, 2, 0, True)
+    assert "2 better, 0 worse of 4 validation rows, accepted" in rows[10]["why"]
+    points = {(name, step): value for name, step, _, value in store.metrics() if name.startswith("lessons/")}
+    assert [points["lessons/served", step] for step in range(3)] == [3, 1, 2], "the last is after the tests"
+    assert [points["lessons/waiting", step] for step in range(3)] == [0, 1, 0]
+    assert [points["lessons/retired", step] for step in range(3)] == [0, 1, 1]
+    assert [points["lessons/void", step] for step in range(3)] == [0, 2, 2]
+
+
+def test_a_run_without_a_book_has_no_artifact_of_it(tmp_path, store):
+    replay(Story(tmp_path).write("begin"))
+    data = store.only().data
+    assert not [name for name in data.files if name.startswith(("books/", "decisions"))]
+    assert not [name for name, *_ in data.metrics if name.startswith("lessons/")]
 
 
 def test_a_run_is_followed_update_by_update(tmp_path, store):
@@ -226,8 +273,8 @@ def test_told_at_once_or_update_by_update_comes_to_the_same(tmp_path, store):
     assert piecewise == at_once
 
 
-@pytest.mark.parametrize("write", range(1, 22))
-def test_whoever_dies_before_any_write_each_row_arrives_once(tmp_path, store, write):
+@pytest.mark.parametrize("write", range(1, 26))
+def test_whoever_dies_before_any_write_each_row_arrives_once(tmp_path, store, write, monkeypatch):
     story = Story(tmp_path)
     story.write("begin", "first")
     store.dies_at = write
@@ -249,6 +296,12 @@ def test_whoever_dies_before_any_write_each_row_arrives_once(tmp_path, store, wr
     assert ids == [row["id"] for row in rollouts(tmp_path, limit=None)]
     points = [(name, step) for name, step, _, _ in store.metrics()]
     assert len(points) == len(set(points))
+    whole = Store()
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow, "MlflowClient", whole.client)
+        replay(tmp_path)
+    for name in ("books/predict.json", "decisions.json"):
+        assert store.only().data.files[name] == whole.only().data.files[name]
     assert store.only().info.status == "FINISHED"
 
 
@@ -414,11 +467,19 @@ def test_a_real_store_keeps_it(tmp_path, monkeypatch):
         (1, 1),
     ]
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {
+        "books",
+        "decisions.json",
         "figures.json",
         "prompts",
         "report.html",
         "rollouts",
     }
+    decisions = client.load_table(experiment, "decisions.json", [run.info.run_id])
+    assert list(decisions["lesson"][:3]) == ["a1", "a1", "b2"]
+    assert len(decisions) == 12
+    assert run.data.metrics["lessons/served"] == 2
+    book = json.loads(Path(client.download_artifacts(run.info.run_id, "books/predict.json")).read_text())
+    assert [one["state"] for one in book["lessons"]] == ["served", "served", "retired"]
     # The registry is written to where that was asked for, under the program's name, and once.
     assert not client.search_prompts()
     for _ in range(2):

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from combee_dspy.journal import Reader
+from combee_dspy.lessons import Book, lesson_id, read_section
 from combee_dspy.tracking._learned import diffs, gain, learned
+from combee_dspy.tracking._lessons import books_of, count_lessons, ordered, tests_of
 from combee_dspy.tracking._metrics import title
 from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._spending import bought_by, spending_of
@@ -69,7 +71,7 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
         "operators": _operators(known, events),
         "validated": len(scores),
         "scans": [_scan(one) for one in sorted(scans, key=lambda one: one["step"])],
-        "unserved": _unserved(events),
+        "lessons": _lessons(reader, run, chosen.get("texts", {})),
         "spent": spent,
         "updates_with_cost": len({one["when"] for one in spent}),
         "costs": costs_of(reader, run, ("role", "model")),
@@ -82,15 +84,38 @@ def facts(reader: Reader, run: int) -> dict[str, Any]:
     }
 
 
-def _unserved(events: Sequence[_Row]) -> list[_Row]:
-    """Return the lessons that the books hold and do not serve, as they stand at the end, with the reason."""
-    books = {event["component"]: event["lessons"] for event in events if event["kind"] == "book"}
-    return [
-        {**lesson, "component": component, "examples": len(lesson["sources"])}
-        for component, lessons in books.items()
-        for lesson in lessons
-        if lesson["state"] != "served"
+def _lessons(reader: Reader, run: int, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the lessons of the books as they stand, those that are served first, and how they relate.
+
+    The text that is returned may be an earlier one, or the student's, and lack what the book serves by now.
+    """
+    books, tests = books_of(reader, run), tests_of(reader, run)
+    held = {
+        name: {lesson.id for line in read_section(texts.get(name, ""))[1] if (lesson := book.find(lesson_id(line)))}
+        for name, book in books.items()
+    }
+    rows = [
+        {
+            **{name: getattr(lesson, name) for name in ("text", "state", "born", "reason")},
+            "component": component,
+            "in_text": lesson.id in held[component],
+            "examples": len(lesson.sources),
+            "rule": _named(book, lesson.rule),
+            "rivals": [_named(book, rival) for rival in lesson.rivals],
+            "tests": [str(test) for test in tests.get((component, lesson.id), ())],
+        }
+        for component, book in books.items()
+        for lesson in ordered(book)
     ]
+    counts = count_lessons(reader, run)
+    shown = {name.removeprefix("lessons/"): round(count) for name, count in counts.items()}
+    return {"counts": shown, "components": len(books), "rows": rows}
+
+
+def _named(book: Book, lesson: str) -> dict[str, str]:
+    """Return a lesson's wording and state; empty where the book does not hold it."""
+    held = book.find(lesson)
+    return {"text": held.text, "state": held.state} if held else {}
 
 
 def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:

@@ -221,6 +221,7 @@
   at("axis")?.addEventListener("input", search);
   at("measure")?.addEventListener("input", costs);
   at("scan-pick")?.addEventListener("input", scan);
+  at("which")?.addEventListener("input", ({target}) => { for (const row of at("book").tBodies[0].rows) row.hidden = target.value && !row.classList.contains(target.value); });
   let width = innerWidth;
   addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; draw(); } });
   addEventListener("beforeprint", () => charts.forEach(([, chart]) => chart()));
