@@ -10,6 +10,7 @@ from typing import Any
 
 from combee_dspy.costs import CostTotals
 from combee_dspy.evaluation import CalibrationResult, CostPerPoint, PairedDifference, Receipt
+from combee_dspy.gains import name_gain
 from combee_dspy.records import NO_BASELINE, BatchDecision, FailureCount
 
 __all__ = ["CombeeReport"]
@@ -78,12 +79,14 @@ class CombeeReport:
         return self.heldout is not None and not self.warnings
 
     def facts(self) -> dict[str, str]:
-        """Return the result as people are told it, a line each, ten at most."""
+        """Return the result as people are told it, a line each, ten at most: first whether it is a gain or a loss."""
         found = {"held-out": self.unread or "no held-out set was given: this run supports no claim"}
         if (held := self.heldout) is not None:
             interval = f"{held.confidence:.0%} interval {held.low:+.3f} to {held.high:+.3f}, n = {held.n}"
             look = "" if self.receipt is None else f"; look {self.receipt.looks + 1}; {self.looks_recorded}"
-            found["held-out"] = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval}){look}"
+            what = name_gain(held.difference, held.low, held.high)
+            figures = f"{held.before:.3f} → {held.after:.3f} ({held.difference:+.3f}, {interval})"
+            found["held-out"] = f"{what}: {figures}{look}"
             found["per held-out point"] = str(self.per_point or NO_BASELINE)
         if math.isfinite(self.best_score):
             found["validation"] = f"{self.seed_score:.3f} → {self.best_score:.3f}"

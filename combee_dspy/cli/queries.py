@@ -16,6 +16,7 @@ from rich.text import Text
 from combee_dspy import tracking
 from combee_dspy.cli._tables import plain, show_facts, show_rows, show_table
 from combee_dspy.exceptions import ArgumentValueError, JournalError, NotPlainFileError
+from combee_dspy.gains import name_gain
 
 __all__ = ["candidates", "replay", "report", "rollouts", "runs", "show"]
 
@@ -66,11 +67,20 @@ def _run_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: row[name] for name in ("state", "rollouts")},
         "validation": _change(row["seed_score"], row["best_score"]),
-        "held-out": _change(row["heldout_before"], row["heldout_after"]),
+        # In a table there is no room for the reason.
+        "held-out": held.replace(" (the interval holds zero)", "") if (held := _heldout(row)) else None,
         "dollars": _dollars(row["dollars"]),
         "claims": _claims(row),
         "run": row["run"] if row["name"] == "main" else f"{row['run']} --run {row['name']}",
     }
+
+
+def _heldout(row: dict[str, Any]) -> str | None:
+    """Return held-out figures after what they are called; ``None`` where nothing was held out."""
+    if row["heldout_n"] is None:
+        return None
+    what = name_gain(*(row[f"heldout_{name}"] for name in ("difference", "low", "high")))
+    return f"{what}: {_change(row['heldout_before'], row['heldout_after'])}"
 
 
 def _claims(row: dict[str, Any]) -> str:
@@ -127,6 +137,8 @@ def _runs_of(place: Path, task: str | None) -> list[dict[str, Any]]:
 
 def _show_run(one: dict[str, Any]) -> None:
     costs, paid, parts, problems = (one.pop(name) for name in ("costs", "spending", "audit", "problems"))
+    if (held := _heldout(one)) is not None:
+        show_facts({"held-out": held})
     one["dollars"], one["claims"] = _dollars(one["dollars"]), _claims(one)
     del one["simulated"], one["supports_claims"]
     show_facts({name: _told(name, value) for name, value in one.items() if value is not None})

@@ -134,13 +134,16 @@ def _tell(plan: Plan, planned: TaskPlan, result: TaskResult) -> None:
     """Save and show what a task has come to."""
     if result.report is None:
         return
+    # A loss on held-out rows comes before anything else that there is to say.
     facts: dict[str, Any] = {"task": result.name} if plan.config.tasks else {}
+    facts |= result.report.facts()
+    page = facts.pop("report", "")
     if "simulated" in (planned.lm.model, plan.proposer.model):
         facts["note"] = "simulated service: these figures measure no language model"
     if planned.output is not None:
         _save(result.program, planned.output)
         facts["program"] = planned.output
-    show_facts(facts | result.report.facts())
+    show_facts(facts | ({"report": page} if page else {}))
 
 
 def _show_plan(plan: Plan) -> None:

@@ -128,9 +128,7 @@ def tests_of(reader: Reader, run: int) -> dict[tuple[str, str], list[LessonTest]
     return tests
 
 
-def count_lessons(
-    reader: Reader, run: int, upto: int = _ALL, step: int | None = None
-) -> dict[str, float]:
+def count_lessons(reader: Reader, run: int, upto: int = _ALL, step: int | None = None) -> dict[str, float]:
     """Return how many lessons are in each state, and void answers; empty where no book was kept.
 
     Args:
@@ -142,7 +140,7 @@ def count_lessons(
     books = books_of(reader, run, upto, step)
     if not books:
         return {}
-    states = Counter(lesson.state for book in books.values() for lesson in book.lessons)
+    states: Counter[str] = Counter(lesson.state for book in books.values() for lesson in book.lessons)
     sql = f"{_EVENTS} AND (?4 IS NULL OR step <= ?4)"
     void = [json.loads(row["data"])["count"] for row in reader.rows(sql, (run, "void", upto, step))]
     return {**{f"lessons/{state}": states[state] for state in _STATES}, "lessons/void": sum(void)}

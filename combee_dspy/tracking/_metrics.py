@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import math
 import re
+import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from combee_dspy.gains import NO_HELDOUT, name_gain
 from combee_dspy.journal import Reader, failure_counts, outcomes
 from combee_dspy.tracking._lessons import count_lessons
 from combee_dspy.tracking._queries import costs_of
 from combee_dspy.tracking._sql import RUNS, SPENT
 from combee_dspy.tracking._text import cut, dollars
 
-__all__ = ["MAX_PARAM", "MAX_TAG", "charted", "description", "end_metrics", "params", "title", "update_metrics"]
+__all__ = [
+    "MAX_PARAM",
+    "MAX_TAG",
+    "charted",
+    "description",
+    "end_metrics",
+    "heldout_gain",
+    "params",
+    "title",
+    "update_metrics",
+]
 
 MAX_PARAM = 6_000
 """Characters of a parameter's value that MLflow keeps; it cuts the rest without a word."""
@@ -181,13 +193,20 @@ def end_metrics(reader: Reader, run: int) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
+def heldout_gain(row: sqlite3.Row | Mapping[str, Any]) -> str:
+    """Return what the held-out figures of a run (a row of ``RUNS``) are called."""
+    if not row["heldout_n"]:
+        return NO_HELDOUT
+    return name_gain(*(row[f"heldout_{name}"] for name in ("difference", "low", "high")))
+
+
 def description(reader: Reader, run: int) -> str:
     """Return a run's description, the headline first: MLflow shows about three lines."""
     row, total = reader.rows(RUNS, (run,))[0], costs_of(reader, run, ())[0]
     lines = []
     if row["heldout_n"]:
-        figures = "Held-out {:.3f} → {:.3f} (gain {:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
-        lines.append(figures.format(*(row[f"heldout_{name}"] for name in _HELDOUT)))
+        figures = "Held-out {}: {:.3f} → {:.3f} ({:+.3f}, interval {:+.3f} to {:+.3f}, n = {})."
+        lines.append(figures.format(heldout_gain(row), *(row[f"heldout_{name}"] for name in _HELDOUT)))
         lines.append(f"Cost per held-out point: {row['per_point']}.")
     if row["seed_score"] is not None and row["best_score"] is not None:
         lines.append(f"Validation {row['seed_score']:.3f} → {row['best_score']:.3f}.")

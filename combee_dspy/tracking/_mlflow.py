@@ -21,10 +21,18 @@ from combee_dspy.files import check_database
 from combee_dspy.journal import Journal, Reader, journal_file
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker
-from combee_dspy.tracking._metrics import charted, description, end_metrics, params, title, update_metrics
+from combee_dspy.tracking._metrics import (
+    charted,
+    description,
+    end_metrics,
+    heldout_gain,
+    params,
+    title,
+    update_metrics,
+)
 from combee_dspy.tracking._mlflow_end import Legacy, datasets_of, registered
 from combee_dspy.tracking._queries import candidates_of, chosen_of
-from combee_dspy.tracking._sql import ROLLOUT
+from combee_dspy.tracking._sql import ROLLOUT, RUNS
 from combee_dspy.tracking._text import clean_values, cleaner, one_line
 
 __all__ = ["MLflowTracker", "replay"]
@@ -38,6 +46,7 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 _RUN, _CURSOR, _PENDING = "combee.run", "combee.cursor", "combee.pending"
+_GAIN, _NOTE = "combee.heldout", "mlflow.note.content"
 _STATUS = {"finished": "FINISHED", "failed": "FAILED"}
 _SQLITE = "sqlite:///"
 _EXPERIMENT = "combee_dspy"
@@ -64,10 +73,12 @@ class MLflowTracker(Tracker):
     Parameters come in the groups ``run/``, ``strategy/``, ``model/``, ``size/``,
     ``digest/`` and ``version/``. Metrics, with step = update: ``score/best``, ``score/candidate``,
     ``score/train``, ``cost/rollouts``, ``cost/dollars``, ``tokens/<role>``, ``batch/size``,
-    ``scan/kept``, where a book is kept ``lessons/<state>`` and ``lessons/void``, and, at the end, ``score/chosen`` (validation of the program that is
-    returned), ``score/heldout_before``, ``score/heldout``, ``cost/seconds``,
+    ``scan/kept``, where a book is kept ``lessons/<state>`` and ``lessons/void``, and, at the
+    end, ``score/chosen`` (validation of the program that is returned),
+    ``score/heldout_before``, ``score/heldout``, ``cost/seconds``,
     ``cost/gpu_seconds`` and ``cost/dollars_a_point``; all others are in ``figures.json``.
     The books are ``books/<component>.json``, every decision about them the table ``decisions.json``.
+    The tag ``combee.heldout`` and the description's first line say whether the held-out figures are a gain or a loss.
     Splits are the run's datasets, by name, digest and size. The returned program is a
     logged model whose one file is ``program.json``: what ``program.load`` reads, no pickle
     and no LM, so no key. Into the store that MLflow itself is set to, the most telling
@@ -357,7 +368,8 @@ class _Shipper(Follower):
         # MLflow sends traces to the store that it is set to, whatever client makes them.
         if self._tracker.tracking_uri in (None, mlflow.get_tracking_uri()):
             left.traces(chosen.get("candidate", ""))
-        self._client.set_tag(self._id, "mlflow.note.content", self._clean(description(self._reader, self._run)))
+        row = self._reader.rows(RUNS, (self._run,))[0]
+        self._tag({_GAIN: heldout_gain(row), _NOTE: self._clean(description(self._reader, self._run))})
         status = _STATUS.get(self._one("SELECT state FROM run WHERE id = ?"), "KILLED")
         self._client.set_terminated(self._id, status, end_time=round(pinned.ended * 1000))
 

@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from combee_dspy.gains import name_gain
 from combee_dspy.journal import Outcome, Reader, failure_counts, outcomes
 from combee_dspy.strategies import parameters
 from combee_dspy.tracking._base import Follower, Tracker, page_file
@@ -37,7 +38,7 @@ _PANEL = threading.Lock()
 _logger = logging.getLogger("combee_dspy.progress")
 
 # How loud each kind of line is; others are details.
-_LEVELS = dict.fromkeys(("update", "heldout", "per_point", "selected", "stopped"), logging.INFO) | dict.fromkeys(
+_LEVELS = dict.fromkeys(("update", "per_point", "selected", "stopped"), logging.INFO) | dict.fromkeys(
     ("warning", "error"), logging.WARNING
 )
 
@@ -55,7 +56,6 @@ _LINES = {
     "validated": "update {step}: candidate {index}: validation {score}{best}",
     "reverted": "update {step}: the lessons of update {update} are left out: {reason}",
     "update": "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}",
-    "heldout": "held-out {before:.3f} → {after:.3f} (gain {difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})",
     "per_point": "held-out {text}",
     "warning": "warning: {text}",
     "error": "error in {where}: {error}",
@@ -121,7 +121,7 @@ class Display(Follower):
         self._counted = Counter[str]()  # what limits hold, beside the held-out set as well
         self._facts: dict[str, str] = {}
         self._scores: dict[str, tuple[int, float]] = {}  # index and score by candidate
-        self._chosen = ""
+        self._chosen = self._gain = ""
         self._news()  # of an earlier part of the run: it counts, and is not told again
         self._resumed = self._effect > 0
         self._before = self._shares()
@@ -152,7 +152,8 @@ class Display(Follower):
         said = "not over" if state == "running" else state
         if not self._result and state == "finished":
             return
-        facts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts", self._cost(), self._failed()
+        best, rollouts = f"best {self._best} (seed {self._seed})", f"{self._rollouts()} rollouts"
+        facts = self._gain, best, rollouts, self._cost(), self._failed()
         self._say(f"{said}: {', '.join(filter(None, facts))}")
         if state != "running" and (page := page_file(self._reader.path, self._run, name)).is_file():
             self._say(f"report: {page}")
@@ -191,7 +192,9 @@ class Display(Follower):
         for event in events:
             self._doing.event(event["kind"], event["step"], json.loads(event["data"]))
         hidden = () if self._result else _RESULT
-        return [told for event in events if (told := self._told(event))[0] and event["kind"] not in hidden]
+        told = [(event["kind"], self._told_heldout(event) if event["kind"] == "heldout" else self._told(event))
+                for event in events]  # fmt: skip
+        return [line for kind, line in told if line[0] and kind not in hidden]
 
     def _told(self, event: Any) -> tuple[str, int]:
         """Take one event into account; return the line that tells it, or nothing, and its level."""
@@ -226,6 +229,14 @@ class Display(Follower):
             case "limit":
                 self._facts["limit"] = f", at most {data['limit']}"
         return _LINES.get(event["kind"], "").format_map(data), _LEVELS.get(event["kind"], logging.DEBUG)
+
+    def _told_heldout(self, event: Any) -> tuple[str, int]:
+        """Take the held-out figures into account; return the line that tells them. A loss is a warning."""
+        data = json.loads(event["data"])
+        name = name_gain(data["difference"], data["low"], data["high"])
+        self._gain = f"held-out {name}: {data['before']:.3f} → {data['after']:.3f}"
+        interval = "({difference:+.3f}, {low:+.3f} to {high:+.3f}, n = {n})".format_map(data)
+        return f"{self._gain} {interval}", logging.WARNING if data["difference"] < 0 else logging.INFO
 
     def _say(self, line: str, level: int = logging.INFO) -> None:
         self._spoke = self._clock()

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "combee_dspy"
 # From the ground up. A module imports from its own layer and those below it.
 LAYERS = (
     (
-        "_private", "edits", "exceptions", "files", "hashing", "lessons", "records", "reflections", "registry",
+        "_private", "edits", "exceptions", "files", "gains", "hashing", "lessons", "records", "reflections", "registry",
         "strategies", "streams", "texts",
     ),
     (

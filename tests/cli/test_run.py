@@ -41,6 +41,7 @@ def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
     lines = dict(line.split(None, 1) for line in out.splitlines())
     assert lines["validation"].count("→") == 1
     assert "n = 6)" in lines["held-out"]
+    assert out.startswith("held-out "), "a loss there would be the first line"
     assert "task" in lines["calls"]
     assert "no language model" in lines["note"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["learned.json"]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from combee_dspy.journal import Effect, Journal, RunLog
 from combee_dspy.records import CallUsage
@@ -58,6 +58,8 @@ def followed(path: Path, *trackers: Tracker, body: Callable[[], object] = lambda
 class Story:
     """Writes a run step by step; each step may be written alone, for readers that follow."""
 
+    heldout: ClassVar = {"before": 0.5, "after": 0.75, "difference": 0.25, "low": -0.25, "high": 0.75, "n": 4}
+
     def __init__(self, folder: Path, name: str = "main", **description: Any) -> None:
         self.folder, self.name, self.description = folder, name, {**DESCRIPTION, **description}
         self.clock = BEGAN
@@ -98,7 +100,9 @@ class Story:
     async def second(self, log: RunLog) -> None:
         await self._update(log, 1, CHILD, size=4, lost=0)
         self._learn(log, 1, CITY, UNIT, RIVER)
-        log.emit("void", {"count": 2, "reasons": ["Unite: it relates fewer than two lessons"]}, step=1, component="predict")
+        log.emit(
+            "void", {"count": 2, "reasons": ["Unite: it relates fewer than two lessons"]}, step=1, component="predict"
+        )
         self._candidate(log, SWAPPED, [CHILD], "few-shot-swap", 1)
         await self._validate(log, SWAPPED, 2, 1, best=True)
         self._close(log, 1, CHILD, 4)
@@ -112,9 +116,8 @@ class Story:
         for candidate, scores in ((SEED, (0.0, 1.0, 0.0, 1.0)), (SWAPPED, (1.0, 1.0, 1.0, 0.0))):
             for row, score in enumerate(scores):
                 await self._roll(log, candidate, "heldout", row, score, -1)
-        figures = {"before": 0.5, "after": 0.75, "difference": 0.25, "low": -0.25, "high": 0.75, "n": 4}
-        log.emit("receipt", {"stage": "read", "difference": {**figures, "confidence": 0.9}})
-        log.emit("heldout", figures, single=True)
+        log.emit("receipt", {"stage": "read", "difference": {**self.heldout, "confidence": 0.9}})
+        log.emit("heldout", self.heldout, single=True)
         await log.finish("finished", {"best_score": 1.0, "reason": "1 epoch is done"})
 
     def _learn(self, log: RunLog, step: int, *lessons: dict[str, Any]) -> None:

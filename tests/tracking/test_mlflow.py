@@ -178,7 +178,10 @@ def test_a_whole_run_is_recorded(tmp_path, store):
     assert figures["end"]["total/calls"] == costs(place, by=())[0]["calls"]
     assert run.data.files["prompts/predict.txt"].decode() == TEXTS[SWAPPED]["predict"]
     assert b"<!doctype html>" in run.data.files["report.html"]
-    assert run.data.tags["mlflow.note.content"].startswith("Held-out 0.500 → 0.750 (gain +0.250")
+    assert run.data.tags["mlflow.note.content"].startswith(
+        "Held-out gain not shown (the interval holds zero): 0.500 → 0.750 (+0.250"
+    )
+    assert run.data.tags["combee.heldout"] == "gain not shown (the interval holds zero)"
     assert "simulated" in run.data.tags["mlflow.note.content"]
 
 

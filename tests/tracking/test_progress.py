@@ -58,9 +58,10 @@ def test_each_update_is_a_line_and_its_details_are_debug(tmp_path, caplog):
     story.write("second", "end")
     display.follow()
     display.close()
-    assert "held-out 0.500 → 0.750 (gain +0.250, -0.250 to +0.750, n = 4)" in screen.stream.getvalue()
+    not_shown = "held-out gain not shown (the interval holds zero): 0.500 → 0.750"
+    assert f"{not_shown} (+0.250, -0.250 to +0.750, n = 4)" in screen.stream.getvalue()
     assert screen.lines()[-1].endswith(
-        "finished: best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens, task 390 tokens,"
+        f"finished: {not_shown}, best 1.000 (seed 0.250), 18 of 100 rollouts, proposer 240 tokens, task 390 tokens,"
         " $0.0260 and 2 calls without a price, 2 of 6 train rollouts raised"
     )
 

@@ -13,7 +13,7 @@ from combee_dspy.journal import Reader
 from combee_dspy.lessons import Book, lesson_id, read_section
 from combee_dspy.tracking._learned import diffs, gain, learned
 from combee_dspy.tracking._lessons import books_of, count_lessons, ordered, tests_of
-from combee_dspy.tracking._metrics import title
+from combee_dspy.tracking._metrics import heldout_gain, title
 from combee_dspy.tracking._queries import audit_of, candidates_of, chosen_of, costs_of, problems_of, suspicious_in
 from combee_dspy.tracking._spending import bought_by, spending_of
 from combee_dspy.tracking._sql import ROLLOUT, RUNS
@@ -21,7 +21,7 @@ from combee_dspy.tracking._text import cut, dollars
 
 __all__ = ["facts"]
 
-_MOST_CHARACTERS, _MOST_BEHIND = 600, 5
+_MOST_CHARACTERS, _MOST_BEHIND, _MOST_QUOTED = 600, 5, 160
 _KEPT, _LOST_HERE, _LOST_ON_THE_WAY, _NOT_IN_RESULT, _UNMEASURED = range(5)
 _ROLLOUT_COLUMNS = ("id", "step", "purpose", "candidate", "example", "score", "tokens", "started", "seconds")
 _TEXTS = ("inputs", "prediction", "feedback", "error")
@@ -115,7 +115,7 @@ def _lessons(reader: Reader, run: int, texts: Mapping[str, str]) -> dict[str, An
 def _named(book: Book, lesson: str) -> dict[str, str]:
     """Return a lesson's wording and state; empty where the book does not hold it."""
     held = book.find(lesson)
-    return {"text": held.text, "state": held.state} if held else {}
+    return {"text": cut(held.text, _MOST_QUOTED), "state": held.state} if held else {}
 
 
 def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def _heldout(row: _Row, events: Sequence[_Row]) -> dict[str, Any]:
     figures = {name: row[f"heldout_{name}"] for name in ("before", "after", "difference", "low", "high", "n")}
     # Journals of before looks were counted hold the first look alone.
     looks = [{"look": 1, **event} for event in events if event["kind"] == "heldout"]
-    return {**figures, "confidence": readings[-1].get("confidence") if readings else None, "looks": looks}
+    name = heldout_gain(row)
+    return {**figures, "gain": name, "confidence": readings[-1].get("confidence") if readings else None, "looks": looks}
 
 
 def _canary(reader: Reader, run: int, events: Sequence[_Row]) -> dict[str, Any]:

@@ -1,0 +1,126 @@
+"""What held-out rows say is called a gain or a loss, shown or not, first and in the same words everywhere."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from combee_dspy import CombeeReport
+from combee_dspy.cli import main
+from combee_dspy.costs import totals
+from combee_dspy.evaluation import PairedDifference
+from combee_dspy.gains import name_gain
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.tracking import write_report
+from combee_dspy.tracking._metrics import description, heldout_gain
+from combee_dspy.tracking._progress import Display
+from combee_dspy.tracking._sql import RUNS
+from tests.tracking.journals import Story
+
+LOSS, LOSS_NOT_SHOWN, NO_GAIN, NOT_SHOWN, GAIN = CASES = (
+    ("loss", 0.25, -0.5, -0.1),
+    ("loss not shown (the interval holds zero)", 0.5, -0.5, 0.0),
+    ("no gain", 0.75, 0.0, 0.0),
+    ("gain not shown (the interval holds zero)", 0.875, 0.0, 0.5),
+    ("gain", 1.0, 0.125, 0.5),
+)
+BEFORE = 0.75
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose held-out rows went from 0.75 to something else, while validation went from 0.25 to 1."""
+    _, after, low, high = request.param
+    figures = {"before": BEFORE, "after": after, "difference": after - BEFORE, "low": low, "high": high, "n": 4}
+    monkeypatch.setattr(Story, "heldout", figures)
+    return Story(tmp_path).whole()
+
+
+def everywhere(cases: tuple[tuple[str, float, float, float], ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("place, case", [(case, case) for case in cases], indirect=["place"])
+
+
+@everywhere(CASES)
+def test_mlflow_has_it_as_a_tag_and_first_in_the_description(
+    place: Path, case: tuple[str, float, float, float]
+) -> None:
+    with Reader(journal_file(place)) as reader:
+        assert heldout_gain(reader.rows(RUNS, (1,))[0]) == case[0]
+        first = description(reader, 1).splitlines()[0]
+    assert first.startswith(f"Held-out {case[0]}: 0.750 → {case[1]:.3f} ({case[1] - BEFORE:+.3f}, interval ")
+
+
+def test_a_run_without_a_held_out_set_has_that_as_its_tag(tmp_path: Path) -> None:
+    with Reader(journal_file(Story(tmp_path).write("begin"))) as reader:
+        assert heldout_gain(reader.rows(RUNS, (1,))[0]) == "no held-out set"
+
+
+@everywhere((LOSS, LOSS_NOT_SHOWN))
+def test_a_loss_is_the_first_line_of_the_page(place: Path, case: tuple[str, float, float, float]) -> None:
+    page = write_report(place, place / "r.html").read_text(encoding="utf-8")
+    first = page.partition('<section id="Result">\n')[2].lstrip().splitlines()[0]
+    assert first.startswith(f'<p class="loss" role="alert"><b>Held-out {case[0]}</b>')
+    assert 'class="worse"' in page
+
+
+@everywhere((NO_GAIN, NOT_SHOWN, GAIN))
+def test_only_a_gain_that_is_shown_has_its_colour_on_the_page(
+    place: Path, case: tuple[str, float, float, float]
+) -> None:
+    page = write_report(place, place / "r.html").read_text(encoding="utf-8")
+    assert 'class="loss"' not in page
+    assert f"<b>{case[0].capitalize()}</b>: " in page
+    assert ('<em class="unshown">' in page) == (case is not GAIN)
+
+
+@everywhere(CASES)
+def test_the_log_ends_with_it_and_a_loss_is_a_warning(
+    place: Path, case: tuple[str, float, float, float], caplog: pytest.LogCaptureFixture
+) -> None:
+    screen = io.StringIO()
+    with Reader(journal_file(place)) as reader:
+        display = Display(reader, 1, Console(file=screen, width=200, color_system=None))
+        display.close()
+    figures = f"held-out {case[0]}: 0.750 → {case[1]:.3f}"
+    (last,) = [line for line in screen.getvalue().splitlines() if " finished: " in line]
+    assert f"finished: {figures}, best 1.000" in last
+    with Reader(journal_file(place)) as reader, caplog.at_level(logging.INFO, "combee_dspy.progress"):
+        display = Display(reader, 1, Console(file=screen, width=200, color_system=None))
+        display._event, display._logs = 0, True  # as a run that has just ended, where logging is set up
+        display.follow()
+    (line,) = [record for record in caplog.records if "held-out" in record.getMessage()]
+    assert f"{figures} (" in line.getMessage()
+    assert (line.levelno == logging.WARNING) == case[0].startswith("loss")
+
+
+@everywhere(CASES)
+def test_commands_say_it_first(
+    place: Path, case: tuple[str, float, float, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", str(place)])
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].split(maxsplit=1) == ["held-out", f"{case[0]}: 0.750 → {case[1]:.3f}"]
+    with pytest.raises(SystemExit):
+        main(["runs", str(place), "--table"])
+    assert f"{case[0].partition(' (')[0]}: 0.750 → {case[1]:.3f}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_programs_report_begins_with_it(case: tuple[str, float, float, float]) -> None:
+    what, after, low, high = case
+    held = PairedDifference(BEFORE, after, after - BEFORE, low, high, 4, 0.95)
+    report = CombeeReport("done", 0.25, 1.0, 100, 10, 1.0, totals([]), held)
+    name, text = next(iter(report.facts().items()))
+    assert (name, text.startswith(f"{what}: 0.750 → {after:.3f} (")) == ("held-out", True)
+    assert str(report).splitlines()[0] == f"{'held-out':<20}{text}"
+    assert report._repr_html_().startswith(f"<table><tr><th>held-out</th><td>{what}: ")
+
+
+def test_the_ends_of_an_interval_that_touch_zero_show_nothing() -> None:
+    assert name_gain(0.1, 0.0, 0.2) == NOT_SHOWN[0]
+    assert name_gain(-0.1, -0.2, 0.0) == LOSS_NOT_SHOWN[0]
