@@ -181,7 +181,8 @@ class Growing(Keeper):
             before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
             text = self.seed if earlier is None else earlier.text
             trials = Trials(self.effects, self.pool, step, BLAMED)
-            edits = await blame(trials, self.books, text, before, version.text, await _scores(version))
+            books = {component: self.books.known(component, step) for component in self.books.now}
+            edits = await blame(trials, books, text, before, version.text, await _scores(version))
             return rollouts
         finally:
             if not version.tested.done():

@@ -108,7 +108,7 @@ class Proving:
         """Return the newest version without the lines that spoil rows which the version before had right."""
         own = Trials(self.effects, self.pool, trials.step, min(BLAMED, trials.left))
         trials.left -= own.left
-        edits = await blame(own, self.books, version.candidate, version.scores, newest.candidate, newest.scores)
+        edits = await blame(own, self.books.now, version.candidate, version.scores, newest.candidate, newest.scores)
         trials.left += own.left
         changes = [
             _Change(component, lesson, serve=False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from combee_dspy.lessons import BookEdit, Retire, lesson_id, nearest, read_section, write_section
+from combee_dspy.lessons import Book, BookEdit, Retire, lesson_id, nearest, read_section, write_section
 from combee_dspy.reflections import texts_in
-from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._pool import Pool, Scores
@@ -61,7 +60,7 @@ class _Line:
 
 
 async def blame(
-    trials: Trials, books: Books, old: Candidate, before: Scores, new: Candidate, after: Scores
+    trials: Trials, books: Mapping[str, Book], old: Candidate, before: Scores, new: Candidate, after: Scores
 ) -> list[tuple[str, BookEdit]]:
     """Return edits, by component, that retire the lines to blame for validation rows that a new text has lost.
 
@@ -71,7 +70,7 @@ async def blame(
     where it spoils two rows at least, since a single row may turn by chance.
     """
     added = [
-        _Line(component, line) for component in books.now for line in _added(old.texts[component], new.texts[component])
+        _Line(component, line) for component in books for line in _added(old.texts[component], new.texts[component])
     ]
     lost = [index for index, score in sorted(after.items()) if before.get(index, score) > score]
     spoilt: dict[_Line, list[int]] = {}
@@ -81,7 +80,7 @@ async def blame(
             spoilt.setdefault(culprit, []).append(index)
     edits: list[tuple[str, BookEdit]] = []
     for line, rows in spoilt.items():
-        held = books.known(line.component, trials.step).find(lesson_id(line.text))
+        held = books[line.component].find(lesson_id(line.text))
         if held is None or held.born < 0 or (held.support > 1 and len(rows) < 2):
             continue
         if len(rows) > await _missed(trials, new, line, after):
