@@ -85,9 +85,9 @@ class Validation:
         draws: Answers of the task LM that one validation averages, for each example.
         calibration: Compares a judge with a trusted reference on a share of the rollouts and ends the run
             where they disagree. Needed where the metric's LM is the one that proposes.
-        probe: Whether each LM is asked for one token, and then one row of each split run through program and metric,
-            before anything else is bought. What they raise is said. Where cost or time is limited, validation alone:
-            it is what a run needs first.
+        probe: Whether each LM is asked for one token, and one row of each split run through program and metric,
+            before more than eight effects begin. What they raise is said. Where cost or time is limited, before
+            anything else is bought, and of the rows validation's alone: it is what a run needs first.
         warn_failures: Share of the rollouts of a split, or of the LM calls of a role, that may fail: from there on a
             warning says so, and the run supports no claim. Failures are answers that do not parse, programs and
             metrics that raise, and calls that are refused or time out.

@@ -15,6 +15,7 @@ from combee_dspy.records import CallUsage, described
 from combee_dspy.rollouts import AbandonedError, Check, Slots
 from combee_dspy.search._budget import BudgetReached, Purse, not_known
 from combee_dspy.search._privacy import Texts
+from combee_dspy.search._start import Start
 
 __all__ = ["Buyer"]
 
@@ -28,11 +29,13 @@ class Buyer:
         over: Why nothing that is under way goes on, since its time is over; empty while there is
             time.
         kept: By key, what the journal cannot give back as it was.
+        start: What effects wait for before a trial has shown that the run can work.
     """
 
     def __init__(self, slots: Slots, log: RunLog, purse: Purse, texts: Texts) -> None:
         self.over = ""
         self.kept: dict[str, Any] = {}
+        self.start = Start()
         self._slots, self._log, self._purse, self._texts = slots, log, purse, texts
         self._unkept = 0  # effects that are paid for and not on disk yet
 
@@ -64,6 +67,8 @@ class Buyer:
         work: Callable[[Check | None], Awaitable[tuple[T | Exception, tuple[CallUsage, ...]]]],
         told: Callable[[], Mapping[str, float]],
     ) -> tuple[T, Effect]:
+        if effect.kind != "probe":
+            await self.start.wait()
         charged = effect.purpose != "heldout"
         kind = effect.kind if effect.kind == "rollout" else f"{effect.kind}/{effect.purpose}"
         granted = await self._purse.grant(kind, told() if self._purse.by_tokens else {}) if charged else None

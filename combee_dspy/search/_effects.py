@@ -345,6 +345,7 @@ class Effects:
         with self.slots.refusing(self._number):
             while self._flying:
                 self.purse.withdraw()
+                self.buyer.start.withdraw()
                 _, late = await asyncio.wait(self._flying.values(), timeout=within)
                 for task in late:
                     task.cancel()

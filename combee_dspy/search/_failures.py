@@ -71,7 +71,7 @@ class Failures:
         ]
 
     async def try_first(self, seed: Candidate, validation: Row, train: Row, *, counted: bool) -> None:
-        """Run one row of each split before anything else is bought; say what raised in it, and what it changed.
+        """Run one row of each split before all others; say what raised in it, and what it changed.
 
         ``counted`` is whether the budget counts them now: where nobody knows that an update will ask for the train row.
         """

@@ -83,7 +83,7 @@ class Loop:
     reason: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        self._search = self.task.settings.search
+        self._options = self.task.settings.search
         self._batches = Batches(self.task, self.parts.sampler)
         self.untraced = Untraced(self.task, self.effects.log)
         self._ends = Ends(self.task, self.effects, self.pool, self._batches, self.parts, self.untraced)
@@ -95,19 +95,34 @@ class Loop:
         self._spent = False
         self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
 
-    async def run(self) -> None:
+    async def run(self, probe: Callable[[], Awaitable[None]]) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
+
+        The probe of the LMs and the first row of each split run beside the first effects, few of which begin before
+        they have ended. Of a limited cost or time they have their share first.
 
         Raises:
             ArgumentValueError: The budget does not even pay for the student's validation.
+            Exception: What the probe raised.
         """
         rows = self.pool.rows_to_validate()
         limits, cost = self.effects.purse.limits, len(rows) * self.pool.draws
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
-        first, counted = self._batches.first, self._batches.samples_itself
-        await self.failures.try_first(self.task.seed, rows[0], first, counted=counted)
+        attempt = partial(
+            self.failures.try_first, self.task.seed, rows[0], self._batches.first,
+            counted=self._batches.samples_itself,
+        )  # fmt: skip
+        if self.effects.purse.grants:
+            await probe()
+            await attempt()
+            await self._search(rows)
+        else:
+            start, capacity = self.effects.buyer.start, self.effects.slots.capacity
+            await start.run(probe, attempt, partial(self._search, rows), capacity)
+
+    async def _search(self, rows: Sequence[Row]) -> None:
         self.keeper.begun()
         self._seeding = asyncio.ensure_future(self._validate_seed(rows))
         try:
@@ -171,12 +186,12 @@ class Loop:
     async def _run_updates(self) -> tuple[int, str] | None:
         """Begin updates as long as there is no reason to stop; return which one a budget kept from beginning."""
         for step in itertools.count():
-            if step == self._search.staleness + 1:
+            if step == self._options.staleness + 1:
                 await self._begin_seed()
             try:
                 await self._may_begin(step)
                 update = None if self._spent else await self._begin(step)
-                if update is not None and update.plan.parent.components is None and self._search.staleness:
+                if update is not None and update.plan.parent.components is None and self._options.staleness:
                     # A selector of the user's reads gepa's state, which later updates change: it is asked in order.
                     await self._ended(update.selected)
             except BudgetReached as reached:
@@ -189,7 +204,7 @@ class Loop:
     async def _may_begin(self, step: int) -> None:
         """Wait for what update ``step`` knows of."""
         known = step - self.task.behind
-        if (released := self._updates.get(step - 1 - self._search.staleness)) is not None:
+        if (released := self._updates.get(step - 1 - self._options.staleness)) is not None:
             await self._ended(released.proposed if self.task.is_trunk else released.committed)
         if known in self._updates:
             await self._ended(self._updates[known].committed)
@@ -273,7 +288,7 @@ class Loop:
             step, 0, workers=self.effects.workers, capacity=self.effects.slots.served,
             queued=self.effects.slots.queued, gpus=self.task.settings.costs.gpus.get("task"),
             remaining_rollouts=self.effects.purse.room, validation_size=self.pool.size,
-            children=self.task.children, screen=None if self.task.is_trunk else self._search.screen,
+            children=self.task.children, screen=None if self.task.is_trunk else self._options.screen,
         )  # fmt: skip
         key = f"batch/{step}{again}"
         made: dict[str, Any] = await self.effects.decide(key, lambda: self._batches.decide(view), step=step)
@@ -305,7 +320,7 @@ class Loop:
 
     def _again(self, step: int) -> Mapping[str, tuple[Reflection, ...]]:
         """Return the reflections that an update's scan did not cover, which the next one to know of it reads again."""
-        return self._lost.pop(step - 1 - self._search.staleness, {})
+        return self._lost.pop(step - 1 - self._options.staleness, {})
 
     async def _update(self, update: Update) -> None:
         """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
@@ -315,12 +330,12 @@ class Loop:
             update.selected.set_result(None)
         if before is not None:
             await asyncio.shield(before.proposed)
-        if self.task.is_trunk and plan.step >= self._search.lag:
+        if self.task.is_trunk and plan.step >= self._options.lag:
             await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
         if self.books is not None:
             self.books.learn(learned)
         proposed = await self.keeper.propose(learned)
-        if self._search.rescue:
+        if self._options.rescue:
             self._lost[plan.step] = learned.lost
         update.proposed.set_result(None)
         if self.task.is_trunk:

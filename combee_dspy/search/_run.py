@@ -234,13 +234,17 @@ class Run:
 
     async def _search(self) -> None:
         settings = self.task.settings
-        await self._probe()
-        # After the probe, which says of a model that is misspelt that there is none.
-        require_countable(
-            settings.budget, unpriced=settings.costs.unpriced(models_by_role(settings)), gpus=bool(settings.costs.gpus)
-        )
+        try:
+            require_countable(
+                settings.budget,
+                unpriced=settings.costs.unpriced(models_by_role(settings)),
+                gpus=bool(settings.costs.gpus),
+            )
+        except ArgumentValueError:
+            await self._probe()  # of a model that is misspelt it says that there is none
+            raise
         with self.parts.experiment:
-            await self.loop.run()
+            await self.loop.run(self._probe)
 
     def _tell_program(self, program: dspy.Module) -> None:
         """Keep the state of what is returned, without its LMs: they may hold a key, and are whoever loads it."""
