@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import pvariance
@@ -27,14 +28,17 @@ __all__ = ["Batches", "Ends", "decision_from"]
 # Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
 # nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3
+# The part of a minibatch that has the epoch's order where rows that fail are preferred.
+_UNIFORM = 0.5
+_NOTHING = "A full pass found nothing new to learn"
 _FEWEST = 3  # rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
 
 
 class Batches:
     """Draws minibatches. Called in the order of updates.
 
-    Rows are drawn without replacement, epoch by epoch, each epoch in an order of
-    its own; no minibatch crosses the end of an epoch. Anchors are in every one.
+    Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no minibatch crosses the end
+    of an epoch. Rows that are preferred may be drawn again, in the place of others. Anchors are in every one.
 
     Attributes:
         seen: Rows drawn so far.
@@ -55,6 +59,7 @@ class Batches:
         self._measured: list[Measurement] = []
         self._scores: list[float] = []
         self._prompt_tokens = 0
+        self._left: list[int] | None = None  # rows that the epoch has not drawn, in its order
 
     @property
     def epochs(self) -> float:
@@ -101,22 +106,39 @@ class Batches:
         )
         return dataclasses.asdict(decision)
 
-    def draw(self, size: int, state: Callable[[], Any]) -> tuple[Row, ...]:
+    def draw(self, size: int, state: Callable[[], Any], failing: Sequence[int] = ()) -> tuple[Row, ...]:
         """Return the rows of the next minibatch.
 
         Args:
-            size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
+            size: How many at most, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
             state: Returns gepa's state, for a sampler of the user's.
+            failing: Positions of rows that are preferred, the most wanted first.
         """
         if self._sampler is not None:
             rows = tuple(self._train[index] for index in self._sampler.next_minibatch_ids(self._loader, state()))
         else:
-            epoch, start = divmod(self.seen, len(self._train))
-            rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
+            rows = tuple(self._train[index] for index in self._chosen(size, failing))
         self.seen += len(rows)
         self._planned.append(len(rows))
         hashes = {row.hash for row in rows}
         return rows + tuple(row for row in self._task.anchors if row.hash not in hashes)
+
+    def _chosen(self, size: int, failing: Sequence[int]) -> list[int]:
+        """Return the next minibatch: a part from the epoch's order, and then rows that fail.
+
+        Rows that were never seen come before all others, so the first epoch has its order. A later minibatch is as
+        large as there are failing rows for: rows that are right teach nothing.
+        """
+        if self._left is None or self.seen % len(self._train) == 0:
+            self._left = self._order(self.seen // len(self._train))
+        uniform = size
+        if failing and self.epochs >= 1:
+            size = min(size, math.ceil(len(failing) / (1 - _UNIFORM)))
+            uniform = math.ceil(_UNIFORM * size)
+        rows = self._left[:uniform]
+        rows += [index for index in failing if index not in rows][: size - len(rows)]
+        self._left = [index for index in self._left if index not in rows]
+        return rows
 
     def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
         """Note how long an update took, and its parent's rollouts."""
@@ -153,6 +175,7 @@ class Ends:
         self._behind = task.behind
         self._turns = max(_BARREN, len(task.components))
         self._epochs: list[int] = []
+        self._failed: dict[int, bool] = {}
         # A larger budget is another decision: a run goes on with it.
         limits = stable_repr((task.limits, self._rule)).encode()
         self._key = hashlib.blake2b(limits, digest_size=6).hexdigest()
@@ -165,6 +188,15 @@ class Ends:
     def begins(self) -> None:
         """Note that an update begins, before its minibatch is drawn."""
         self._epochs.append(int(self._batches.epochs))
+
+    def ended(self, step: int, *, failed: bool) -> None:
+        """Note of an update whether any of its rows failed."""
+        self._failed[step] = failed
+
+    @property
+    def settled(self) -> str:
+        """Why a run ends once every training row is right."""
+        return f"{_NOTHING}: every training row was right when it ran last"
 
     async def cut_off(self, step: int, reason: str) -> str:
         """Note that a budget ended the run in the middle of an update, of which nothing is kept; return why."""
@@ -184,11 +216,13 @@ class Ends:
         limits = self._effects.purse.limits
         if limits.updates is not None and step >= limits.updates:
             return f"{step} updates are done"
-        if self._nothing_new(step - self._behind):
+        if barren := self._nothing_new(step - self._behind):
             untraced = self._untraced.components(step - self._behind)
             if set(untraced) == set(self._components):
                 return f"no rollout called predictor {', '.join(map(repr, untraced))}: nothing to learn from"
-            reason = "a whole epoch bought no new rollout: it made no mistake, or had no new text to try"
+            fails = any(self._failed[one] for one in barren)
+            why = "no new text came of the rows that fail" if fails else "every row was right"
+            reason = f"{_NOTHING}: {why}"
             return f"{reason}; no rollout called {', '.join(map(repr, untraced))}" if untraced else reason
         if self._seed_is_known(step):
             for place, stopper in enumerate(self._parts.stoppers):
@@ -205,14 +239,16 @@ class Ends:
         """Return whether the student's validation is surely there: before, it may be there or not."""
         return step >= self._behind or not self._parts.plain
 
-    def _nothing_new(self, known: int) -> bool:
-        """Return whether the last whole epoch that is committed, and enough updates, bought nothing."""
+    def _nothing_new(self, known: int) -> Sequence[int]:
+        """Return the updates of the last whole epoch that is committed, and enough of them, if they bought nothing."""
         now = int(self._batches.epochs)
         past = [(epoch, step) for step, epoch in enumerate(self._epochs) if epoch < now]
         whole = {epoch for epoch, _ in past} - {epoch for epoch, step in past if step > known}
         steps = [step for epoch, step in past if whole and epoch == max(whole)]
         first = min(steps[0], steps[-1] + 1 - self._turns) if steps else -1
-        return first >= 0 and not self._effects.purse.bought(steps[-1], first)
+        if first < 0 or self._effects.purse.bought(steps[-1], first):
+            return ()
+        return range(first, steps[-1] + 1)
 
     def _view(self, step: int) -> RunView:
         purse, known = self._effects.purse, step - self._behind

@@ -18,6 +18,7 @@ from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._propose import Proposer
 from combee_dspy.search._proving import Proving, spare
+from combee_dspy.search._row_scores import RowScores
 from combee_dspy.search._trials import BLAMED, Trials, blame
 from combee_dspy.search._update import Learned, Parent, Plan
 
@@ -59,7 +60,7 @@ class Growing(Keeper):
     as many rows as it: what a text of few new rows can show is not worth it. Where validation rows are lost, the new
     lines are searched for the one to blame; the text of update i lacks what the tests of updates up to
     i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text is made from the
-    best version instead.
+    best version instead. Rows that failed when they ran last come first in the minibatches that follow the first pass.
     """
 
     effects: Effects
@@ -70,12 +71,14 @@ class Growing(Keeper):
     seed: Candidate
     components: Callable[[int], tuple[str, ...]]  # what an update edits
     staleness: int  # update i runs on the text of update i − 1 − staleness
+    skips_perfect: bool  # whether rows that are right teach nothing
 
     def __post_init__(self) -> None:
         self._versions: list[_Version] = []
         self._to_validate: dict[int, tuple[Row, ...]] = {}
         self._read = 0  # versions whose tests the book knows
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
+        self._rows = RowScores(self.proposer.perfect_score)
         self._validated = self.seed
         self._best = _Version(self.seed, None, _future())
         self._spoiled = False
@@ -107,6 +110,7 @@ class Growing(Keeper):
         due = self._is_due(len(plan.rows))
         self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
         self._to_validate[plan.step] = self.pool.rows_to_validate() if due else ()
+        self._rows.begin(plan.rows)
 
     async def parent(self, step: int) -> Parent:
         """Return the newest text that is surely known, though a later one may be there already."""
@@ -115,6 +119,14 @@ class Growing(Keeper):
     def _text(self, step: int) -> Candidate:
         return self._versions[step].text if step >= 0 else self.seed
 
+    def failing(self, step: int) -> Sequence[int]:
+        """Return the rows that failed when they ran last, as far as is surely known."""
+        return self._rows.failing(step - 1 - self.staleness) if self.skips_perfect else ()
+
+    def is_settled(self, last: int, size: int) -> bool:
+        """Return whether all training rows were right when they ran last."""
+        return self.skips_perfect and self._rows.are_right(last, size)
+
     def select(self, plan: Plan, rollouts: Sequence[Rollout]) -> Sequence[str]:
         """Return what the plan says already."""
         return plan.parent.components or ()
@@ -122,6 +134,7 @@ class Growing(Keeper):
     async def propose(self, learned: Learned) -> Candidate:
         """Make the next text, once the tests are there that it must know of."""
         step = learned.plan.step
+        self._rows.end(learned)
         await self._read_tests(step - self.staleness, step)
         before = self._best.text if self._spoiled else self._text(step - 1)
         text = before if learned.skipped else await self.proposer.edited(learned, before)

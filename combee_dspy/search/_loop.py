@@ -98,22 +98,18 @@ class Loop:
     async def run(self, probe: Callable[[], Awaitable[None]]) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
 
-        The probe of the LMs and the first row of each split run beside the first effects, few of which begin before
-        they have ended. Of a limited cost or time they have their share first.
+        The probe and the first rows run beside the first effects; where cost or time is limited, before them.
 
         Raises:
             ArgumentValueError: The budget does not even pay for the student's validation.
-            Exception: What the probe raised.
         """
         rows = self.pool.rows_to_validate()
         limits, cost = self.effects.purse.limits, len(rows) * self.pool.draws
         if limits.rollouts is not None and limits.rollouts < cost:
             self._too_small(f"leaves no room for the student's validation, which takes {cost} rollouts")
         self.effects.purse.promise(-1, cost)
-        attempt = partial(
-            self.failures.try_first, self.task.seed, rows[0], self._batches.first,
-            counted=self._batches.samples_itself,
-        )  # fmt: skip
+        first, counted = self._batches.first, self._batches.samples_itself
+        attempt = partial(self.failures.try_first, self.task.seed, rows[0], first, counted=counted)
         if self.effects.purse.grants:
             await probe()
             await attempt()
@@ -246,7 +242,7 @@ class Loop:
 
     async def _begin(self, step: int) -> Update | None:
         """Decide what an update runs and start it; ``None`` where there is a reason to stop."""
-        self.reason = await self._ends.reason(step)
+        self.reason = await self._ends.reason(step) or await self._settled(step)
         if self.reason:
             return None
         decided = None if self._batches.samples_itself else await self._size(step)
@@ -254,18 +250,26 @@ class Loop:
         rows: Sequence[Row] = ()
         if decided != 0:
             parent = await self.keeper.parent(step)
-            rows = self._rows(decided)
+            rows = self._rows(decided, self.keeper.failing(step))
         if not rows:
             self.reason = f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update may take"
             return None
-        most = max(1, self.task.children)
-        children = self._affordable(most, 1, lambda count: self.keeper.rollouts(len(rows), count))
+        children = self._affordable(max(1, self.task.children), 1, lambda count: self.keeper.rollouts(len(rows), count))
         self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
         plan = Plan(step, parent, tuple(rows), children, self._again(step))
         self.keeper.sampled(plan)
         update = self._updates[step] = Update(plan, self._updates.get(step - 1))
         update.task = asyncio.ensure_future(self._carry_out(update))
         return update
+
+    async def _settled(self, step: int) -> str:
+        """Return why no update could learn any more; empty where one may."""
+        size, known = len(self.task.splits.train), step - 1 - self._options.staleness
+        if not self.keeper.is_settled(known, size):
+            return ""
+        # What is under way may find a row that fails, and costs less than another update.
+        await self._ended(self._updates[step - 1].proposed)
+        return self._ends.settled if self.keeper.is_settled(step - 1, size) else ""
 
     async def _size(self, step: int) -> int:
         """Return how many rows the next minibatch has, as far as there is room for them."""
@@ -310,11 +314,11 @@ class Loop:
         room = self.effects.purse.room
         return next((one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least)
 
-    def _rows(self, decided: int | None) -> Sequence[Row]:
+    def _rows(self, decided: int | None, failing: Sequence[int]) -> Sequence[Row]:
         """Return the next minibatch; none where there is no room for one any more, as after a merge."""
         if decided is not None:
             size = self._fitting(decided)
-            return self._batches.draw(size, lambda: self.pool.state) if size else ()
+            return self._batches.draw(size, lambda: self.pool.state, failing) if size else ()
         rows = self._batches.draw(0, lambda: self.pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
 
@@ -386,6 +390,7 @@ class Loop:
     def _close(self, update: Update, learned: Learned, seconds: float) -> None:
         plan, self.committed = update.plan, update.plan.step + 1
         self.untraced.note(learned)
+        self._ends.ended(plan.step, failed=not learned.skipped)
         if not learned.skipped:
             self._batches.measured(len(plan.rows), seconds, learned.rollouts)
         data = {

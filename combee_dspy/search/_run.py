@@ -136,7 +136,7 @@ class Run:
             proving = Proving(self.effects, self.pool, self.books, settings.perfect_score)
             return Growing(
                 self.effects, self.pool, self.books, proposer, proving, seed=task.seed, components=components,
-                staleness=settings.search.staleness,
+                staleness=settings.search.staleness, skips_perfect=settings.skip_perfect_score,
             )  # fmt: skip
         custom = None
         if task.proposes_itself:

@@ -1,4 +1,4 @@
-"""The start of a run: few effects begin before a trial has shown that the run can work; the others wait for it."""
+"""The start of a run: few effects begin before a trial has shown that the run can work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 __all__ = ["Start"]
 
-# Effects that may begin beside the trial: what a key that is wrong or a metric that raises may cost.
+# Effects that may begin beside the trial: what a wrong key or a metric that raises may cost.
 _FEW = 8
 
 Step = Callable[[], Awaitable[None]]
@@ -23,12 +23,12 @@ class Start:
     async def run(self, probe: Step, attempt: Step, work: Step, capacity: int) -> None:
         """Carry out work beside the trial of whether it can work.
 
-        Where the trial fails, the work is cancelled. Where both fail, the probe says it most clearly, so it is heard
-        first.
+        Where the trial fails, the work is cancelled. Where both fail, the probe says it most
+        clearly, so it is heard first.
 
         Args:
             probe: Asks each LM.
-            attempt: Runs the first rows. They are asked for first, so they are among the few that may begin.
+            attempt: Runs the first rows. It asks first, so they are among the few that may begin.
             work: What waits, but for a few effects.
             capacity: Effects that may be in flight at once.
 

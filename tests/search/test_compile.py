@@ -209,7 +209,7 @@ def test_a_perfect_minibatch_costs_its_rollouts_and_nothing_else(world: World, t
     assert all(one["skipped"] for one in events(tmp_path, "update"))
     assert not told
     assert not world.proposer_lm.requests
-    assert report.reason == "a whole epoch bought no new rollout: it made no mistake, or had no new text to try"
+    assert report.reason == "A full pass found nothing new to learn: every row was right"
     assert report.rollouts == len(known) + 6
 
 

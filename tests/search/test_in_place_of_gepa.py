@@ -101,5 +101,5 @@ def test_every_component_has_its_turn_before_a_run_gives_up(world: World) -> Non
         return {}
 
     report = world.compile(TwoSteps(), train=3, validation=0, instruction_proposer=nothing).combee_report
-    assert "bought no new rollout" in report.reason
+    assert "found nothing new" in report.reason
     assert set(asked) == {"first", "second"}
