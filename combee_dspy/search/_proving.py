@@ -15,6 +15,7 @@ from combee_dspy.evaluation import perfect_score_of, sign_test
 from combee_dspy.lessons import (
     BookEdit,
     BookLesson,
+    Effect,
     Restore,
     Retire,
     State,
@@ -29,7 +30,7 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool, Scores
-from combee_dspy.search._trials import BLAMED, Trials, blame, halved
+from combee_dspy.search._trials import BLAMED, Trials, blame, halved, measured
 
 __all__ = ["Proving", "spare"]
 
@@ -63,8 +64,9 @@ class _Change:
     lesson: BookLesson
     serve: bool
 
-    def edit(self, reason: str) -> BookEdit:
-        return Restore(self.lesson.id, reason) if self.serve else Retire(self.lesson.id, reason)
+    def edit(self, reason: str, rows: int, effect: Effect | None) -> BookEdit:
+        decision = Restore if self.serve else Retire
+        return decision(self.lesson.id, reason, rows, effect)
 
 
 @dataclass(eq=False)
@@ -210,10 +212,21 @@ class Proving:
             self.effects.log.emit("tested", data, step=version.step, component=change.component)
         if not accepted:
             return version
+        effect = self._effect(changes, version.scores, scores)
         reason = f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses} worse"
         for change in changes:
-            self.books.edit(change.component, [change.edit(reason)], version.step)
+            # Rows that speak for a group speak for each of it by its share.
+            edit = change.edit(reason, (wins - losses) // len(changes), effect)
+            self.books.edit(change.component, [edit], version.step)
         return self._joined(version, text, rollouts, sorted({change.component for change in changes}))
+
+    def _effect(self, changes: Sequence[_Change], before: Scores, after: Scores) -> Effect | None:
+        """Return what a test of a single lesson measured; ``None`` for several, whose effects nobody can tell apart."""
+        if len(changes) > 1:
+            return None
+        rows = sorted(before.keys() & after.keys())
+        old, new = [before[row] for row in rows], [after[row] for row in rows]
+        return measured(old, new) if changes[0].serve else measured(new, old)
 
     def _joined(
         self, version: Member, text: Candidate, rollouts: Mapping[int, Sequence[Rollout]], components: list[str]

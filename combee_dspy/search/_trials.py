@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from combee_dspy.lessons import BookEdit, Retire, lesson_id, nearest, read_section, write_section
+from combee_dspy.evaluation import paired_difference
+from combee_dspy.lessons import BookEdit, Effect, Retire, lesson_id, nearest, read_section, write_section
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._pool import Pool, Scores
 
-__all__ = ["BLAMED", "Trials", "blame", "halved"]
+__all__ = ["BLAMED", "Trials", "blame", "halved", "measured"]
 
 T = TypeVar("T")
 
@@ -38,6 +40,7 @@ class Trials:
     pool: Pool
     step: int
     left: int
+    _scores: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
 
     async def score(self, text: Candidate, index: int) -> float:
         """Return the score of a text on a validation row; NaN, which is better than nothing, once none is left."""
@@ -46,7 +49,13 @@ class Trials:
         self.left -= 1
         row = self.pool.validation[index]
         rollout = await self.effects.rollout(text, row, Place("proof", self.step), lane=VALIDATION)
+        self._scores[text.id, index] = rollout.score
         return rollout.score
+
+    def compared(self, text: Candidate, scores: Scores) -> tuple[list[float], list[float]]:
+        """Return the scores of a text on the rows where it was tried, and those that another text has there."""
+        rows = [index for key, index in self._scores if key == text.id and index in scores]
+        return [self._scores[text.id, index] for index in rows], [scores[index] for index in rows]
 
     def inputs(self, index: int) -> str:
         """Return the texts of a row's inputs."""
@@ -84,10 +93,21 @@ async def blame(
         held = books.known(line.component, trials.step).find(lesson_id(line.text))
         if held is None or held.born < 0 or (held.support > 1 and len(rows) < 2):
             continue
-        if len(rows) > await _missed(trials, new, line, after):
-            text = f"{len(rows)} validation rows were lost to it in update {trials.step} and are right without it"
-            edits.append((line.component, Retire(held.id, text)))
+        missed = await _missed(trials, new, line, after)
+        if len(rows) > missed:
+            reason = f"{len(rows)} validation rows were lost to it in update {trials.step} and are right without it"
+            effect = measured(*trials.compared(_without(new, [line]), after))
+            edits.append((line.component, Retire(held.id, reason, len(rows) - missed, effect)))
     return edits
+
+
+def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None:
+    """Return the effect of a line on rows that were run without it and with it; ``None`` without such rows."""
+    pairs = [both for both in zip(without, served, strict=True) if all(map(math.isfinite, both))]
+    if not pairs:
+        return None
+    pair = paired_difference(*zip(*pairs, strict=True))
+    return Effect(pair.difference, pair.low, pair.high, pair.n)
 
 
 async def _culprit(

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.lessons import Book, BookLesson
+from combee_dspy.lessons import Book, BookLesson, certainty
 from combee_dspy.strategies import parameters
 from combee_dspy.texts import normalised
 from combee_dspy.weighers._base import Standing, Weigher
@@ -68,11 +68,9 @@ class Posterior(Weigher):
 
     def _against(self, lesson: BookLesson, winner: BookLesson) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""
-        from scipy.stats import beta
-
         votes = f"{winner.support} examples teach the opposite and {lesson.support} this"
-        certain = float(beta.sf(0.5, 1 + winner.support, 1 + lesson.support)) >= self.clear
-        return Standing("retired" if certain else "waiting", votes)
+        is_clear = certainty(winner.support, lesson.support) >= self.clear
+        return Standing("retired" if is_clear else "waiting", votes)
 
     def _exceptions(self, lessons: Mapping[str, BookLesson]) -> tuple[list[BookLesson], list[BookLesson]]:
         """Return the exceptions whose departure from their rule was seen again, and the lone ones."""

@@ -1,4 +1,4 @@
-"""Parts of a growing text that can be switched off here, and nowhere else: what each brings and costs.
+"""Parts of a growing text that can be switched off here, and nowhere else.
 
 No user needs a book without its tests, so the package has no option for it. A part is replaced
 in the modules that use it, for the time of one run.
