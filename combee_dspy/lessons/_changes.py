@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Unite
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
 from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, lesson_id
 from combee_dspy.texts import NearDuplicates
 
@@ -129,7 +129,7 @@ class Changes:
         self._put(replace(rule, rivals=_without(rule.rivals, exception.id)))
         return ""
 
-    def _decide(self, lesson: BookLesson, edit: BookEdit) -> str:
+    def _decide(self, lesson: BookLesson, edit: Retire | Restore | Remove) -> str:
         if lesson.state == "removed_by_user":
             return f"a user removed {lesson.text[:60]!r}"
         if isinstance(edit, Remove):
