@@ -15,7 +15,7 @@ from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._pool import Pool, Scores
 
-__all__ = ["BLAMED", "Trials", "blame", "halved", "measured"]
+__all__ = ["BLAMED", "Trials", "another_order", "blame", "halved", "measured"]
 
 T = TypeVar("T")
 
@@ -75,9 +75,10 @@ async def blame(
     """Return edits, by component, that retire the lines to blame for validation rows that a new text has lost.
 
     Lines arrive in groups. A row that is lost tells which of them harms it: it is searched by halves of the lines that
-    the old text lacks, which takes about 2 · log2 of their number in rollouts. A line leaves where more rows are right
-    without it than are wrong without it, among those that are nearest to it. One that several examples teach leaves
-    where it spoils two rows at least, since a single row may turn by chance.
+    the old text lacks, which takes about 2 · log2 of their number in rollouts. A row that comes back in another order
+    of the same lines was lost by chance, and blames none. A line leaves where more rows are right without it than are
+    wrong without it, among those that are nearest to it. One that several examples teach leaves where it spoils two
+    rows at least, since a single row may turn by chance.
     """
     added = [
         _Line(component, line) for component in books.now for line in _added(old.texts[component], new.texts[component])
@@ -86,7 +87,10 @@ async def blame(
     spoilt: dict[_Line, list[int]] = {}
     for index in lost[:_LOST_ROWS] if added else ():
         culprit = await _culprit(trials, new, index, before[index], list(spoilt), added)
-        if culprit is not None:
+        if culprit is None:
+            continue
+        moved = new.edited({culprit.component: another_order(new.texts[culprit.component], culprit.text)})
+        if moved.id == new.id or await trials.score(moved, index) < before[index]:
             spoilt.setdefault(culprit, []).append(index)
     edits: list[tuple[str, BookEdit]] = []
     for line, rows in spoilt.items():
@@ -144,6 +148,16 @@ async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Await
         else:
             return None  # what is in both halves spoils it, or nothing does
     return suspects[0] if suspects and await is_mended(suspects) else None
+
+
+def another_order(text: str, line: str = "") -> str:
+    """Return a text that says the same: a line of its section, else the last one, stands first; the first one last."""
+    own, lines = read_section(text)
+    if not lines:
+        return text
+    place = lines.index(line) if line in lines else len(lines) - 1
+    others = lines[:place] + lines[place + 1 :]
+    return write_section(own, [*others, lines[place]] if place == 0 else [lines[place], *others])
 
 
 def _added(before: str, after: str) -> list[str]:
