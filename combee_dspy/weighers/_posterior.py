@@ -52,17 +52,21 @@ class Posterior(Weigher):
     def weigh(self, book: Book) -> Mapping[str, Standing]:
         """Return the standings of contradicted lessons and of exceptions."""
         lessons = {lesson.id: lesson for lesson in book.lessons if not lesson.decided}
-        view = _View(lessons)
+        tested = {lesson.id: lesson for lesson in book.lessons if lesson.decided and lesson.state == "served"}
+        view = _View(lessons | tested)
         votes = {lesson.id: max(len(view.votes(lesson)), 1) for lesson in lessons.values()}
         standings: dict[str, Standing] = {}
         # Of equals the one that entered first, as the sort is stable.
         for lesson in sorted(lessons.values(), key=lambda lesson: -votes[lesson.id]):
             rivals = [rival for rival in lesson.rivals if standings.get(rival) == Standing("served")]
             winner = max(rivals, key=votes.__getitem__, default=None)
-            standings[lesson.id] = (
-                Standing("served") if winner is None else self._against(votes[lesson.id], votes[winner])
-            )
-        served = {home for home, standing in standings.items() if standing.state == "served"}
+            if not tested.keys().isdisjoint(lesson.rivals):
+                standings[lesson.id] = Standing("waiting", "a test speaks for what contradicts it")
+            elif winner is None:
+                standings[lesson.id] = Standing("served")
+            else:
+                standings[lesson.id] = self._against(votes[lesson.id], votes[winner])
+        served = {home for home, standing in standings.items() if standing.state == "served"} | tested.keys()
         for lesson in lessons.values():
             if lesson.id in served and view.is_repeated(lesson, served):
                 standings[lesson.id] = Standing("waiting", "a rule that is served says so without a condition")
@@ -91,7 +95,7 @@ class Posterior(Weigher):
 
 
 class _View:
-    """The lessons of a book that nothing has decided, and which of them depart from a rule in the same way."""
+    """The lessons of a book that no test has retired, and which of them depart from a rule in the same way."""
 
     def __init__(self, lessons: Mapping[str, BookLesson]) -> None:
         self.lessons = lessons

@@ -80,6 +80,34 @@ def test_one_departure_under_two_conditions_was_seen_again() -> None:
     assert set(states.values()) == {"served"}
 
 
+SHOVEL, RIVAL = "Every shovel goes to gate 9.", "Shovels belong to gate 14."
+DEPARTURES = ("An old shovel goes to gate 14.", "Gate 14 takes a foreign shovel.", "Heavy shovels: gate 14.")
+
+
+def departing(*more: BookEdit) -> dict[str, str]:
+    """Return the states where a rule and its rival stand beside exceptions to the rule."""
+    lessons = {SHOVEL: 2, RIVAL: 1, **dict.fromkeys(DEPARTURES, 1), "A wet shovel goes to gate 3.": 2}
+    narrowed = [narrow(one, SHOVEL) for one in lessons if one not in (SHOVEL, RIVAL)]
+    return weighed(lessons, against(SHOVEL, RIVAL), *narrowed, *more)
+
+
+def test_an_exception_votes_for_the_rival_of_its_rule_that_it_agrees_with() -> None:
+    states = departing()
+    assert (states[SHOVEL], states[RIVAL]) == ("waiting", "served"), "four examples say 14 and two say 9"
+    assert {states[one] for one in DEPARTURES} == {"waiting"}, "the rival says so without a condition"
+    assert states["A wet shovel goes to gate 3."] == "served"
+
+
+def test_an_exception_that_a_test_retired_votes_for_nobody() -> None:
+    states = departing(*(Retire(lesson_id(one), "a test") for one in DEPARTURES))
+    assert (states[SHOVEL], states[RIVAL]) == ("served", "waiting")
+
+
+def test_what_contradicts_a_lesson_that_a_test_restored_waits() -> None:
+    states = weighed({EAST: 1, WEST: 9}, against(EAST, WEST), Restore(lesson_id(EAST), "a test"))
+    assert states == {EAST: "served", WEST: "waiting"}
+
+
 def test_a_test_outweighs_all_examples_that_it_knew_of() -> None:
     assert weighed({EAST: 9, WEST: 1}, against(EAST, WEST), Retire(lesson_id(EAST), "a test")) == {
         EAST: "retired", WEST: "served"
