@@ -23,6 +23,11 @@ class Effect:
     high: float
     rows: int
 
+    def __str__(self) -> str:
+        """Return it in words."""
+        moved = f"{self.difference:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+        return f"serving it moves the score by {moved} on {self.rows} rows"
+
 
 @dataclass(frozen=True, slots=True)
 class Unite:
