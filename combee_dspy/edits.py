@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BookEdit", "Contradict", "Narrow", "Remove", "Restore", "Retire", "Unite"]
+__all__ = ["BookEdit", "Contradict", "Effect", "Narrow", "Remove", "Restore", "Retire", "Unite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What serving a lesson does to the score, on the rows that were run with it and without it.
+
+    Attributes:
+        difference: Mean of the paired differences, with it minus without it: below 0 where it harms.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        rows: Rows that were run both ways. A search for harm picks rows that fail, so they are no sample of all rows.
+    """
+
+    difference: float
+    low: float
+    high: float
+    rows: int
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        moved = f"{self.difference:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+        return f"serving it moves the score by {moved} on {self.rows} rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +53,29 @@ class Narrow:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A lesson leaves the prompt, for a reason that is no vote: a test, or that it says nothing."""
+    """A lesson leaves the prompt, for a reason that is no vote: a test, or that it says nothing.
+
+    Attributes:
+        lesson: Id of the lesson.
+        reason: Why, in a sentence.
+        rows: What the decision weighs: as many examples as rows show it. Examples that are cited later may outweigh it.
+        effect: What a test measured.
+    """
 
     lesson: str
     reason: str
+    rows: int = 1
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """A lesson is served, for a reason that is no vote."""
+    """A lesson is served, for a reason that is no vote. Attributes as of :class:`Retire`."""
 
     lesson: str
     reason: str
+    rows: int = 1
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True, slots=True)

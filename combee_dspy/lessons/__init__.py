@@ -11,10 +11,10 @@
 Everything here is pure. Whoever changes a book owns the new one.
 """
 
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.edits import BookEdit, Contradict, Effect, Narrow, Remove, Restore, Retire, Unite
 from combee_dspy.lessons._book import Book, Edited
 from combee_dspy.lessons._likeness import deal_alike, nearest, word_vectors
-from combee_dspy.lessons._records import BookLesson, State, Taught, lesson_id
+from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id
 from combee_dspy.lessons._section import bullets, read_section, with_bullets, write_section
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "BookLesson",
     "Contradict",
     "Edited",
+    "Effect",
     "Narrow",
     "Remove",
     "Restore",
@@ -31,6 +32,7 @@ __all__ = [
     "Taught",
     "Unite",
     "bullets",
+    "certainty",
     "deal_alike",
     "lesson_id",
     "nearest",

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from combee_dspy.edits import BookEdit
-from combee_dspy.lessons._changes import Changes
-from combee_dspy.lessons._records import BookLesson, State, Taught
+from combee_dspy.lessons._changes import Changes, others
+from combee_dspy.lessons._records import BookLesson, State, Taught, certainty
 
 __all__ = ["Book", "Edited"]
+
+# How sure later examples must make it that a decision was wrong.
+_CLEAR = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,19 @@ class Book:
                 accepted.append(edit)
         return Edited(Book(changes.lessons), tuple(accepted), tuple(refused))
 
+    def reopened(self) -> Book:
+        """Return the book without the decisions that later examples outweigh, so that evidence sets those states again.
+
+        A decision by r rows falls where n later examples on the other side give P(θ > ½ | Beta(1 + n, 1 + r)) ≥ 0.95:
+        six for a row, eight for two. What a user removed stays removed.
+        """
+        lessons = {lesson.id: lesson for lesson in self.lessons}
+        return Book(
+            tuple(
+                replace(lesson, decision=None) if _is_outweighed(lesson, lessons) else lesson for lesson in self.lessons
+            )
+        )
+
     def with_states(self, states: Mapping[str, tuple[State, str]]) -> Book:
         """Return the book with a state and a reason for each lesson that is named by its own id."""
         return Book(
@@ -90,3 +106,11 @@ class Book:
                 for lesson in self.lessons
             )
         )
+
+
+def _is_outweighed(lesson: BookLesson, lessons: Mapping[str, BookLesson]) -> bool:
+    """Return whether examples that a decision did not know of speak clearly against it."""
+    if lesson.decision is None:
+        return False
+    later = len(others(lesson, lesson.state, lessons)) - lesson.decision.cited
+    return later > 0 and certainty(later, lesson.decision.rows) >= _CLEAR

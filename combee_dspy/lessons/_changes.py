@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Restore, Retire, Unite
-from combee_dspy.lessons._records import BookLesson, Taught, lesson_id
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, lesson_id
 from combee_dspy.texts import NearDuplicates
 
-__all__ = ["Changes"]
+__all__ = ["Changes", "others"]
 
 # Jaccard similarity of word pairs from which code takes two wordings for one lesson.
 _SIMILARITY = 0.8
@@ -92,12 +92,14 @@ class Changes:
         removed = [lesson for lesson in members if lesson.state == "removed_by_user"]
         decided = [lesson for lesson in members if lesson.decided]
         settled = [*removed, *decided, self._lessons[home]][0]
+        alike = [lesson.decision for lesson in decided if lesson.decision and lesson.state == settled.state]
         rules = [lesson.rule for lesson in members if lesson.rule and lesson.rule not in ids]
         wordings = (wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings)
         self._put(
             replace(
                 settled,
                 id=home,
+                decision=_sum(alike),
                 text=first.text,
                 sources=_distinct(source for lesson in members for source in lesson.sources),
                 born=min(lesson.born for lesson in members),
@@ -127,19 +129,34 @@ class Changes:
         self._put(replace(rule, rivals=_without(rule.rivals, exception.id)))
         return ""
 
-    def _decide(self, lesson: BookLesson, edit: BookEdit) -> str:
+    def _decide(self, lesson: BookLesson, edit: Retire | Restore | Remove) -> str:
         if lesson.state == "removed_by_user":
             return f"a user removed {lesson.text[:60]!r}"
-        if isinstance(edit, Restore):
-            self._put(replace(lesson, state="served", reason=edit.reason, decided=True))
-        elif isinstance(edit, Retire):
-            self._put(replace(lesson, state="retired", reason=edit.reason, decided=True))
-        else:
-            self._put(replace(lesson, state="removed_by_user", reason="a user removed it", decided=True))
+        if isinstance(edit, Remove):
+            self._put(replace(lesson, state="removed_by_user", reason="a user removed it", decision=None))
+            return ""
+        state: State = "served" if isinstance(edit, Restore) else "retired"
+        decision = Decision(max(edit.rows, 1), len(others(lesson, state, self._lessons)))
+        effect = edit.effect or lesson.effect
+        self._put(replace(lesson, state=state, reason=edit.reason, decision=decision, effect=effect))
         return ""
 
     def _put(self, lesson: BookLesson) -> None:
         self._lessons[lesson.id] = lesson
+
+
+def others(lesson: BookLesson, state: State, lessons: Mapping[str, BookLesson]) -> set[str]:
+    """Return the examples that speak against a decision: a retired lesson's own, or those of a served one's rivals."""
+    if state == "retired":
+        return set(lesson.sources)
+    return {source for rival in lesson.rivals if rival in lessons for source in lessons[rival].sources}
+
+
+def _sum(decisions: Sequence[Decision]) -> Decision | None:
+    """Return one decision in the place of several that say the same of lessons which are now one."""
+    if not decisions:
+        return None
+    return Decision(sum(each.rows for each in decisions), sum(each.cited for each in decisions))
 
 
 def _agree(first: str, second: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+from combee_dspy.edits import Effect
 from combee_dspy.texts import normalised
 
-__all__ = ["BookLesson", "State", "Taught", "lesson_id"]
+__all__ = ["BookLesson", "Decision", "State", "Taught", "certainty", "lesson_id"]
 
 State = Literal["served", "waiting", "retired", "removed_by_user"]
 """``served``: in the prompt. ``waiting``: undecided, out of the prompt until more evidence comes.
@@ -28,6 +30,26 @@ class Taught:
     sources: tuple[str, ...] = ()
 
 
+def certainty(votes_for: int, votes_against: int) -> float:
+    """Return P(θ > ½ | Beta(1 + for, 1 + against)): how sure votes make it that a side is right."""
+    # For whole numbers it is a binomial's: exact, in Python's integers.
+    votes = votes_for + votes_against + 1
+    return sum(math.comb(votes, count) for count in range(votes_for + 1)) / 2**votes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a test decided, or a reader who found that a lesson says nothing.
+
+    Attributes:
+        rows: The rows that show it; each weighs what an example does.
+        cited: Examples on the other side at that time, which the decision knew of. Later ones speak against it.
+    """
+
+    rows: int
+    cited: int
+
+
 @dataclass(frozen=True, slots=True)
 class BookLesson:
     """One lesson of a book.
@@ -39,7 +61,8 @@ class BookLesson:
         born: The update that taught it first; −1 where it stood in the student's prompt.
         state: Whether it is served.
         reason: Why it is in this state, in a sentence; empty for a lesson that nothing speaks against.
-        decided: Whether an edit set the state. Weighing leaves it alone.
+        decision: The edit that set the state; ``None`` where weighing does. Later examples may outweigh it.
+        effect: What the last test of this lesson alone measured.
         rule: Id of the lesson that it is an exception to; empty where it is none.
         rivals: Ids of the lessons that contradict it, ascending.
         wordings: Ids of all its wordings, its own first.
@@ -51,10 +74,16 @@ class BookLesson:
     born: int = 0
     state: State = "served"
     reason: str = ""
-    decided: bool = False
+    decision: Decision | None = None
+    effect: Effect | None = None
     rule: str = ""
     rivals: tuple[str, ...] = ()
     wordings: tuple[str, ...] = ()
+
+    @property
+    def decided(self) -> bool:
+        """Whether an edit set the state. Weighing leaves it alone."""
+        return self.decision is not None or self.state == "removed_by_user"
 
     @property
     def support(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from combee_dspy.lessons import Book, BookEdit, BookLesson, Taught, read_section
 from combee_dspy.search._candidates import Candidate
@@ -100,6 +100,7 @@ def _as_data(lesson: BookLesson) -> dict[str, object]:
         "born": lesson.born,
         "state": lesson.state,
         "reason": lesson.reason,
+        "effect": asdict(lesson.effect) if lesson.effect else None,
         "rule": lesson.rule,
         "rivals": lesson.rivals,
         "wordings": lesson.wordings,

@@ -15,9 +15,11 @@ from combee_dspy.evaluation import perfect_score_of, sign_test
 from combee_dspy.lessons import (
     BookEdit,
     BookLesson,
+    Effect,
     Restore,
     Retire,
     State,
+    certainty,
     lesson_id,
     nearest,
     read_section,
@@ -29,7 +31,7 @@ from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool, Scores
-from combee_dspy.search._trials import BLAMED, Trials, blame, halved
+from combee_dspy.search._trials import BLAMED, Trials, another_order, blame, halved, measured
 
 __all__ = ["Proving", "spare"]
 
@@ -39,6 +41,8 @@ _TRIED = 4
 _NEAREST_ROWS = 4
 # Validations of a text that proving may take, where the budget has room for so many of them.
 _VALIDATIONS, _LEAST_BUDGET = 4, 16
+# How likely a change may be no better than none: what a row that is better and none that is worse leave.
+_CHANCE = 0.25
 # From so many validations on the budget has one to spare, for the text without the lines that were blamed last.
 _ONE_VALIDATION = 6
 
@@ -63,8 +67,9 @@ class _Change:
     lesson: BookLesson
     serve: bool
 
-    def edit(self, reason: str) -> BookEdit:
-        return Restore(self.lesson.id, reason) if self.serve else Retire(self.lesson.id, reason)
+    def edit(self, reason: str, rows: int, effect: Effect | None) -> BookEdit:
+        decision = Restore if self.serve else Retire
+        return decision(self.lesson.id, reason, rows, effect)
 
 
 @dataclass(eq=False)
@@ -137,8 +142,9 @@ class Proving:
             changes += [] if found is None else [found]
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
+            what = "a change that mends a failing row"
             for change in changes:
-                proven = await self._confirmed(trials, proven, [change], "a change that mends a failing row")
+                proven = await self._confirmed(trials, proven, [change], what, tried=len(changes))
         return proven
 
     async def _mending(self, trials: Trials, version: Member, index: int, changes: Sequence[_Change]) -> _Change | None:
@@ -150,12 +156,20 @@ class Proving:
 
         if changes and await is_mended([]):
             return None
+
+        async def by_chance(suspect: _Change) -> bool:
+            """Return whether the same lines in another order change the score, with the suspect or without it."""
+            before, after = (self._text(version.candidate, [*changes, *more]) for more in ((), (suspect,)))
+            fails = await trials.score(_reordered(before), index) <= version.scores[index]
+            return not fails or await trials.score(_reordered(after), index) <= version.scores[index]
+
         suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
         if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
-            return await halved(suspects, is_mended)
+            culprit = await halved(suspects, is_mended)
+            return None if culprit is None or await by_chance(culprit) else culprit
         for suspect in suspects:
             if await is_mended([suspect]):
-                return suspect
+                return None if await by_chance(suspect) else suspect
         return None
 
     def _suspects(self, trials: Trials, version: Member, index: int, taken: set[str]) -> list[_Change]:
@@ -186,8 +200,13 @@ class Proving:
             if lesson.state == state and lesson.born >= 0 and not lesson.decided
         ]
 
-    async def _confirmed(self, trials: Trials, version: Member, changes: Sequence[_Change], what: str) -> Member:
-        """Return a version with changes where the rows that they concern speak for them together."""
+    async def _confirmed(
+        self, trials: Trials, version: Member, changes: Sequence[_Change], what: str, tried: int = 1
+    ) -> Member:
+        """Return a version with changes where the rows that they concern speak for them together.
+
+        ``tried``: how many tests are made of which some would pass by chance.
+        """
         text = self._text(version.candidate, changes)
         rows = self._concerned(trials, version, changes)
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
@@ -195,7 +214,7 @@ class Proving:
         trials.left -= len(rows) * self.pool.draws
         rollouts = await self.pool.validate(text, rows, version.step)
         scores = {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}
-        wins, losses, accepted = _compare(version.scores, scores)
+        wins, losses, accepted = _compare(version.scores, scores, tried)
         for change in changes:
             data = {
                 "lesson": change.lesson.id,
@@ -210,10 +229,21 @@ class Proving:
             self.effects.log.emit("tested", data, step=version.step, component=change.component)
         if not accepted:
             return version
+        effect = self._effect(changes, version.scores, scores)
         reason = f"{what}, {len(changes)} tried together: {wins} validation rows better and {losses} worse"
         for change in changes:
-            self.books.edit(change.component, [change.edit(reason)], version.step)
+            # Rows that speak for a group speak for each of it by its share.
+            edit = change.edit(reason, (wins - losses) // len(changes), effect)
+            self.books.edit(change.component, [edit], version.step)
         return self._joined(version, text, rollouts, sorted({change.component for change in changes}))
+
+    def _effect(self, changes: Sequence[_Change], before: Scores, after: Scores) -> Effect | None:
+        """Return what a test of a single lesson measured; ``None`` for several, whose effects nobody can tell apart."""
+        if len(changes) > 1:
+            return None
+        rows = sorted(before.keys() & after.keys())
+        old, new = [before[row] for row in rows], [after[row] for row in rows]
+        return measured(old, new) if changes[0].serve else measured(new, old)
 
     def _joined(
         self, version: Member, text: Candidate, rollouts: Mapping[int, Sequence[Rollout]], components: list[str]
@@ -276,11 +306,20 @@ class Proving:
         return write_section(own, [*foreign, *(lesson.text for lesson in book.with_states(changed).served)])
 
 
-def _compare(before: Scores, after: Scores) -> tuple[int, int, bool]:
-    """Return the rows that are better and worse, and whether they speak for a change."""
+def _reordered(text: Candidate) -> Candidate:
+    return text.edited({component: another_order(section) for component, section in text.texts.items()})
+
+
+def _compare(before: Scores, after: Scores, tried: int) -> tuple[int, int, bool]:
+    """Return the rows that are better and worse, and whether they speak for a change.
+
+    With w rows better and l worse, P(θ > ½ | Beta(1 + w, 1 + l)) must be as high as a row without a loss makes it, ¾;
+    of several tests, each gets its share of the chance that is left.
+    """
     rows = sorted(before.keys() & after.keys())
     if not rows:
         return 0, 0, False
     old, new = [before[row] for row in rows], [after[row] for row in rows]
     wins, losses, _ = sign_test(old, new)
-    return wins, losses, wins > losses and fmean(new) > fmean(old)
+    is_clear = certainty(wins, losses) >= 1 - _CHANCE / tried
+    return wins, losses, is_clear and fmean(new) > fmean(old)

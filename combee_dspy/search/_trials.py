@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from combee_dspy.lessons import Book, BookEdit, Retire, lesson_id, nearest, read_section, write_section
+from combee_dspy.evaluation import paired_difference
+from combee_dspy.lessons import (
+    Book,
+    BookEdit,
+    Effect,
+    Retire,
+    lesson_id,
+    nearest,
+    read_section,
+    write_section,
+)
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import VALIDATION, Effects
 from combee_dspy.search._pool import Pool, Scores
 
-__all__ = ["BLAMED", "Trials", "blame", "halved"]
+__all__ = ["BLAMED", "Trials", "another_order", "blame", "halved", "measured"]
 
 T = TypeVar("T")
 
@@ -37,6 +48,7 @@ class Trials:
     pool: Pool
     step: int
     left: int
+    _scores: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
 
     async def score(self, text: Candidate, index: int) -> float:
         """Return the score of a text on a validation row; NaN, which is better than nothing, once none is left."""
@@ -45,7 +57,13 @@ class Trials:
         self.left -= 1
         row = self.pool.validation[index]
         rollout = await self.effects.rollout(text, row, Place("proof", self.step), lane=VALIDATION)
+        self._scores[text.id, index] = rollout.score
         return rollout.score
+
+    def compared(self, text: Candidate, scores: Scores) -> tuple[list[float], list[float]]:
+        """Return the scores of a text on the rows where it was tried, and those that another text has there."""
+        rows = [index for key, index in self._scores if key == text.id and index in scores]
+        return [self._scores[text.id, index] for index in rows], [scores[index] for index in rows]
 
     def inputs(self, index: int) -> str:
         """Return the texts of a row's inputs."""
@@ -65,9 +83,10 @@ async def blame(
     """Return edits, by component, that retire the lines to blame for validation rows that a new text has lost.
 
     Lines arrive in groups. A row that is lost tells which of them harms it: it is searched by halves of the lines that
-    the old text lacks, which takes about 2 · log2 of their number in rollouts. A line leaves where more rows are right
-    without it than are wrong without it, among those that are nearest to it. One that several examples teach leaves
-    where it spoils two rows at least, since a single row may turn by chance.
+    the old text lacks, which takes about 2 · log2 of their number in rollouts. A row that comes back in another order
+    of the same lines was lost by chance, and blames none. A line leaves where more rows are right without it than are
+    wrong without it, among those that are nearest to it. One that several examples teach leaves where it spoils two
+    rows at least, since a single row may turn by chance.
     """
     added = [
         _Line(component, line) for component in books for line in _added(old.texts[component], new.texts[component])
@@ -76,17 +95,31 @@ async def blame(
     spoilt: dict[_Line, list[int]] = {}
     for index in lost[:_LOST_ROWS] if added else ():
         culprit = await _culprit(trials, new, index, before[index], list(spoilt), added)
-        if culprit is not None:
+        if culprit is None:
+            continue
+        moved = new.edited({culprit.component: another_order(new.texts[culprit.component], culprit.text)})
+        if moved.id == new.id or await trials.score(moved, index) < before[index]:
             spoilt.setdefault(culprit, []).append(index)
     edits: list[tuple[str, BookEdit]] = []
     for line, rows in spoilt.items():
         held = books[line.component].find(lesson_id(line.text))
         if held is None or held.born < 0 or (held.support > 1 and len(rows) < 2):
             continue
-        if len(rows) > await _missed(trials, new, line, after):
-            text = f"{len(rows)} validation rows were lost to it in update {trials.step} and are right without it"
-            edits.append((line.component, Retire(held.id, text)))
+        missed = await _missed(trials, new, line, after)
+        if len(rows) > missed:
+            reason = f"{len(rows)} validation rows were lost to it in update {trials.step} and are right without it"
+            effect = measured(*trials.compared(_without(new, [line]), after))
+            edits.append((line.component, Retire(held.id, reason, len(rows) - missed, effect)))
     return edits
+
+
+def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None:
+    """Return the effect of a line on rows that were run without it and with it; ``None`` without such rows."""
+    pairs = [both for both in zip(without, served, strict=True) if all(map(math.isfinite, both))]
+    if not pairs:
+        return None
+    pair = paired_difference(*zip(*pairs, strict=True))
+    return Effect(pair.difference, pair.low, pair.high, pair.n)
 
 
 async def _culprit(
@@ -123,6 +156,16 @@ async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Await
         else:
             return None  # what is in both halves spoils it, or nothing does
     return suspects[0] if suspects and await is_mended(suspects) else None
+
+
+def another_order(text: str, line: str = "") -> str:
+    """Return a text that says the same: a line of its section, else the last one, stands first; the first one last."""
+    own, lines = read_section(text)
+    if not lines:
+        return text
+    place = lines.index(line) if line in lines else len(lines) - 1
+    others = lines[:place] + lines[place + 1 :]
+    return write_section(own, [*others, lines[place]] if place == 0 else [lines[place], *others])
 
 
 def _added(before: str, after: str) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from combee_dspy.journal import Reader
-from combee_dspy.lessons import Book, BookLesson
+from combee_dspy.lessons import Book, BookLesson, Effect
 
 __all__ = [
     "LessonDecision",
@@ -246,7 +246,8 @@ def _lesson(data: Mapping[str, object]) -> BookLesson:
     lists = {name: tuple(_texts(data.get(name))) for name in ("sources", "rivals", "wordings")}
     # Journals of before wordings were written hold the first one alone.
     lists["wordings"] = lists["wordings"] or (str(data["id"]),)
-    return BookLesson(**{**data, **lists})  # type: ignore[arg-type]  # as search._books has written it
+    effect = Effect(**data["effect"]) if data.get("effect") else None  # type: ignore[arg-type]  # as above
+    return BookLesson(**{**data, **lists, "effect": effect})  # type: ignore[arg-type]  # as search._books has written it
 
 
 def _texts(value: object) -> Iterable[str]:

@@ -34,7 +34,11 @@ class Weigher(Strategy):
         """
 
     def applied(self, book: Book) -> Book:
-        """Return a book in which every lesson has the state that its evidence comes to."""
+        """Return a book in which every lesson has the state that its evidence comes to.
+
+        A decision by a test is evidence too: it stands until later examples outweigh it.
+        """
+        book = book.reopened()
         standings = self.weigh(book)
         states: dict[str, tuple[State, str]] = {}
         for lesson in book.lessons:

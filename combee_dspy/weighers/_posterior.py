@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.lessons import Book, BookLesson
+from combee_dspy.lessons import Book, BookLesson, certainty
 from combee_dspy.strategies import parameters
 from combee_dspy.texts import normalised
 from combee_dspy.weighers._base import Standing, Weigher
@@ -27,6 +27,10 @@ class Posterior(Weigher):
     θ, the share of examples that teach the first, has the posterior Beta(1 + f, 1 + a). Where P(θ > ½) reaches
     ``clear``, the other side is retired; until then it waits, and both stay in the book. A later example counts on
     either side, so a decision can be overturned.
+
+    A rule that was learned from a wrong example draws exceptions, each with another condition, where its rival would have
+    said it all. So an exception votes for a rival of its rule that departs from the rule in the same way, and it waits
+    beside a rival that is served, which it would repeat.
 
     An exception is served under its rule where ``least`` distinct examples depart from the rule in the same way, under
     one condition or several: those that share a rare word which the rule lacks. A lone one may be an example with a
@@ -52,43 +56,82 @@ class Posterior(Weigher):
     def weigh(self, book: Book) -> Mapping[str, Standing]:
         """Return the standings of contradicted lessons and of exceptions."""
         lessons = {lesson.id: lesson for lesson in book.lessons if not lesson.decided}
+        tested = {lesson.id: lesson for lesson in book.lessons if lesson.decided and lesson.state == "served"}
+        view = _View(lessons | tested)
+        votes = {lesson.id: max(len(view.votes(lesson)), 1) for lesson in lessons.values()}
         standings: dict[str, Standing] = {}
         # Of equals the one that entered first, as the sort is stable.
-        for lesson in sorted(lessons.values(), key=lambda lesson: -lesson.support):
-            rivals = [lessons[rival] for rival in lesson.rivals if standings.get(rival) == Standing("served")]
-            winner = max(rivals, key=lambda rival: rival.support, default=None)
-            standings[lesson.id] = Standing("served") if winner is None else self._against(lesson, winner)
-        again, lone = self._exceptions(lessons)
+        for lesson in sorted(lessons.values(), key=lambda lesson: -votes[lesson.id]):
+            rivals = [rival for rival in lesson.rivals if standings.get(rival) == Standing("served")]
+            winner = max(rivals, key=votes.__getitem__, default=None)
+            if not tested.keys().isdisjoint(lesson.rivals):
+                standings[lesson.id] = Standing("waiting", "a test speaks for what contradicts it")
+            elif winner is None:
+                standings[lesson.id] = Standing("served")
+            else:
+                standings[lesson.id] = self._against(votes[lesson.id], votes[winner])
+        served = {home for home, standing in standings.items() if standing.state == "served"} | tested.keys()
+        for lesson in lessons.values():
+            if lesson.id in served and view.is_repeated(lesson, served):
+                standings[lesson.id] = Standing("waiting", "a rule that is served says so without a condition")
+                served.remove(lesson.id)
+        again, lone = self._exceptions(view, [lessons[home] for home in lessons if home in served])
         if len(lone) > max(self.few, self.lone * len(again)):
             reason = f"one example alone departs from the rule so, as {len(lone)} do in other ways"
-            for lesson in lone:
-                if standings[lesson.id].state == "served":
-                    standings[lesson.id] = Standing("waiting", reason)
+            standings.update(dict.fromkeys((lesson.id for lesson in lone), Standing("waiting", reason)))
         return standings
 
-    def _against(self, lesson: BookLesson, winner: BookLesson) -> Standing:
+    def _against(self, votes: int, winner: int) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""
-        from scipy.stats import beta
+        reason = f"{winner} examples teach the opposite and {votes} this"
+        return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
 
-        votes = f"{winner.support} examples teach the opposite and {lesson.support} this"
-        certain = float(beta.sf(0.5, 1 + winner.support, 1 + lesson.support)) >= self.clear
-        return Standing("retired" if certain else "waiting", votes)
-
-    def _exceptions(self, lessons: Mapping[str, BookLesson]) -> tuple[list[BookLesson], list[BookLesson]]:
-        """Return the exceptions whose departure from their rule was seen again, and the lone ones."""
-        words = {lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in lessons.values()}
-        holders = Counter(word for held in words.values() for word in held)
-        rare = {word for word, count in holders.items() if count <= max(2, _COMMON * len(lessons))}
-        by_rule: dict[str, list[BookLesson]] = {}
-        for lesson in lessons.values():
-            if lesson.rule in lessons:
-                by_rule.setdefault(lesson.rule, []).append(lesson)
+    def _exceptions(self, view: _View, served: Sequence[BookLesson]) -> tuple[list[BookLesson], list[BookLesson]]:
+        """Return the served exceptions whose departure from their rule was seen again, and the lone ones."""
         again: list[BookLesson] = []
         lone: list[BookLesson] = []
-        for rule, exceptions in by_rule.items():
-            departures = {lesson.id: (words[lesson.id] - words[rule]) & rare for lesson in exceptions}
-            for lesson in exceptions:
-                alike = [other for other in exceptions if departures[other.id] & departures[lesson.id]]
+        for lesson in served:
+            if lesson.rule in view.lessons:
+                alike = [other for other in view.exceptions[lesson.rule] if view.is_alike(lesson, other, lesson.rule)]
                 examples = {source for other in (lesson, *alike) for source in other.sources}
                 (again if len(examples) >= self.least else lone).append(lesson)
         return again, lone
+
+
+class _View:
+    """The lessons of a book that no test has retired, and which of them depart from a rule in the same way."""
+
+    def __init__(self, lessons: Mapping[str, BookLesson]) -> None:
+        self.lessons = lessons
+        self.exceptions: dict[str, list[BookLesson]] = {}
+        for lesson in lessons.values():
+            self.exceptions.setdefault(lesson.rule, []).append(lesson)
+        self._words = {lesson.id: set(_WORD.findall(normalised(lesson.text))) for lesson in lessons.values()}
+        holders = Counter(word for words in self._words.values() for word in words)
+        self._rare = {word for word, count in holders.items() if count <= max(2, _COMMON * len(lessons))}
+
+    def is_alike(self, first: BookLesson, second: BookLesson, rule: str) -> bool:
+        """Return whether two lessons depart from a rule in the same way."""
+        return bool(self._departure(first, rule) & self._departure(second, rule))
+
+    def _departure(self, lesson: BookLesson, rule: str) -> set[str]:
+        """Return the words in which a lesson departs from a rule: its numbers, since they decide what it says."""
+        words = self._words[lesson.id] - self._words[rule]
+        return {word for word in words if any(map(str.isdigit, word))} or words & self._rare
+
+    def votes(self, lesson: BookLesson) -> set[str]:
+        """Return the examples that teach a lesson: an exception that departs from its rival as it does votes for it."""
+        votes = set(lesson.sources)
+        for rival in lesson.rivals:
+            if rival in self.lessons:
+                agreeing = (one for one in self.exceptions.get(rival, ()) if self.is_alike(one, lesson, rival))
+                votes.update(source for exception in agreeing for source in exception.sources)
+        return votes
+
+    def is_repeated(self, exception: BookLesson, served: Collection[str]) -> bool:
+        """Return whether an exception to a rule that lost says what the rule's served rival says of all cases."""
+        rule = self.lessons.get(exception.rule)
+        if rule is None or rule.id in served:
+            return False
+        rivals = (self.lessons[rival] for rival in rule.rivals if rival in served and rival != exception.id)
+        return any(self.is_alike(exception, rival, rule.id) for rival in rivals)

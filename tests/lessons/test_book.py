@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.edits import BookEdit, Contradict, Effect, Narrow, Remove, Restore, Retire, Unite
 from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.lessons._records import Decision
 
 WORDS = ("marble", "copper", "velvet", "timber", "saffron", "granite", "cobalt", "linen", "amber", "walnut")
 TEXTS = [f"Deliveries of {word} go through the {word} door." for word in WORDS]
@@ -112,6 +113,23 @@ def test_an_exception_is_no_rival_of_its_rule_and_no_rule_of_it() -> None:
     assert [one.text for one in book.served] == [TEXTS[1], TEXTS[0]]
     assert not any(one.rivals for one in book.lessons)
     assert "already" in book.edit([Narrow(IDS[1], IDS[0])]).refused[0]
+
+
+def test_a_lesson_has_the_effect_that_the_last_test_of_it_alone_measured() -> None:
+    alone, group = Effect(-0.5, -0.9, 0.1, 4), None
+    (lesson,) = book_of("Go east.").edit([Retire(lesson_id("Go east."), "a test", 2, alone)]).book.lessons
+    assert (lesson.effect, lesson.decision) == (alone, Decision(rows=2, cited=1))
+    (again,) = Book((lesson,)).edit([Restore(lesson.id, "a group", 1, group)]).book.lessons
+    assert again.effect == alone
+
+
+def test_united_lessons_have_what_was_decided_about_each() -> None:
+    retired = [Retire(IDS[0], "a test", 2), Retire(IDS[1], "a test", 1)]
+    book = book_of(*TEXTS[:3], sources=3).edit([*retired, Unite(tuple(IDS[:2]))]).book
+    assert [(one.state, one.decision) for one in book.lessons] == [("retired", Decision(3, 6)), ("served", None)]
+    # The examples of the third were never weighed against a test.
+    (lesson,) = book.edit([Unite((IDS[0], IDS[2]))]).book.lessons
+    assert (lesson.support, lesson.decision, lesson.state) == (9, Decision(3, 6), "retired")
 
 
 def test_an_edit_of_what_the_book_lacks_is_refused_by_name() -> None:

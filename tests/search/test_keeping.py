@@ -299,6 +299,7 @@ def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) 
     book = events(tmp_path, "book")[-1]["lessons"]
     (poison,) = [lesson for lesson in book if "Poison" in lesson["text"]]
     assert poison["state"] == "retired" and "are right without it" in poison["reason"]
+    assert poison["effect"]["difference"] < 0 and poison["effect"]["rows"] >= 1
     text = program.signature.instructions
     assert "Poison" not in text and all(f"Rule {number}" in text for number in ("zero", "two", "three"))
 

@@ -40,7 +40,12 @@ def lesson(name: str, text: str, **more: Any) -> dict[str, Any]:
 CITY = lesson("a1", "Name the city.", sources=["r1", "r2"], rivals=["d4"], wordings=["a1", "b2"])
 UNIT = lesson("c3", "In tables, name the unit.", born=1, state="waiting", rule="a1", reason="one example alone")
 RIVER = lesson(
-    "d4", f"Name the river {HOSTILE} {KEY}", rivals=["a1"], state="retired", reason="9 rows are right without it"
+    "d4",
+    f"Name the river {HOSTILE} {KEY}",
+    rivals=["a1"],
+    state="retired",
+    reason="9 rows are right without it",
+    effect={"difference": -0.5, "low": -0.9, "high": 0.1, "rows": 4},
 )
 
 

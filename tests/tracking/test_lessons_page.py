@@ -26,6 +26,7 @@ def test_each_lesson_is_shown_with_its_state_its_examples_and_what_speaks_agains
     assert "Name the city. served not in the chosen text 2 0 contradicts “ Name the river" in page.text
     assert "exception to “ Name the city. ” (served)" in page.text
     assert "tested: put into the prompt with 1 more: 2 better, 0 worse of 4 validation rows, accepted" in page.text
+    assert "tested: serving it moves the score by -0.50 (-0.90 to +0.10) on 4 rows" in page.text
     assert "9 rows are right without it" in page.text
     assert "The text that was chosen lacks 2 of the lessons that the book serves" in page.text
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta
 
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire
+from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.lessons import Book, Taught, certainty, lesson_id
 from combee_dspy.weighers import Posterior, Trusting
 
 
@@ -77,10 +80,81 @@ def test_one_departure_under_two_conditions_was_seen_again() -> None:
     assert set(states.values()) == {"served"}
 
 
-def test_what_is_decided_stays() -> None:
+SHOVEL, RIVAL = "Every shovel goes to gate 9.", "Shovels belong to gate 14."
+DEPARTURES = ("An old shovel goes to gate 14.", "Gate 14 takes a foreign shovel.", "Heavy shovels: gate 14.")
+
+
+def departing(*more: BookEdit) -> dict[str, str]:
+    """Return the states where a rule and its rival stand beside exceptions to the rule."""
+    lessons = {SHOVEL: 2, RIVAL: 1, **dict.fromkeys(DEPARTURES, 1), "A wet shovel goes to gate 3.": 2}
+    narrowed = [narrow(one, SHOVEL) for one in lessons if one not in (SHOVEL, RIVAL)]
+    return weighed(lessons, against(SHOVEL, RIVAL), *narrowed, *more)
+
+
+def test_an_exception_votes_for_the_rival_of_its_rule_that_it_agrees_with() -> None:
+    states = departing()
+    assert (states[SHOVEL], states[RIVAL]) == ("waiting", "served"), "four examples say 14 and two say 9"
+    assert {states[one] for one in DEPARTURES} == {"waiting"}, "the rival says so without a condition"
+    assert states["A wet shovel goes to gate 3."] == "served"
+
+
+def test_an_exception_that_a_test_retired_votes_for_nobody() -> None:
+    states = departing(*(Retire(lesson_id(one), "a test") for one in DEPARTURES))
+    assert (states[SHOVEL], states[RIVAL]) == ("served", "waiting")
+
+
+def test_what_contradicts_a_lesson_that_a_test_restored_waits() -> None:
+    states = weighed({EAST: 1, WEST: 9}, against(EAST, WEST), Restore(lesson_id(EAST), "a test"))
+    assert states == {EAST: "served", WEST: "waiting"}
+
+
+def test_a_test_outweighs_all_examples_that_it_knew_of() -> None:
     assert weighed({EAST: 9, WEST: 1}, against(EAST, WEST), Retire(lesson_id(EAST), "a test")) == {
         EAST: "retired", WEST: "served"
     }  # fmt: skip
+
+
+def later(book: Book, text: str, count: int) -> Book:
+    return Posterior().applied(book.add([Taught(text, tuple(f"later {number}" for number in range(count)))], 1))
+
+
+def state(book: Book, text: str) -> str:
+    lesson = book.find(lesson_id(text))
+    assert lesson is not None
+    return lesson.state
+
+
+@given(examples=st.integers(0, 12), rows=st.integers(1, 6), count=st.integers(0, 30))
+def test_later_examples_outweigh_a_test_where_the_posterior_is_clear(examples: int, rows: int, count: int) -> None:
+    book = (
+        Book().add([Taught(EAST, tuple(map(str, range(examples))))], 0).edit([Retire(lesson_id(EAST), "", rows)]).book
+    )
+    assert state(Posterior().applied(book), EAST) == "retired"
+    is_clear = beta.sf(0.5, 1 + count, 1 + rows) >= 0.95
+    assert state(later(book, EAST, count), EAST) == ("served" if is_clear else "retired")
+    assert state(later(later(book, EAST, count), EAST, count + 1), EAST) == state(later(book, EAST, count + 1), EAST)
+    again = later(book, EAST, count).edit([Retire(lesson_id(EAST), "", rows)]).book
+    assert state(later(again, EAST, count), EAST) == "retired", "a second test has heard of those examples"
+
+
+@given(rows=st.integers(1, 6), count=st.integers(0, 30))
+def test_later_examples_of_its_rivals_outweigh_a_test_that_restored_a_lesson(rows: int, count: int) -> None:
+    first = Book().add([Taught(EAST, ("a",)), Taught(WEST, tuple("bcdefghijk"))], 0).edit([against(EAST, WEST)]).book
+    book = Posterior().applied(first.edit([Restore(lesson_id(EAST), "a test", rows)]).book)
+    assert state(book, EAST) == "served"
+    is_clear = beta.sf(0.5, 1 + count, 1 + rows) >= 0.95
+    assert state(later(book, WEST, count), EAST) == ("retired" if is_clear else "served")
+
+
+@given(count=st.integers(0, 30))
+def test_no_example_outweighs_a_user(count: int) -> None:
+    book = Book().add([Taught(EAST, ("a",))], 0).edit([Remove(lesson_id(EAST))]).book
+    assert state(later(book, EAST, count), EAST) == "removed_by_user"
+
+
+@given(votes_for=st.integers(0, 60), votes_against=st.integers(0, 60))
+def test_certainty_is_that_of_a_beta_posterior(votes_for: int, votes_against: int) -> None:
+    assert certainty(votes_for, votes_against) == pytest.approx(beta.sf(0.5, 1 + votes_for, 1 + votes_against))
 
 
 def test_a_trusting_weigher_serves_all() -> None:

@@ -102,7 +102,7 @@ def _lessons(reader: Reader, run: int, texts: Mapping[str, str]) -> dict[str, An
             "examples": len(lesson.sources),
             "rule": _named(book, lesson.rule),
             "rivals": [_named(book, rival) for rival in lesson.rivals],
-            "tests": [str(test) for test in tests.get((component, lesson.id), ())],
+            "tests": [str(test) for test in (*tests.get((component, lesson.id), ()), lesson.effect) if test],
         }
         for component, book in books.items()
         for lesson in ordered(book)

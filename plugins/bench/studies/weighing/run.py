@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from studies.weighing.runs import METHODS, run_once
+from studies.weighing.runs import METHODS, PARTS, run_once
 from studies.weighing.tables import details_table, means_table, paired_table
 from studies.weighing.tasks import KINDS
 
@@ -41,7 +41,7 @@ def main(  # noqa: PLR0913 - a command's options
         for budget, task, method, seed in product(
             [int(text) for text in budgets.split(",")],
             _known("--tasks", tasks, KINDS),
-            _known("--methods", methods, METHODS),
+            _known("--methods", methods, METHODS | PARTS),
             range(first_seed, first_seed + seeds),
         )
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -15,6 +15,7 @@ import dspy
 
 from combee_dspy import Combee, Search
 from combee_dspy.reflections import estimate_tokens
+from studies.weighing.parts import without
 from studies.weighing.scoring import Metric
 from studies.weighing.service import Service
 from studies.weighing.tasks import Task, make_task
@@ -24,31 +25,45 @@ THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An optimizer with its arguments; a budget, the LMs, the seed and threads are added."""
+    """An optimizer with its arguments; a budget, the LMs, the seed and threads are added.
+
+    ``without``: parts that are switched off (see ``parts.py``).
+    """
 
     optimizer: Literal["gepa", "combee"]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    without: Sequence[str] = ()
 
+
+_BOOK = {"aggregator": "reference-scan", "search": Search(keep="trunk")}
 
 METHODS: dict[str, Method] = {
     "gepa3": Method("gepa", {"reflection_minibatch_size": 3}),
     "gepa20": Method("gepa", {"reflection_minibatch_size": 20}),
     "default": Method("combee"),
     "trunk": Method("combee", {"search": Search(keep="trunk")}),
-    "book": Method("combee", {"aggregator": "reference-scan", "search": Search(keep="trunk")}),
+    "book": Method("combee", _BOOK),
     "scan-rewrite": Method("combee", {"aggregator": "parallel-scan", "operators": ["rewrite"]}),
 }
 """Methods by name; add one here to have it run."""
 
+PARTS: dict[str, Method] = {
+    "trusting": Method("combee", {**_BOOK, "search": Search(keep="trunk", weigher="trusting")}),
+    "untested": Method("combee", _BOOK, without=("tests",)),
+    "newest": Method("combee", _BOOK, without=("never worse",)),
+}
+"""The book without a part of it, which run only where they are named."""
+
 
 def run_once(kind: str, seed: int, method: str, budget: int) -> dict[str, Any]:
     """Run a method on a task and return the row of results, JSON values only."""
-    task, metric = make_task(kind, seed), Metric()
+    task, metric, optimizer = make_task(kind, seed), Metric(), (METHODS | PARTS)[method]
     worker, reader = Service(task.laws, seed), Service(task.laws, seed)
     begun = time.perf_counter()
     with dspy.context(lm=worker), tempfile.TemporaryDirectory() as folder:
         student = task.program()
-        best = _compile(task, METHODS[method], metric, reader, budget, folder)
+        with without(optimizer.without):
+            best = _compile(task, optimizer, metric, reader, budget, folder)
         seconds, used = time.perf_counter() - begun, metric.calls
         task_calls, task_tokens = worker.calls["task"], worker.tokens["task"]
         untouched, heldout = (_score(program, task) for program in (student, best))

@@ -1,0 +1,70 @@
+"""Parts of a growing text that can be switched off here, and nowhere else.
+
+No user needs a book without its tests, so the package has no option for it. A part is replaced
+in the modules that use it, for the time of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from combee_dspy.lessons import BookEdit
+from combee_dspy.search import _growing, _proving
+from combee_dspy.search._candidates import Candidate
+from combee_dspy.search._pool import Member
+
+
+async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
+    """Blame no line, and take no rollouts for it."""
+    return ()
+
+
+def _spare_nothing(limit: int | None, validation: int) -> int:
+    """Set a validation of the newest text aside, which is no test of its lines."""
+    return _proving.spare(limit, validation) and validation
+
+
+async def _only_validate(proving: _proving.Proving, version: Member, newest: Candidate) -> None:
+    """Validate the newest text, and try none of its lines."""
+    room = proving.effects.purse.room
+    left = proving.pool.size * proving.pool.draws if room is None else room
+    trials = _proving.Trials(proving.effects, proving.pool, version.step, left)
+    await proving._rendered(trials, version, newest)
+
+
+def _return_newest(members: Sequence[Member], effects: object) -> Member:
+    """Return the newest text, whatever validation says of it."""
+    return members[-1]
+
+
+async def _compare_nothing(*_: object, **__: object) -> None:
+    """Go on from the newest text, whatever validation says of it."""
+
+
+# What each replaces: an object, the name in it, and what stands there instead.
+_REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any] | int]]] = {
+    "tests": (
+        (_growing, "blame", _no_blame),
+        (_growing, "BLAMED", 0),
+        (_growing, "spare", _spare_nothing),
+        (_proving.Proving, "prove", _only_validate),
+    ),
+    "blame": ((_growing, "blame", _no_blame), (_growing, "BLAMED", 0)),
+    "never worse": (
+        (_growing, "choose_version", _return_newest),
+        (_growing.Growing, "_compare", _compare_nothing),
+    ),
+}
+
+
+@contextmanager
+def without(parts: Sequence[str]) -> Iterator[None]:
+    """Switch parts off: ``tests``, ``blame`` (of lines while a run goes on), ``never worse``."""
+    with ExitStack() as stack:
+        for part in parts:
+            for owner, name, instead in _REPLACED[part]:
+                stack.enter_context(patch.object(owner, name, instead))
+        yield
