@@ -110,7 +110,7 @@ class Batches:
         """Return the rows of the next minibatch.
 
         Args:
-            size: How many at most, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
+            size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
             state: Returns gepa's state, for a sampler of the user's.
             failing: Positions of rows that are preferred, the most wanted first.
         """
@@ -126,17 +126,17 @@ class Batches:
     def _chosen(self, size: int, failing: Sequence[int]) -> list[int]:
         """Return the next minibatch: a part from the epoch's order, and then rows that fail.
 
-        Rows that were never seen come before all others, so the first epoch has its order. A later minibatch is as
-        large as there are failing rows for: rows that are right teach nothing.
+        Rows that were never seen come before all others, so the first epoch has its order.
         """
         if self._left is None or self.seen % len(self._train) == 0:
             self._left = self._order(self.seen // len(self._train))
         uniform = size
         if failing and self.epochs >= 1:
-            size = min(size, math.ceil(len(failing) / (1 - _UNIFORM)))
-            uniform = math.ceil(_UNIFORM * size)
+            uniform = max(math.ceil(_UNIFORM * size), size - len(failing))
         rows = self._left[:uniform]
         rows += [index for index in failing if index not in rows][: size - len(rows)]
+        # A row that fails may be in the uniform part too.
+        rows += [index for index in self._left if index not in rows][: size - len(rows)]
         self._left = [index for index in self._left if index not in rows]
         return rows
 

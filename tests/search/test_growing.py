@@ -88,7 +88,7 @@ def batches(size: int) -> Batches:
     return Batches(task, None)  # type: ignore[arg-type]  # all that it reads of a task
 
 
-def test_a_minibatch_is_as_large_as_the_rows_that_fail_are_worth() -> None:
+def test_half_of_a_minibatch_is_for_rows_that_fail() -> None:
     drawing = batches(12)
 
     def draw(size: int, failing: list[int]) -> list[int]:
@@ -99,10 +99,10 @@ def test_a_minibatch_is_as_large_as_the_rows_that_fail_are_worth() -> None:
     rows = draw(6, [7, 2, 5, 9, 1])
     assert len(set(rows)) == 6
     assert len({7, 2, 5} & set(rows)) == 3
-    rows = draw(6, [7])
-    assert len(set(rows)) == 2
+    rows = draw(4, [7])
+    assert len(set(rows)) == 4, "what no failing row takes goes on with the epoch"
     assert 7 in rows
-    assert len(draw(4, [])) == 4, "where no row is known to fail the epoch goes on"
+    assert len(set(draw(2, []))) == 2
 
 
 def learned(**right: bool) -> Any:
@@ -144,7 +144,7 @@ def test_a_run_ends_once_every_training_row_is_right(tmp_path: Path) -> None:
     ran = rows(tmp_path, "SELECT example, score FROM effect WHERE purpose = 'train' ORDER BY step")
     latest = {row["example"]: row["score"] for row in ran}
     assert list(latest.values()) == [1.0] * 24
-    assert len(ran) < 2 * 24, "no row that is right runs again for nothing"
+    assert len(ran) < 3 * 24, "no row that is right runs again for nothing"
 
 
 def test_rows_that_nothing_teaches_do_not_keep_a_run_busy(tmp_path: Path) -> None:
