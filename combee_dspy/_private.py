@@ -6,13 +6,14 @@ release moves one of these parts, that test names it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import dspy
 from dspy.adapters.types.base_type import Type
-from dspy.clients import execution
+from dspy.clients import execution, model_metadata
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS, GEPA, DspyGEPAResult
 from dspy.teleprompt.gepa.gepa_flex_utils import enumerate_flex_submodules
@@ -38,6 +39,7 @@ __all__ = [
     "finalize",
     "flex_sources",
     "history_text",
+    "list_prices",
     "make_adapter",
     "new_state",
     "prepare",
@@ -56,6 +58,17 @@ history_text: Callable[[Any], str] = format_history_for_reflection
 # The parts of a call of ``dspy.LM``: its answer from DSPy's cache, from the service, into the cache and the history.
 prepare, execute, aexecute, finalize = execution.prepare, execution.execute, execution.aexecute, execution.finalize
 cached, store = execution._cached, execution._store
+
+
+@functools.cache
+def list_prices() -> Mapping[str, Mapping[str, Any]]:
+    """Return what the installed DSPy says of models, by name: the table that came with it.
+
+    DSPy itself fetches a newer one over the network where it can. A run and its replay need the
+    same one.
+    """
+    table: Mapping[str, Mapping[str, Any]] = model_metadata._snapshot()
+    return table
 
 
 def auto_budget(components: int, candidates: int, validation_size: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from combee_dspy.diversity import Diversity, Temperature
 from combee_dspy.evaluation import Calibration
 from combee_dspy.options import Search, Validation
-from combee_dspy.rollouts import Batching, Threads, full_or_stale
+from combee_dspy.rollouts import Batching, Threads
 from combee_dspy.stopping import Budget, Patience, Target
 
 __all__ = ["brief"]
@@ -49,7 +49,7 @@ def brief(
     return {
         "metric": judge,
         "num_threads": 8 * serial_workers,
-        "executor": Threads(Batching(flush=full_or_stale())),
+        "executor": Threads(Batching(queue="target", seconds=0.2, variance=0.01)),
         "operators": ("insert", "delete", "rephrase", "reorder"),
         "search": Search(children=1),
         "diversity": Diversity(embedder=embedder, temperature=Temperature()),

@@ -10,7 +10,6 @@ from combee_dspy.aggregators._single_call import SingleCall
 from combee_dspy.aggregators._summarize import Summarize
 from combee_dspy.aggregators._top_k import TopK
 from combee_dspy.aggregators._union import Union
-from combee_dspy.aggregators._vectors import text_vectors, topic_groups
 
 __all__ = [
     "Aggregator",
@@ -32,7 +31,5 @@ __all__ = [
     "parse_lessons",
     "shard_count",
     "text_lines",
-    "text_vectors",
     "together",
-    "topic_groups",
 ]

@@ -98,7 +98,7 @@ class Dealt(Aggregator):
             problem = f"copies of one reflection do not fit into {self.window} shards of {self.fan_in}"
             raise ArgumentValueError("copies", self.copies, problem, "Give a larger window or fan_in, or window=None.")
 
-    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
+    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...]:
         """Return the positions in each shard (see :func:`combee_dspy.aggregators.shard_count`)."""
         if n == 0:
             return ()

@@ -51,7 +51,7 @@ class ParallelScan(Dealt):
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return the lessons of the root."""
         scan = Scan(context, self.max_call_tokens)
-        shards = self.shards(len(reflections), context) or ()
+        shards = self.shards(len(reflections), context)
         most = self.max_lessons or max(map(len, shards), default=1)
         await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": most}))
         while len(scan.top) > 1:

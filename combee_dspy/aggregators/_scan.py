@@ -13,7 +13,7 @@ from combee_dspy.aggregators._citations import NUMBER, cited
 from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
 from combee_dspy.aggregators._prompts import quoting
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
-from combee_dspy.reflections import MAX_PARTS, estimate_record_tokens, fit_reflections, render_records
+from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
 T = TypeVar("T")
@@ -86,12 +86,13 @@ class Scan:
         """Say that something of a node of the next level was cut or given up; the scan goes on."""
         self.context.emit("warning", text=f"level {len(self.levels) + 1}, node {number}: {text}")
 
-    def fitted(self, reflections: Sequence[Reflection], limit: int, max_parts: int = MAX_PARTS) -> list[Reflection]:
-        """Split or trim what takes more than ``limit`` estimated tokens, and say so."""
+    def trim_evenly(self, reflections: Sequence[Reflection]) -> list[Reflection]:
+        """Trim what takes more than an equal share of one call, and warn of it."""
         notes: list[str] = []
-        found = fit_reflections(reflections, limit, notes.append, max_parts=max_parts)
+        limit = self.room // len(reflections)
+        trimmed = fit_reflections(reflections, limit, notes.append, max_parts=1)
         self._tell(notes)
-        return found
+        return trimmed
 
     def _tell(self, notes: Sequence[str]) -> None:
         if notes:
@@ -129,10 +130,9 @@ class Scan:
         self._tell([note for _, (_, notes) in sorted(fitted.items()) for note in notes])
         self._heard(question, _flat(read))
 
-    async def read_groups(self, groups: Iterable[Sequence[Reflection]], question: Question) -> None:
-        """Read groups of reflections that are there and fit, by one call each, and add what was learned as level 1."""
-        read = await together(self._asked(question, list(group), number, 0) for number, group in enumerate(groups))
-        self._heard(question, _flat(read))
+    async def read_items(self, items: list[Reflection], question: Question) -> None:
+        """Read reflections that fit one call, and add what was learned as level 1."""
+        self._heard(question, await self._asked(question, items, 0, 0))
 
     async def _asked(
         self, question: Question, items: list[Reflection], *place: int

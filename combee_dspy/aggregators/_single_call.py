@@ -37,8 +37,7 @@ class SingleCall(Aggregator):
         if not items:
             return Lessons(context.component)
         if self.max_call_tokens is not None:
-            scan = Scan(context, self.max_call_tokens)
-            items = scan.fitted(items, scan.room // len(items), max_parts=1)
+            items = Scan(context, self.max_call_tokens).trim_evenly(items)
         given: dict[str, Any] = {"current_instruction": context.text, "examples_with_feedback": render_records(items)}
         if context.notes:
             # This call writes the text itself, so what the text must respect is said to it.

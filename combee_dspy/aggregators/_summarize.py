@@ -33,28 +33,27 @@ class Summarize(Aggregator):
     are the lessons.
 
     Args:
-        shard_items: The most reflections one summary is made of; 10 as in :class:`combee_dspy.aggregators.TopK`.
+        shard_items: The most reflections one summary is made of, which may have two points for
+            each; 10 as in :class:`combee_dspy.aggregators.TopK`.
         max_call_tokens: Estimated tokens one call may take, the prompt included.
-        max_points: The most points a summary may have: two for each reflection of a full shard.
     """
 
     name: ClassVar[str] = "summarize"
 
     shard_items: Annotated[int, Field(ge=2)] = 10
     max_call_tokens: CallTokens = 24_000
-    max_points: Annotated[int, Field(ge=1)] = 20
 
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return the lessons that the last call wrote."""
         scan = Scan(context, self.max_call_tokens)
         shards = self.shards(len(reflections), context)
         if len(shards) < 2:
-            await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": self.max_points}))
+            await scan.read(reflections, shards, Question(LearnFromExamples, {"most_lessons": self._most_points()}))
             if len(scan.top) > 1:
                 scan.join()
             return scan.result()
         words = max(int(self._share(scan, len(shards)) * _WORDS_PER_TOKEN), 1)
-        question = Question(SummarizeExamples, {"most_points": self.max_points, "most_words": words})
+        question = Question(SummarizeExamples, {"most_points": self._most_points(), "most_words": words})
         await scan.read(reflections, shards, question)
         if scan.levels:
             await self._learn(scan)
@@ -68,8 +67,11 @@ class Summarize(Aggregator):
         k = shard_count(n, 1, max(self.shard_items, -(-n // most)))
         return plan_shards(n, 1, k, context.stream("shuffle"))
 
+    def _most_points(self) -> int:
+        return 2 * self.shard_items
+
     def _share(self, scan: Scan, summaries: int) -> int:
-        return min(scan.room // summaries, self.max_points * 2 * LESSON_TOKENS)
+        return min(scan.room // summaries, self._most_points() * 2 * LESSON_TOKENS)
 
     async def _learn(self, scan: Scan) -> None:
         share = self._share(scan, len(scan.top))

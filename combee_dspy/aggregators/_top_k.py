@@ -70,8 +70,8 @@ class TopK(Aggregator):
             taken = choose(reflection_vectors(given), informativeness(given), self.k, self.mode)
             given = [given[position] for position in sorted(taken)]
         if given:
-            items = scan.fitted(given, scan.room // len(given), max_parts=1)
-            await scan.read_groups([items], Question(LearnFromExamples, {"most_lessons": self.max_lessons}))
+            question = Question(LearnFromExamples, {"most_lessons": self.max_lessons})
+            await scan.read_items(scan.trim_evenly(given), question)
             if len(scan.top) > 1:
                 scan.join()
         return scan.result()

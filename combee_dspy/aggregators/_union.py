@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from combee_dspy.aggregators._base import Dealt, gathered, shard_count
+from combee_dspy.aggregators._base import Dealt
 from combee_dspy.aggregators._prompts import AddLessons
 from combee_dspy.aggregators._scan import Question, Scan
-from combee_dspy.aggregators._vectors import reflection_vectors, topic_groups
 from combee_dspy.records import Lessons, Reflection
-from combee_dspy.shuffle import effective_copies
 from combee_dspy.strategies import StrategyContext, parameters
 
 
@@ -44,9 +42,6 @@ class Union(Dealt):
             shard: at 240, one in seven.
         similarity: Jaccard similarity of word pairs from which two lessons count as one, in (0, 1]. 0.8 lets one word
             in about seventeen differ.
-        sharding: ``"shuffle"``, or ``"topic"``: reflections that are alike share a shard, so one call sees all that is
-            known about a mistake. Copies are then divided by different cuts, each copy into shards of its own; nothing
-            is read before all reflections are there.
     """
 
     name: ClassVar[str] = "union"
@@ -55,34 +50,12 @@ class Union(Dealt):
     max_lessons: Annotated[int, Field(ge=1)] = 32
     window: Annotated[int, Field(ge=1)] | None = 4
     similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
-    sharding: Literal["shuffle", "topic"] = "shuffle"
 
     async def aggregate(self, reflections: Sequence[Awaitable[Reflection | None]], context: StrategyContext) -> Lessons:
         """Return the joined lines."""
         scan = Scan(context, self.max_call_tokens)
         question = Question(AddLessons, {"most_lessons": self.max_lessons})
-        shards = self.shards(len(reflections), context)
-        if shards is not None:
-            await scan.read(reflections, shards, question)
-        elif items := scan.fitted(await gathered(reflections), scan.share):
-            await scan.read_groups(self._topics(scan, items), question)
+        await scan.read(reflections, self.shards(len(reflections), context), question)
         if scan.levels:
             scan.join(self.similarity)
         return scan.result()
-
-    def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
-        """Return the positions in each shard, or ``None`` where likeness decides."""
-        return None if self.sharding == "topic" else super().shards(n, context)
-
-    def _topics(self, scan: Scan, items: Sequence[Reflection]) -> list[list[Reflection]]:
-        """Return groups of like reflections that fit a call, each copy divided by other cuts."""
-        k = shard_count(len(items), self.copies, self.fan_in)
-        copies = effective_copies(self.copies, k)
-        vectors, sizes, each = reflection_vectors(items), scan.tokens(items), -(-k // copies)
-        return [
-            [items[member] for member in group]
-            for copy in range(copies)
-            for group in topic_groups(
-                vectors, sizes, each, scan.context.stream("topic", copy), room=scan.room, most=self.fan_in
-            )
-        ]

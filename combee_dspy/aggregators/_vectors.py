@@ -1,8 +1,7 @@
-"""Reflections and texts as unit vectors of hashed character n-grams, and groups of like ones: no model. Pure."""
+"""Reflections and texts as unit vectors of hashed character n-grams: no model. Pure."""
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Sequence
 
@@ -54,40 +53,6 @@ def text_vectors(texts: Sequence[str]) -> Vectors:
 def similarities(one: Vectors, other: Vectors) -> Vectors:
     """Return the cosine similarity of every row of one to every row of the other, in [0, 1]."""
     return np.round(one @ other.T, _DECIMALS)
-
-
-def topic_groups(
-    vectors: Vectors, sizes: Sequence[int], groups: int, stream: random.Random, *, room: int, most: int
-) -> list[tuple[int, ...]]:
-    """Divide rows into groups of rows that are alike.
-
-    A group is cut in two between two rows that are far apart, a row drawn and the one least like it: the others are
-    ordered by which of them they are nearer to, and cut where the sizes are right. Every size is then within 1 of
-    n / ``groups``, unless more groups are needed for each to hold at most ``most`` rows and ``room`` of the sizes,
-    estimated tokens. One row alone may always be a group. Rows are ascending within each group.
-    """
-
-    def divided(members: list[int], parts: int) -> list[tuple[int, ...]]:
-        fits = len(members) <= most and sum(sizes[member] for member in members) <= room
-        if len(members) == 1 or (parts == 1 and fits):
-            return [tuple(sorted(members))]
-        parts = min(max(parts, 2), len(members))
-        first = parts // 2
-        ordered = _between_poles(vectors, members, stream)
-        cut = len(members) * first // parts
-        return divided(ordered[:cut], first) + divided(ordered[cut:], parts - first)
-
-    return divided(list(range(len(vectors))), groups) if len(vectors) else []
-
-
-def _between_poles(vectors: Vectors, members: list[int], stream: random.Random) -> list[int]:
-    one = stream.choice(members)
-    own = vectors[members]
-    to_one = similarities(own, vectors[[one]])[:, 0]
-    other = members[int(to_one.argmin())]
-    to_other = similarities(own, vectors[[other]])[:, 0]
-    nearness = dict(zip(members, (to_other - to_one).round(5).tolist(), strict=True))
-    return sorted(members, key=lambda member: (nearness[member], member))
 
 
 def _text(reflection: Reflection, kind: str) -> str:

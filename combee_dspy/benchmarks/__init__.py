@@ -7,7 +7,6 @@ from combee_dspy.benchmarks._base import (
     LoadedBenchmark,
     Metric,
     Split,
-    benchmark_names,
     load_benchmark,
 )
 from combee_dspy.benchmarks._records import Reading, RecordBenchmark, build_splits, check_pins
@@ -33,7 +32,6 @@ __all__ = [
     "RecordBenchmark",
     "RowSource",
     "Split",
-    "benchmark_names",
     "build_splits",
     "check_pins",
     "load_benchmark",

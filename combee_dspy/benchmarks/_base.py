@@ -167,11 +167,6 @@ class Benchmark(Strategy):
         """
 
 
-def benchmark_names() -> tuple[str, ...]:
-    """Return the names of all benchmarks, built in or installed, sorted."""
-    return registry.names("benchmark")
-
-
 def load_benchmark(name: str, **params: Any) -> LoadedBenchmark:
     """Read a benchmark by name and parameters. The source that was read, rows and digests are logged.
 

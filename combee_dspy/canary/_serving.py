@@ -37,6 +37,8 @@ __all__ = ["CanaryProgram", "Serving"]
 logger = logging.getLogger("combee_dspy")
 
 _Share = Annotated[float, Field(ge=0, le=1)]
+# How long a pair waits for labels before the judge is asked: most come within a day.
+_LABEL_SECONDS = 86_400.0
 
 
 @parameters
@@ -51,8 +53,8 @@ class Serving:
         timeout: Seconds after which a shadow is given up.
         workers: Shadows at once; as many threads more score.
         queue: Shadows that may wait; more are dropped, and counted.
-        label_seconds: How long a request waits for :meth:`CanaryProgram.feedback` before the judge is asked.
-        labels: Requests that may wait for it, in memory, and for being scored.
+        labels: Requests that may wait for :meth:`CanaryProgram.feedback`, in memory, and for being
+            scored. After a day without it the judge is asked.
     """
 
     shadow: _Share = 0.05
@@ -61,7 +63,6 @@ class Serving:
     timeout: Annotated[float, Field(gt=0)] = 30.0
     workers: Annotated[int, Field(ge=1)] = 4
     queue: Annotated[int, Field(ge=1)] = 64
-    label_seconds: Annotated[float, Field(ge=0)] = 86_400.0
     labels: Annotated[int, Field(ge=1)] = 10_000
 
 
@@ -131,7 +132,7 @@ class CanaryProgram(dspy.Module):
         self.program = program
         self._name, self._serving = name, serving or Serving()
         self._registry = Registry(name, uri)
-        patience = 0.0 if metric is None else self._serving.label_seconds
+        patience = 0.0 if metric is None else _LABEL_SECONDS
         folder = Path("combee_serving") / name if log_dir is None else Path(log_dir)
         self._arms: dict[int, _Arm] = {}
         view = self._looked()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
+from combee_dspy._private import list_prices
 from combee_dspy.records import CallUsage, Role
 from combee_dspy.strategies import parameters
 
@@ -30,7 +31,8 @@ class Price:
     Args:
         prompt: Of the prompt.
         completion: Of the answer, reasoning included.
-        cached_prompt: Prompt tokens that the provider read from its own prompt cache; ``None`` for the full price.
+        cached_prompt: Prompt tokens that the provider read from its own prompt cache; ``None`` for
+            the full price.
     """
 
     prompt: Dollars
@@ -38,78 +40,66 @@ class Price:
     cached_prompt: Dollars | None = None
 
     def dollars(self, prompt_tokens: int, completion_tokens: int, cached_prompt_tokens: int = 0) -> float:
-        """Return the dollars of one call; ``cached_prompt_tokens`` are some of its prompt tokens."""
+        """Return the dollars of a call; ``cached_prompt_tokens`` are some of its prompt tokens."""
         cached_price = self.prompt if self.cached_prompt is None else self.cached_prompt
         cached = min(cached_prompt_tokens, prompt_tokens)
         full = prompt_tokens - cached
         return (full * self.prompt + cached * cached_price + completion_tokens * self.completion) / 1_000_000
 
 
-# Providers' list prices as of November 2026.
-_LISTED: Mapping[str, Price] = {
-    "claude-haiku-4-5": Price(1.0, 5.0, 0.1),
-    "claude-sonnet-4-5": Price(3.0, 15.0, 0.3),
-    "claude-sonnet-4-6": Price(3.0, 15.0, 0.3),
-    "claude-sonnet-5": Price(2.0, 10.0, 0.2),
-    "claude-sonnet-5-5": Price(2.0, 10.0, 0.2),
-    "deepseek-chat": Price(0.28, 0.42, 0.028),
-    "deepseek-reasoner": Price(0.28, 0.42, 0.028),
-    "deepseek-chat-v3.1": Price(0.6, 1.7),
-    "deepseek-v3.1": Price(0.6, 1.7),
-    "deepseek-v3.1-terminus": Price(0.6, 1.7),
-    "deepseek-v3p1": Price(0.6, 1.7),
-    "deepseek-v4-flash": Price(0.3, 1.2, 0.006),
-    "deepseek-v4-pro": Price(1.32, 3.96, 0.044),
-    "gemini-2.5-flash": Price(0.3, 2.5, 0.03),
-    "gemini-2.5-flash-lite": Price(0.1, 0.4, 0.01),
-    "gemini-3.5-flash": Price(1.5, 9.0, 0.15),
-    "gemini-3.8-flash": Price(0.75, 3.75, 0.075),
-    "gpt-4.1": Price(2.0, 8.0, 0.5),
-    "gpt-4.1-mini": Price(0.4, 1.6, 0.1),
-    "gpt-4.1-nano": Price(0.1, 0.4, 0.025),
-    "gpt-4o": Price(2.5, 10.0, 1.25),
-    "gpt-4o-mini": Price(0.15, 0.6, 0.075),
-    "gpt-5": Price(1.25, 10.0, 0.125),
-    "gpt-5-mini": Price(0.25, 2.0, 0.025),
-    "gpt-5-nano": Price(0.05, 0.4, 0.005),
-    "gpt-5.1": Price(1.25, 10.0, 0.125),
-    "gpt-5.2": Price(1.75, 14.0, 0.175),
-    "gpt-5.4": Price(2.5, 15.0, 0.25),
-    "gpt-5.4-mini": Price(0.75, 4.5, 0.075),
-    "gpt-5.4-nano": Price(0.2, 1.25, 0.02),
-    "gpt-oss-120b": Price(0.15, 0.6),
-}
-
-# "-2024-08-06", "-20250929", "@20250929", "-latest", ":nitro": another name of the same model and price.
-_VERSION = re.compile(r"(?:-\d{4}-\d{2}-\d{2}|[-@]\d{8}|-latest|:(?!free$)[\w.-]+)$")
+# "-2024-08-06", "-20250929", "@20250929", "-latest": another name of the same model and price.
+_VERSION = re.compile(r"(?:-\d{4}-\d{2}-\d{2}|[-@]\d{8}|-latest)$")
 
 
 def price_of(model: str, own: Mapping[str, Price] | None = None) -> Price | None:
     """Return a model's price, or ``None`` where none is known.
 
-    Built-in prices are list prices as of November 2026, without batch or volume discounts, and for DeepSeek V3.1
-    and gpt-oss-120b the common price of hosted open weights. They go out of date and say nothing about your
-    contract or your own server: give your own.
+    Your own prices come first: by the whole name, then with its leading parts removed, so that the
+    longest match counts. Case is ignored, and a dated version (``-2024-08-06``) has the price of
+    its undated name. Then the table that the installed DSPy carries: list prices by provider and
+    model, without batch or volume discounts, surcharges for long contexts and fees for tools. One
+    provider's price says nothing about another's.
 
-    A name is looked up whole and then with its leading parts removed, so the longest match counts:
-    ``together_ai/deepseek-ai/DeepSeek-V3.1`` is found as ``deepseek-ai/deepseek-v3.1`` before ``deepseek-v3.1``.
-    Case is ignored; a dated version (``-2024-08-06``) has the price of its undated name. Your own prices come
-    first. Simulated and embedded models, ``dummy`` and OpenRouter's ``:free`` variants cost 0.
+    Simulated and embedded models, ``dummy`` and OpenRouter's ``:free`` variants cost 0. A zero in
+    DSPy's table is no price: it stands for what nobody bills by the token, such as your own server.
 
     Args:
-        model: The model's name as LiteLLM knows it.
+        model: The model's name as DSPy knows it: ``provider/model``.
         own: Your own prices by model name, with or without provider prefix.
     """
     parts = model.lower().split("/")
     whole = ["/".join(parts[start:]) for start in range(len(parts))]
     names = [form for name in whole for form in dict.fromkeys((name, _VERSION.sub("", name)))]
-    mine = {name.lower(): price for name, price in (own or {}).items()}
-    if found := next((mine[name] for name in names if name in mine), None):
-        return found
+    own_prices = {name.lower(): price for name, price in (own or {}).items()}
+    if price := next((own_prices[name] for name in names if name in own_prices), None):
+        return price
     free = parts[0] == "embedded" or parts == ["dummy"] or parts[-1].endswith(":free")
     if free or any(part.startswith("simulated") for part in parts):
         return Price(0.0, 0.0)
-    return next((_LISTED[name] for name in names if name in _LISTED), None)
+    head, slash, rest = model.partition("/")
+    return _list_price(head, rest) if slash else _list_price("", model)
+
+
+def _list_price(provider: str, model: str) -> Price | None:
+    """Return a price from DSPy's table, where names without a provider carry it in a field."""
+    entry = list_prices().get(f"{provider}/{model}")
+    if entry is None:
+        entry = list_prices().get(model, {})
+        # "vertex_ai-language-models", "bedrock_converse": families of one provider.
+        if not str(entry.get("litellm_provider", "")).startswith(provider):
+            return None
+    prompt, completion, cached = (
+        _per_million(entry.get(key))
+        for key in ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+    )
+    if prompt is None or completion is None or not (prompt or completion):
+        return None
+    return Price(prompt, completion, cached)
+
+
+def _per_million(dollars: object) -> float | None:
+    # Rounded: 1.5e-07 times a million is not exactly 0.15.
+    return round(dollars * 1e6, 9) if isinstance(dollars, (int, float)) else None
 
 
 @parameters
@@ -117,7 +107,8 @@ class Costs:
     """What the run's LM calls cost.
 
     Args:
-        prices: Prices by model name, with or without provider prefix, in front of the built-in list prices.
+        prices: Prices by model name, with or without provider prefix, in front of the list prices that
+            DSPy carries.
         gpus: GPUs of your own behind a role, such as ``{"task": 8}``. The role is charged that many GPU-seconds for
             every second in which at least one of its calls is in flight, shared by the calls of that moment.
     """
@@ -137,14 +128,14 @@ class Tariff:
         self.costs = costs if costs is not None else Costs()
         self.clock = clock
         self.gpus: Mapping[str, GpuClock] = {role: GpuClock(n, clock) for role, n in self.costs.gpus.items()}
-        self._found: dict[str, Price | None] = {}
+        self._prices: dict[str, Price | None] = {}
 
     def price(self, model: str) -> Price | None:
         """Return a model's price, ``None`` where it is not known."""
-        if model not in self._found:
-            # Two threads may both look it up; they find the same price.
-            self._found[model] = price_of(model, self.costs.prices)
-        return self._found[model]
+        if model not in self._prices:
+            # Two threads may both look it up: they get the same price.
+            self._prices[model] = price_of(model, self.costs.prices)
+        return self._prices[model]
 
 
 class GpuClock:

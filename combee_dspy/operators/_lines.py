@@ -60,17 +60,16 @@ class Delete(Operator):
     """Drops lines that no success used, or that harmed.
 
     Works on the section of lessons or, where there is none, on the instruction's own lines. One call names line
-    numbers, and nothing else of its answer is used. Lines with a protected rule or a placeholder are not offered.
+    numbers, and nothing else of its answer is used. Lines with a protected rule or a placeholder
+    are not offered. An edit drops half of the others at most.
 
     Args:
-        max_share: The share of the lines that one edit may drop; always at least one line.
         max_tokens: Estimated tokens of the rollouts that the call may read.
     """
 
     name: ClassVar[str] = "delete"
     needs_lessons: ClassVar[bool] = False
 
-    max_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     max_tokens: Annotated[int, Field(ge=1)] = 8_000
 
     async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
@@ -83,7 +82,7 @@ class Delete(Operator):
         runs = _shown_runs(given, context, self.max_tokens)
         if not runs:
             return Refusal("there is no rollout to judge the lines by")
-        most = max(1, int(len(offered) * self.max_share))
+        most = max(1, len(offered) // 2)
         inputs = {
             "instruction": given.instruction,
             "lines": numbered([lines[place] for place in offered]),

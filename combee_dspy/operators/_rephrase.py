@@ -6,10 +6,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import dspy
-from pydantic import Field
 
 from combee_dspy.guards import placeholders
 from combee_dspy.lessons import read_section, write_section
@@ -18,16 +17,17 @@ from combee_dspy.records import Edit, Refusal
 from combee_dspy.reflections import estimate_tokens
 from combee_dspy.strategies import StrategyContext, parameters
 
-MANNERS = (
+_MANNERS = (
     "Short, direct commands: one thing to do per sentence, no filler.",
     "As a procedure: what to look at first, what to do then, what to check at the end.",
     "As conditions: for each case first when it holds, then what to do.",
     "With the reason: after each rule a few words on why it holds, as far as the text says why.",
     "Plain words for a reader who is new to the field, technical terms kept where they stand for something exact.",
 )
-"""In which manner a text is reworded; one is drawn per edit, so that two edits of one parent differ."""
+"""In which manner a text is reworded; each edit draws one, so that two of one parent differ."""
 
-_SLACK_TOKENS = 16
+# What a passage may grow to: so many times its tokens, and a few more for short ones.
+_GROWTH, _SLACK_TOKENS = 1.5, 16
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LITERAL = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|“([^”\n]+)”")
 # Abbreviations, and names as code writes them: EBITDA, snake_case, camelCase.
@@ -57,18 +57,11 @@ class Rephrase(Operator):
     match in number, where one grew past its budget, or where code finds a fact lost or invented (see ``lost_fact``):
     numbers, placeholders, quoted texts, abbreviations, labels, operators of formulas. Lessons with a protected rule are
     not sent. The section of lessons stays a section.
-
-    Args:
-        max_growth: How many times its former tokens a passage may take.
-        manners: The manners of wording to draw from.
     """
 
     name: ClassVar[str] = "rephrase"
     needs_lessons: ClassVar[bool] = False
     near_parent: ClassVar[bool] = True
-
-    max_growth: Annotated[float, Field(ge=1)] = 1.5
-    manners: Annotated[tuple[str, ...], Field(min_length=1)] = MANNERS
 
     async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:
         """Return the reworded instruction, or why there is none."""
@@ -78,11 +71,11 @@ class Rephrase(Operator):
         passages = [*([own] if own.strip() else []), *(lessons[place] for place in places)]
         if not passages:
             return Refusal("there is nothing to reword")
-        inputs = {"passages": passages, "manner": context.stream("manner").choice(self.manners)}
+        inputs = {"passages": passages, "manner": context.stream("manner").choice(_MANNERS)}
         reworded = await ask(context, RewordPassages, inputs, "reword")
         if isinstance(reworded, Refusal):
             return reworded
-        fault = self._fault(passages, reworded, given)
+        fault = _find_fault(passages, reworded, given)
         if fault:
             return Refusal(fault)
         texts = [text.strip() for text in reworded]
@@ -92,30 +85,31 @@ class Rephrase(Operator):
             lessons[place] = text
         return checked(Edit(instruction=write_section(own, lessons)), given, context)
 
-    def _fault(self, before: Sequence[str], after: Sequence[str], given: OperatorInput) -> str:
-        """Return what is wrong with the answer's passages, empty where nothing is."""
-        if len(after) != len(before):
-            return f"{len(before)} passages were to be reworded and the answer is {len(after)} passages"
-        labels = _labels_of(given.signature)
-        for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
-            if not new.strip():
-                return f"passage {number} came back empty"
-            tokens, most = estimate_tokens(new), int(estimate_tokens(old) * self.max_growth) + _SLACK_TOKENS
-            if tokens > most:
-                return f"passage {number} grew to {tokens:,} tokens of {most:,}"
-            fault = lost_fact(old, new, labels)
-            if fault:
-                return f"the rewording of passage {number} {fault}"
-        return ""
+
+def _find_fault(before: Sequence[str], after: Sequence[str], given: OperatorInput) -> str:
+    """Return what is wrong with the answer's passages, empty where nothing is."""
+    if len(after) != len(before):
+        return f"{len(before)} passages were to be reworded and the answer is {len(after)} passages"
+    labels = _labels_of(given.signature)
+    for number, (old, new) in enumerate(zip(before, after, strict=True), start=1):
+        if not new.strip():
+            return f"passage {number} came back empty"
+        tokens, most = estimate_tokens(new), int(estimate_tokens(old) * _GROWTH) + _SLACK_TOKENS
+        if tokens > most:
+            return f"passage {number} grew to {tokens:,} tokens of {most:,}"
+        fault = lost_fact(old, new, labels)
+        if fault:
+            return f"the rewording of passage {number} {fault}"
+    return ""
 
 
 def _labels_of(signature: Any) -> tuple[str, ...]:
     """Return the values that a signature's outputs may take, where it is known and their types list them."""
-    found: list[str] = []
+    labels: list[str] = []
     for field in () if signature is None else signature.output_fields.values():
         if get_origin(field.annotation) is Literal:
-            found.extend(str(option) for option in get_args(field.annotation))
-    return tuple(dict.fromkeys(found))
+            labels.extend(str(option) for option in get_args(field.annotation))
+    return tuple(dict.fromkeys(labels))
 
 
 def lost_fact(before: str, after: str, labels: tuple[str, ...] = ()) -> str:
@@ -125,13 +119,13 @@ def lost_fact(before: str, after: str, labels: tuple[str, ...] = ()) -> str:
     writes them, labels of the task, and how often each operator of a formula occurs.
     """
     before, after = (unicodedata.normalize("NFC", text) for text in (before, after))
-    numbers, kept = set(_NUMBER.findall(before)), set(_NUMBER.findall(after))
-    if numbers - kept:
-        return f"lost the number {min(numbers - kept)}"
-    if kept - numbers:
-        return f"invented the number {min(kept - numbers)}"
+    old_numbers, new_numbers = set(_NUMBER.findall(before)), set(_NUMBER.findall(after))
+    if lost_numbers := old_numbers - new_numbers:
+        return f"lost the number {min(lost_numbers)}"
+    if invented := new_numbers - old_numbers:
+        return f"invented the number {min(invented)}"
     lost = [f"placeholder {name}" for name in placeholders(before) if name not in after]
-    facts = [("quoted text", text) for found in _LITERAL.findall(before) for text in found if text]
+    facts = [("quoted text", text) for groups in _LITERAL.findall(before) for text in groups if text]
     facts += [("name", name) for name in _NAME.findall(before)]
     facts += [("label", label) for label in labels if _stands_in(label, before)]
     lost += [f"{what} {fact!r:.60}" for what, fact in facts if not _stands_in(fact, after)]

@@ -22,7 +22,7 @@ from combee_dspy.journal import Reader, journal_file
 from combee_dspy.planning.refusals import check_converged
 from combee_dspy.planning.spec import Override, Spec
 from combee_dspy.registry import names
-from combee_dspy.rollouts import FlushView, full_or_stale
+from combee_dspy.rollouts import Batching
 from combee_dspy.search import check_wide
 from combee_dspy.stopping import Patience
 from combee_dspy.streams import derive_seed
@@ -229,21 +229,20 @@ def batch_sizes(seconds: Sequence[float], choices: Choices, slots: int, seed: in
     """
     import numpy as np
 
-    rule = full_or_stale(choices.flush_seconds, choices.variance)
+    rule = Batching("target", choices.flush_seconds, choices.variance)
     drawn = iter(np.random.default_rng(derive_seed(seed, "plan", "batches")).choice(seconds, _JOBS + slots).tolist())
     running: list[float] = []
     queue, now, sizes = deque([0.0] * choices.workers), 0.0, list[int]()
     while sum(sizes) < _JOBS:
         free, due = slots - len(running), None
         if queue and free:
-            view = FlushView(len(queue), now - queue[0], free, slots)
-            if rule.check(view):
+            if rule.releases(len(queue), now - queue[0], slots):
                 sizes.append(min(free, len(queue)))
                 for _ in range(sizes[-1]):
                     queue.popleft()
                     heapq.heappush(running, now + max(next(drawn), 1e-6))
                 continue
-            due = rule.due(view)
+            due = choices.flush_seconds - (now - queue[0])
         # A hair later than due: rounding must not make it wait for nothing for ever.
         now = min(([running[0]] if running else []) + ([] if due is None else [now + due + 1e-6]))
         while running and running[0] <= now:

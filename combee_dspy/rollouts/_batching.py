@@ -1,26 +1,19 @@
-"""Where effects wait for a slot: by urgency alone, or in batches, released by rules that ``|`` and ``&`` compose."""
+"""Where effects wait for a slot: by urgency alone, or in batches that length, time or scores release."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import heapq
-import logging
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from statistics import pvariance
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
-from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts._jobs import Answer, CallJob, RolloutJob
 from combee_dspy.strategies import parameters
-
-logger = logging.getLogger("combee_dspy")
 
 Priority = tuple[int, ...]
 """Smaller goes first; the last number is that of the search."""
@@ -28,156 +21,57 @@ Priority = tuple[int, ...]
 _SCORES_NEEDED, _SCORES = 8, 32
 
 
-@dataclass(frozen=True, slots=True)
-class FlushView:
-    """What a rule may know.
-
-    Attributes:
-        queued: Jobs that wait, at least one.
-        oldest: Seconds that the oldest of them has waited.
-        free: Idle slots, at least one.
-        target: Jobs that the service takes at once, by the limit.
-        variance: Population variance of the latest scores; ``None`` below eight of them.
-    """
-
-    queued: int
-    oldest: float = 0.0
-    free: int = 1
-    target: int = 1
-    variance: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FlushRule:
-    """Says when what waits is released. ``a | b`` releases when one of them would, ``a & b`` when both would.
-
-    Attributes:
-        text: How it is written; rules with the same text are equal.
-        check: Whether to release. Pure.
-        due: After how many seconds its answer changes though nothing else does, ``None`` for never.
-        loose: Whether the text must stand in parentheses beside an ``&``.
-    """
-
-    text: str
-    check: Callable[[FlushView], bool] = field(compare=False, repr=False)
-    due: Callable[[FlushView], float | None] = field(default=lambda view: None, compare=False, repr=False)
-    loose: bool = field(default=False, compare=False, repr=False)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __or__(self, other: FlushRule) -> FlushRule:
-        def due(view: FlushView) -> float | None:
-            return min((one for rule in (self, other) if (one := rule.due(view)) is not None), default=None)
-
-        return FlushRule(f"{self} | {other}", lambda view: self.check(view) or other.check(view), due, True)
-
-    def __and__(self, other: FlushRule) -> FlushRule:
-        def due(view: FlushView) -> float | None:
-            # The last of those that wait for the clock: what the others wait for is looked at when it happens.
-            dues = [rule.due(view) for rule in (self, other) if not rule.check(view)]
-            return max((one for one in dues if one is not None), default=None)
-
-        text = " & ".join(f"({rule})" if rule.loose else rule.text for rule in (self, other))
-        return FlushRule(text, lambda view: self.check(view) and other.check(view), due)
-
-
-def at_once() -> FlushRule:
-    """Release whenever a slot is free: the default.
-
-    A service that takes single requests loses time whenever a job waits beside
-    an idle slot, and composes its own batches. Rules that wait are for services
-    that cannot: those that pad a batch to its longest job, or pay a fixed price per batch.
-    """
-    return FlushRule("at_once()", lambda view: True)
-
-
-def queue_at_least(size: int | Literal["target"]) -> FlushRule:
-    """Release when so many jobs wait; ``"target"`` for as many as the service takes at once, by the limit."""
-    if size != "target" and (not isinstance(size, int) or size < 1):
-        raise ArgumentValueError("size", size, "is neither a number from 1 nor 'target'", "Give one of them.")
-    return FlushRule(
-        f"queue_at_least({size!r})", lambda view: view.queued >= (view.target if size == "target" else size)
-    )
-
-
-def waited(seconds: float) -> FlushRule:
-    """Release when the oldest job has waited so long."""
-    if not isinstance(seconds, (int, float)) or not seconds >= 0:
-        raise ArgumentValueError("seconds", seconds, "is no number from 0", "Give seconds, such as 0.2.")
-    return FlushRule(
-        f"waited({seconds!r})", lambda view: view.oldest >= seconds, lambda view: max(0.0, seconds - view.oldest)
-    )
-
-
-def variance_below(eps: float) -> FlushRule:
-    """Release when the latest scores are so alike that waiting for company tells no more."""
-    if not isinstance(eps, (int, float)) or not eps > 0:
-        raise ArgumentValueError("eps", eps, "is no number above 0", "Give a population variance, such as 0.01.")
-    return FlushRule(f"variance_below({eps!r})", lambda view: view.variance is not None and view.variance < eps)
-
-
-def full_or_stale(seconds: float = 0.2, eps: float = 0.01) -> FlushRule:
-    """Release as many as the service takes at once, or what has waited, or where the latest scores are alike.
-
-    ``queue_at_least("target") | waited(seconds) | variance_below(eps)``: for a server that composes no batches itself.
-    """
-    return queue_at_least("target") | waited(seconds) | variance_below(eps)
-
-
-_BY_NAME: dict[str, Callable[..., FlushRule]] = {
-    rule.__name__: rule for rule in (at_once, full_or_stale, queue_at_least, waited, variance_below)
-}
-
-
-def _flush_rule(value: object) -> FlushRule:
-    """Return a rule, or read one as it stands in a file: ``"queue_at_least(64) | waited(0.2)"``."""
-    if isinstance(value, FlushRule):
-        return value
-    remedy = "Give a rule such as queue_at_least(64) | waited(0.2), or that as a text."
-    if not isinstance(value, str):
-        raise ArgumentTypeError("flush", value, "is no flush rule", remedy)
-    try:
-        return _read(ast.parse(value.strip(), mode="eval").body)
-    except (KeyError, TypeError, ValueError, SyntaxError) as error:
-        raise ArgumentValueError("flush", value, "cannot be read", remedy) from error
-
-
-def _read(node: ast.expr) -> FlushRule:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitOr, ast.BitAnd)):
-        left, right = _read(node.left), _read(node.right)
-        return left | right if isinstance(node.op, ast.BitOr) else left & right
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        return _BY_NAME[node.func.id](*(ast.literal_eval(argument) for argument in node.args))
-    raise ValueError(ast.unparse(node))
-
-
 @parameters
 class Batching:
     """When waiting jobs are released, and in what company.
 
-    Within one urgency, jobs of one program (or of one kind of call) and of one length class go one after another,
-    so that a server can share their prefix and need not pad. Lengths are prompt tokens: of a row that has run before
-    those measured then, of others by the characters of their inputs and what those of their kind were measured to make
-    of them; before the first of a kind has ended, four characters a token.
+    Jobs are released when so many wait, when the oldest has waited so long, or when the latest
+    scores are alike: whichever comes first. By default each goes as soon as a slot is free. A
+    service that takes single requests composes its own batches, and loses time whenever a job
+    waits beside an idle slot. ``Batching(queue="target", seconds=0.2, variance=0.01)`` is for
+    those that cannot: they pad a batch to its longest job, or pay a fixed price for each batch.
+
+    Within one urgency, jobs of one program (or of one kind of call) and of one length class go one
+    after another: a server can share their prefix and need not pad. Lengths are prompt tokens. A
+    row that has run has those that were measured then; others are estimated by the characters of
+    their inputs, at the rate measured for their kind. Before that: four characters a token.
 
     Args:
-        flush: When what waits is released: a rule, or its text, such as ``"queue_at_least(64) | waited(0.2)"``.
-        preempt: What happens when a more urgent job arrives while a released batch waits for slots: ``"drain"``
-            lets the batch go first, ``"rollback"`` puts back what of it has not started, ``"drop"`` does so too and
-            forgets how long it has waited. No job is lost, and none that runs is taken back: it is paid for.
-        tokens: Prompt tokens of one released batch, all of one length class (a power of two); what does not
-            fit waits for the next. ``None`` for no such bound.
-        patience: Seconds with nothing in flight after which what a rule holds back goes all the same, so that no
-            run hangs.
+        queue: Release when so many jobs wait; ``"target"``: as many as the service takes at once.
+        seconds: Release when the oldest job has waited so long; ``None``: however long.
+        variance: Release when the population variance of the latest scores is below this: waiting
+            for company then tells no more. Needs eight scores. ``None``: whatever they are.
+        preempt: What happens when a more urgent job arrives while a released batch waits for
+            slots. ``"drain"`` lets the batch go first; ``"rollback"`` puts back what of it has not
+            started; ``"drop"`` does so too and forgets how long it has waited. No job is lost, and
+            none that runs is taken back: it is paid for.
+        tokens: Prompt tokens of one released batch, all of one length class (a power of two); what
+            does not fit waits for the next. ``None``: no such bound.
+        patience: Seconds with nothing in flight after which jobs go all the same, so that no run
+            hangs.
     """
 
-    flush: Annotated[FlushRule, BeforeValidator(_flush_rule), WithJsonSchema({"type": "string"})] = Field(
-        default="at_once()", validate_default=True
-    )
+    queue: Annotated[int, Field(ge=1)] | Literal["target"] = 1
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    variance: Annotated[float, Field(gt=0)] | None = None
     preempt: Literal["drain", "rollback", "drop"] = "drain"
     tokens: Annotated[int, Field(ge=1)] | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+
+    def releases(self, queued: int, oldest: float, target: int, variance: float | None = None) -> bool:
+        """Return whether waiting jobs go now.
+
+        Args:
+            queued: Jobs that wait, at least 1.
+            oldest: Seconds that the oldest of them has waited.
+            target: Jobs that the service takes at once.
+            variance: Population variance of the latest scores; ``None`` below eight of them.
+        """
+        if queued >= (target if self.queue == "target" else self.queue):
+            return True
+        if self.seconds is not None and oldest >= self.seconds:
+            return True
+        return self.variance is not None and variance is not None and variance < self.variance
 
 
 class Turn(NamedTuple):
@@ -208,17 +102,17 @@ class Lengths:
         # By kind: prompt tokens measured, characters of the inputs that they were measured for.
         self._sums: dict[str, tuple[int, int]] = {}
 
-    def of(self, job: RolloutJob | CallJob) -> int:
+    def estimate(self, job: RolloutJob | CallJob) -> int:
         """Return the prompt tokens that a job is expected to have."""
         kind, row, characters = _measurable(job)
-        tokens, of = self._sums.get(kind, (1, 4))
-        return self._rows.get(row, characters * tokens // of)
+        tokens, measured_characters = self._sums.get(kind, (1, 4))
+        return self._rows.get(row, characters * tokens // measured_characters)
 
-    def measured(self, job: RolloutJob | CallJob, tokens: int) -> None:
-        """Note how many it had."""
+    def note(self, job: RolloutJob | CallJob, tokens: int) -> None:
+        """Note how many a job had."""
         kind, row, characters = _measurable(job)
-        before, of = self._sums.get(kind, (0, 0))
-        self._sums[kind] = (before + tokens, of + characters)
+        tokens_before, characters_before = self._sums.get(kind, (0, 0))
+        self._sums[kind] = (tokens_before + tokens, characters_before + characters)
         if row:
             self._rows[row] = tokens
 
@@ -248,23 +142,22 @@ class Queue:
         heapq.heappush(self._heap, turn)
 
     def pop(self, free: int, target: int, now: float) -> Turn | float:
-        """Return the next turn; or the time at which to ask again, infinite for when something happens."""
+        """Return the next turn, or when to ask again: infinite for when something happens."""
         return heapq.heappop(self._heap) if self._heap else math.inf
 
-    def company(self, job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
+    def group(self, job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
         """Return the group of a job's turn, and its tokens."""
         return (0, 0), 0
 
-    def heard(self, job: RolloutJob | CallJob, result: Rollout | Answer) -> None:
-        """Hear what came of a job."""
+    def note(self, job: RolloutJob | CallJob, result: Rollout | Answer) -> None:
+        """Note what came of a job."""
 
 
 class Batches(Queue):
-    """Waiting turns that a rule releases; from then on they go by their urgency."""
+    """Waiting turns that are released together; from then on they go by their urgency."""
 
     def __init__(self, options: Batching) -> None:
         self._options = options
-        self._rule = options.flush
         self._held: list[Turn] = []
         self._released: deque[Turn] = deque()
         self._scores: deque[float] = deque(maxlen=_SCORES)
@@ -277,28 +170,28 @@ class Batches(Queue):
     def waiting(self) -> tuple[Turn, ...]:
         return (*self._held, *self._released)
 
-    def company(self, job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
-        tokens = self._lengths.of(job)
+    def group(self, job: RolloutJob | CallJob) -> tuple[tuple[int, int], int]:
+        tokens = self._lengths.estimate(job)
         shared = id(job.program) if isinstance(job, RolloutJob) else id(job.signature)
         return (shared, tokens.bit_length()), tokens
 
-    def heard(self, job: RolloutJob | CallJob, result: Rollout | Answer) -> None:
+    def note(self, job: RolloutJob | CallJob, result: Rollout | Answer) -> None:
         usage = result.usage
         if isinstance(result, Rollout):
             self._scores.append(result.score)
-            usage = tuple(one for one in usage if one.role == "task")
-        if tokens := sum(one.prompt_tokens for one in usage):
-            self._lengths.measured(job, tokens)
+            usage = tuple(row for row in usage if row.role == "task")
+        if tokens := sum(row.prompt_tokens for row in usage):
+            self._lengths.note(job, tokens)
 
     def push(self, turn: Turn) -> None:
         self._held.append(turn)
         self._pushed_at = turn.since
         preempt = self._options.preempt
         if preempt != "drain" and self._released and turn.priority < self._released[0].priority:
-            back = (
-                self._released if preempt == "rollback" else (one._replace(since=turn.since) for one in self._released)
-            )
-            self._held.extend(back)
+            if preempt == "drop":
+                self._held.extend(each._replace(since=turn.since) for each in self._released)
+            else:
+                self._held.extend(self._released)
             self._released.clear()
 
     def pop(self, free: int, target: int, now: float) -> Turn | float:
@@ -315,18 +208,13 @@ class Batches(Queue):
         """Return when to ask again; ``now`` or before to release."""
         oldest = min(turn.since for turn in self._held)
         variance = pvariance(self._scores) if len(self._scores) >= _SCORES_NEEDED else None
-        view = FlushView(len(self._held), now - oldest, free, target, variance)
-        try:
-            if self._rule.check(view):
-                return now
-            due = self._rule.due(view)
-        except Exception:  # it may be anybody's; where it is asked, nobody could hear what it raises
-            logger.warning("The flush rule %s failed; jobs now go at once", self._rule, exc_info=True)
-            self._rule = at_once()
+        options = self._options
+        if options.releases(len(self._held), now - oldest, target, variance):
             return now
+        due = math.inf if options.seconds is None else oldest + options.seconds
         # With nothing in flight, nothing but a submission or the clock can change the answer.
-        stalled = self._pushed_at + self._options.patience if free >= target else math.inf
-        return min(math.inf if due is None else now + due, stalled)
+        stalled = self._pushed_at + options.patience if free >= target else math.inf
+        return min(due, stalled)
 
     def _release(self) -> None:
         bound = self._options.tokens

@@ -13,8 +13,6 @@ _FEW, _MOST = 2, 1.5
 _WINDOW, _LONGER = 16, 3
 # An alarm once in some thousand windows of calls that are refused by chance alone.
 _SIGMAS = 3.5
-# What is usual rests on so many answers at most: it may change.
-_MEMORY = 256
 
 
 class Chance:
@@ -87,7 +85,7 @@ class Chance:
             self.odds = None
             return "too many"
         self.odds = (usual * self._known + refusals) / (self._known + answers)
-        self._known = min(_MEMORY, self._known + answers)
+        self._known += answers
         if self.odds * answers < 1:
             self.odds = None  # they have ended
         return None

@@ -280,8 +280,7 @@ class Threads(Executor):
     batching: Batching | None = None
 
     def params(self) -> dict[str, Any]:
-        one = self.batching
-        return {"batching": None if one is None else {**vars(one), "flush": str(one.flush)}}
+        return {"batching": None if self.batching is None else dict(vars(self.batching))}
 
     def check_program(self, program: Any, metric: Any) -> None:
         """Refuse a program that has an asynchronous form alone."""

@@ -200,7 +200,7 @@ class Slots:
                     break
                 raise AbandonedError(merged(*spent, more)) from None
             else:
-                self._queue.heard(job, result)
+                self._queue.note(job, result)
                 usage = merged(*spent, result.usage) if spent else result.usage
                 return replace(result, usage=usage, queue_seconds=began - started)
             seconds = _seconds(fault, patience)
@@ -272,7 +272,7 @@ class Slots:
 
     async def _slot(self, priority: Priority, job: RolloutJob | CallJob | None, number: int, since: float) -> None:
         future = asyncio.get_running_loop().create_future()
-        group, tokens = ((0, 0), 0) if job is None else self._queue.company(job)
+        group, tokens = ((0, 0), 0) if job is None else self._queue.group(job)
         self._queue.push(Turn(priority, group, number, since, tokens, future))
         if self._flying < self._limit.current:
             self._wake()

@@ -221,7 +221,6 @@ def test_a_summary_that_fails_is_missing_and_without_the_last_call_the_points_ar
         (TopK, {"max_lessons": 0}),
         (Summarize, {"shard_items": 1}),
         (Summarize, {"max_call_tokens": 10}),
-        (Summarize, {"max_points": 0}),
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(strategy: Any, params: dict[str, Any]) -> None:

@@ -19,12 +19,11 @@ from tests.aggregators.doubles import Answer, World, at_random, facts, learner, 
 ALL: list[Aggregator] = [
     ParallelScan(fan_in=4, merge_fan_in=3),
     Union(fan_in=4),
-    Union(sharding="topic", fan_in=4),
     Summarize(shard_items=3),
     TopK(k=4),
     SingleCall(max_call_tokens=9_000),
 ]
-STREAMING = [aggregator for aggregator in ALL if aggregator.shards(9, World.of(learner).context) is not None][:3]
+STREAMING = [aggregator for aggregator in ALL if aggregator.shards(9, World.of(learner).context)][:3]
 
 
 @pytest.mark.parametrize("aggregator", ALL, ids=repr)

@@ -7,17 +7,15 @@ import pytest
 
 from combee_dspy.aggregators import ParallelScan, Union
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import Reflection
 from tests.aggregators.doubles import Answer, World, facts, learner, made
 
 WIDE: dict[str, Any] = {"max_lessons": 100}
 
 
-@pytest.mark.parametrize("sharding", ["shuffle", "topic"])
 @pytest.mark.parametrize("n", [1, 3, 13, 97, 240])
-def test_every_lesson_is_kept_and_only_shards_cost_calls(n: int, sharding: Any) -> None:
+def test_every_lesson_is_kept_and_only_shards_cost_calls(n: int) -> None:
     world = World.of(learner)
-    lessons = world.run(Union(sharding=sharding, **WIDE), made(n))
+    lessons = world.run(Union(**WIDE), made(n))
     assert facts(lessons) == set(range(n))
     assert set(world.service.counts) == {"AddLessons"}
     *shards, joined = lessons.nodes
@@ -28,7 +26,6 @@ def test_every_lesson_is_kept_and_only_shards_cost_calls(n: int, sharding: Any) 
 def test_the_shards_are_those_of_the_parallel_scan() -> None:
     context = World.of(learner).context
     assert Union(window=None).shards(50, context) == ParallelScan().shards(50, context)
-    assert Union(sharding="topic").shards(50, context) is None
 
 
 def test_near_duplicates_become_one_with_all_sources_and_the_longer_wording() -> None:
@@ -51,34 +48,6 @@ def test_lessons_that_differ_in_a_number_stay_two() -> None:
     assert len(World.of(script).run(Union(copies=1), made(9)).lessons) == 2
 
 
-def test_topics_share_a_shard() -> None:
-    subjects = ("the net present value of a bond", "tense and mood of irregular verbs", "boiling points of alkanes")
-    given = [
-        Reflection(i, {"Inputs": {"q": f"case {i}"}, "Feedback": f"Wrong about {subjects[i % 3]}, number {i}"})
-        for i in range(30)
-    ]
-    world = World.of(learner)
-    world.run(Union(copies=1, sharding="topic", fan_in=10), given)
-    shards = [
-        {subject for record in call.records for subject in subjects if subject in record["Feedback"]}
-        for call in world.service.calls
-    ]
-    # Cuts of equal size fall inside a topic now and then, but no shard holds them all.
-    assert max(map(len, shards)) <= 2
-    assert sum(len(shard) == 1 for shard in shards) >= len(shards) // 2
-
-
-def test_topic_shards_keep_fan_in_tokens_and_copies() -> None:
-    given = [Reflection(i, {"Inputs": "x" * 400 * (i % 5), "Feedback": f"fact {i}"}) for i in range(60)]
-    world = World.of(learner)
-    world.run(Union(sharding="topic", fan_in=7, max_call_tokens=4_000), given)
-    shards = [[record["Feedback"] for record in call.records] for call in world.service.calls]
-    assert max(map(len, shards)) <= 7
-    assert all(len(set(shard)) == len(shard) for shard in shards)
-    seen = [fact for shard in shards for fact in shard]
-    assert {seen.count(f"fact {i}") for i in range(60)} == {2}
-
-
 @pytest.mark.parametrize(
     "params",
     [
@@ -90,7 +59,6 @@ def test_topic_shards_keep_fan_in_tokens_and_copies() -> None:
         {"window": 0},
         {"similarity": 0.0},
         {"similarity": 1.1},
-        {"sharding": "x"},
     ],
 )
 def test_parameters_out_of_range_are_refused_by_name(params: dict[str, Any]) -> None:

@@ -193,7 +193,8 @@ def test_labels_that_come_later_score_what_waits_for_them(published, server, tmp
     assert status(registry, tmp_path / "serving").difference == -1.0
 
 
-def test_a_judge_is_asked_where_labels_do_not_come(published, server):
+def test_a_judge_is_asked_where_labels_do_not_come(published, server, monkeypatch):
+    monkeypatch.setattr("combee_dspy.canary._serving._LABEL_SECONDS", 0.0)
     asked = []
 
     def judge(gold, pred, *more):
@@ -201,7 +202,7 @@ def test_a_judge_is_asked_where_labels_do_not_come(published, server):
         return 1.0
 
     with serving(lm_for(lambda: "right")):
-        program = server(published(), judged=False, metric=metric, judge=judge, serving={"label_seconds": 0.0})
+        program = server(published(), judged=False, metric=metric, judge=judge)
         ask(program, 3)
         program.close()
     assert len(asked) == 6

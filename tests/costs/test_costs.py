@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from dspy.clients.model_metadata import model_info
 
 from combee_dspy.costs import Costs, Price, merged, price_of, totals
 from combee_dspy.exceptions import ArgumentError
@@ -13,24 +14,41 @@ from combee_dspy.records import CallUsage
     ("model", "prompt"),
     [
         ("openai/gpt-4o-mini-2024-07-18", 0.15),
+        ("gpt-4o-mini", 0.15),
+        ("azure/gpt-4o", 2.5),
+        ("vertex_ai/gemini-2.5-flash", 0.3),
         ("together_ai/deepseek-ai/DeepSeek-V3.1", 0.6),
         ("deepseek/deepseek-chat", 0.28),
-        ("openrouter/openai/gpt-oss-120b:nitro", 0.15),
         ("openrouter/openai/gpt-oss-120b:free", 0.0),
         ("embedded/smollm2", 0.0),
         ("openai/simulated-task", 0.0),
         ("dummy", 0.0),
     ],
 )
-def test_names_are_found_with_prefixes_versions_and_tags(model, prompt):
+def test_a_model_has_the_price_that_dspy_lists_for_its_provider(model, prompt):
     assert price_of(model).prompt == prompt
 
 
-def test_model_nobody_knows_has_no_price_and_ones_own_comes_first():
+def test_a_list_price_is_dspys_own_with_its_price_of_cached_tokens():
+    info = model_info("anthropic", "claude-sonnet-4-5")
+    price = price_of("anthropic/claude-sonnet-4-5")
+    keys = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+    assert (price.prompt, price.completion, price.cached_prompt) == tuple(
+        pytest.approx(info[key] * 1_000_000) for key in keys
+    )
+
+
+@pytest.mark.parametrize(
+    "model", ["openai/unheard-of", "hosted_vllm/deepseek-chat", "openrouter/openai/gpt-oss-120b:nitro", "ollama/llama3"]
+)
+def test_what_a_provider_does_not_list_or_bill_is_unknown_and_not_free(model):
+    assert price_of(model) is None
+
+
+def test_your_own_price_comes_first_with_or_without_provider_and_version():
     own = {"gpt-4o": Price(1.0, 2.0), "my/Model": Price(3.0, 4.0)}
 
-    assert price_of("openai/unheard-of") is None
-    assert price_of("azure/gpt-4o", own).prompt == 1.0
+    assert price_of("azure/gpt-4o-2024-08-06", own).prompt == 1.0
     assert price_of("openai/my/model", own).prompt == 3.0
     assert price_of("openrouter/my/model:free", own).prompt == 0.0
     assert price_of("openrouter/my/model:free", {"my/model:free": Price(5.0, 6.0)}).prompt == 5.0

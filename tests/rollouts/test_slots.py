@@ -31,7 +31,6 @@ from combee_dspy.rollouts import (
     _patient,
     _slots,
     patient,
-    queue_at_least,
 )
 from combee_dspy.rollouts._limits import Dispatch
 
@@ -408,7 +407,7 @@ def test_batches_wait_for_company():
         await asyncio.gather(first, slots.rollout(job("b"), (0,)))
         assert session.begun == ["b", "a"]
 
-    slotted(test, limit=Fixed(4), batching=Batching(flush=queue_at_least(2)))
+    slotted(test, limit=Fixed(4), batching=Batching(queue=2))
 
 
 def test_tokens_of_a_batch_are_those_of_its_inputs():
@@ -420,7 +419,7 @@ def test_tokens_of_a_batch_are_those_of_its_inputs():
         await asyncio.gather(*(slots.rollout(one, (0,)) for one in jobs))
         assert session.begun == ["a1", "a2", "bb"]
 
-    slotted(test, limit=Fixed(4), batching=Batching(flush=queue_at_least(3), tokens=20, patience=0.0))
+    slotted(test, limit=Fixed(4), batching=Batching(queue=3, tokens=20, patience=0.0))
 
 
 def raising(error: type[BaseException]) -> None:

@@ -22,8 +22,6 @@ from combee_dspy.rollouts import (
     Slots,
     Threads,
     ThreadSession,
-    full_or_stale,
-    waited,
 )
 from combee_dspy.rollouts._batching import Batches
 from tests.worlds import World, examples, metric
@@ -74,11 +72,11 @@ def at_once() -> Any:
 @pytest.mark.parametrize(
     "batching",
     [
-        Batching(full_or_stale()),
-        Batching("queue_at_least('target') & waited(0.0)", patience=0.02),
-        Batching("queue_at_least(4) | waited(0.02)", preempt="rollback"),
-        Batching("queue_at_least(4) | waited(0.02)", preempt="drop"),
-        Batching("variance_below(0.3) | waited(0.02)", preempt="drain", tokens=200),
+        Batching("target", seconds=0.2, variance=0.01),
+        Batching("target", patience=0.02),
+        Batching(4, seconds=0.02, preempt="rollback"),
+        Batching(4, seconds=0.02, preempt="drop"),
+        Batching("target", seconds=0.02, variance=0.3, preempt="drain", tokens=200),
     ],
     ids=str,
 )
@@ -91,7 +89,7 @@ def test_batches_change_when_and_never_what(batching, at_once):
 
 def test_a_service_gets_as_many_at_once_as_it_takes():
     """Four, by num_threads; calls of reflection take slots too."""
-    _, batches = compiled(Batching("queue_at_least('target')", patience=1.0))
+    _, batches = compiled(Batching("target", patience=1.0))
     assert max(map(len, batches)) == 4
     assert sum(map(len, batches)) >= 2 * len(batches)
 
@@ -110,7 +108,7 @@ def test_a_batch_holds_one_class_of_lengths_as_they_were_measured(monkeypatch):
         dspy.Example(question=f"{'please ' * 200}{one.question}", answer=one.answer).with_inputs("question")
         for one in examples(12)
     ]
-    compiled(Batching("queue_at_least('target') | waited(0.02)", tokens=3000), examples(12, 12) + long)
+    compiled(Batching("target", seconds=0.02, tokens=3000), examples(12, 12) + long)
     assert all(len({tokens.bit_length() for tokens in batch}) == 1 for batch in released)
     assert all(sum(batch) <= 3000 or len(batch) == 1 for batch in released)
     assert {len(batch) for batch in released} != {1}
@@ -131,7 +129,7 @@ def test_what_is_more_urgent_finds_a_released_batch_as_it_was_told_to(monkeypatc
             seen.append((before, len(batches._released)))
 
     monkeypatch.setattr(Batches, "push", noted)
-    compiled(Batching("queue_at_least('target') | waited(0.02)", preempt=preempt))
+    compiled(Batching("target", seconds=0.02, preempt=preempt))
     assert seen, "nothing more urgent came while a batch waited"
     assert all(after == (before if preempt == "drain" else 0) for before, after in seen)
 
@@ -145,15 +143,15 @@ def test_a_file_sets_them_as_python_does(tmp_path):
         "strategies": {
             "executor": {
                 "name": "threads",
-                "params": {"batching": {"flush": "full_or_stale()", "preempt": "drop", "tokens": 5000}},
+                "params": {"batching": {"queue": "target", "preempt": "drop", "tokens": 5000}},
             }
         },
     }
     executor = plan_run(text, tmp_path).combee(dspy.utils.DummyLM([])).executor
-    assert executor.batching == Batching(full_or_stale(), "drop", 5000)
-    given = {"name": "threads", "params": {"batching": {"flush": "waited(0.5)"}}}
+    assert executor.batching == Batching("target", preempt="drop", tokens=5000)
+    given = {"name": "threads", "params": {"batching": {"queue": 64, "seconds": 0.5}}}
     same = Combee(metric, max_metric_calls=9, reflection_lm=dspy.utils.DummyLM([]), executor=given)
-    assert same.executor == Threads(Batching(waited(0.5)))
+    assert same.executor == Threads(Batching(64, seconds=0.5))
 
 
 class Told(BatchController):

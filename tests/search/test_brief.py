@@ -13,6 +13,7 @@ from combee_dspy import Budget, Validation
 from combee_dspy.evaluation import Calibration, Judge
 from combee_dspy.exceptions import CalibrationFailedError
 from combee_dspy.presets import brief
+from combee_dspy.rollouts import Batching
 from combee_dspy.testing import ScriptedLM, ScriptedRequest
 from tests.worlds import ANIMALS, World, code_word, in_kind, proposer_answer
 
@@ -23,7 +24,7 @@ def test_the_preset_is_what_it_says() -> None:
     judge, reference = Judge(CRITERIA), Judge(CRITERIA)
     found = brief(judge, reference, serial_rollouts=300, serial_score=0.8, serial_workers=4)
     assert found["num_threads"] == 32
-    assert str(found["executor"].batching.flush) == "queue_at_least('target') | waited(0.2) | variance_below(0.01)"
+    assert found["executor"].batching == Batching("target", seconds=0.2, variance=0.01)
     assert len(found["operators"]) == 4
     assert found["validation"].calibration == Calibration(reference, share=0.05, threshold=0.7)
     _, threshold = found["diversity"].build_embedder()

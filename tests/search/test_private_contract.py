@@ -20,7 +20,7 @@ from gepa.proposer.merge import MergeProposer
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from combee_dspy._private import detailed_results, new_state
+from combee_dspy._private import detailed_results, list_prices, new_state
 from combee_dspy.search import _telling
 
 
@@ -34,6 +34,12 @@ def test_auto_budget_reads_no_instance() -> None:
     assert set(AUTO_RUN_SETTINGS) == {"light", "medium", "heavy"}
     made = GEPA(lambda a, b, c, d, e: 0.0, auto="light", reflection_lm=dspy.LM("openai/x", api_key="x"))
     assert GEPA.auto_budget(None, 2, 6, 50) == made.auto_budget(2, 6, 50)
+
+
+def test_the_table_of_prices_came_with_dspy_and_names_providers() -> None:
+    entry = list_prices()["gpt-4o-mini"]
+    assert entry["litellm_provider"] == "openai"
+    assert entry["input_cost_per_token"] > 0 < entry["output_cost_per_token"]
 
 
 @pytest.mark.parametrize("name", ["propose_new_texts", "build_program"])

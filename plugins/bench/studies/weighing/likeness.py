@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from combee_dspy.aggregators import Union, text_vectors, topic_groups
+from combee_dspy.aggregators import Union
 from combee_dspy.lessons import deal_alike
 from studies.weighing.records import make_records, reduce_records
 from studies.weighing.service import Service
@@ -26,15 +26,6 @@ Groups = Sequence[tuple[int, ...]]
 def by_words(texts: Sequence[str], most: int, seed: int) -> Groups:
     """Deal as the reference scan does: clusters of tf-idf of words."""
     return deal_alike(texts, range(len(texts)), most, random.Random(seed))  # noqa: S311 - no secret
-
-
-def by_characters(texts: Sequence[str], most: int, seed: int) -> Groups:
-    """Deal by hashed character 4-grams, as shards by topic are cut."""
-    stream = random.Random(seed)  # noqa: S311 - no secret
-    count = -(-len(texts) // most)
-    return topic_groups(
-        text_vectors(texts), [1] * len(texts), count, stream, room=len(texts), most=most
-    )
 
 
 def by_chance(texts: Sequence[str], most: int, seed: int) -> Groups:
@@ -58,7 +49,6 @@ def recall(texts: Sequence[str], groups: Groups) -> float:
 
 WAYS: dict[str, Callable[[Sequence[str], int, int], Groups]] = {
     "words": by_words,
-    "characters": by_characters,
     "chance": by_chance,
 }
 
