@@ -28,9 +28,9 @@ class Posterior(Weigher):
     ``clear``, the other side is retired; until then it waits, and both stay in the book. A later example counts on
     either side, so a decision can be overturned.
 
-    A rule that was learned from a wrong example draws exceptions, each with another condition, where its rival would have
-    said it all. So an exception votes for a rival of its rule that departs from the rule in the same way, and it waits
-    beside a rival that is served, which it would repeat.
+    A rule that was learned from a wrong example draws exceptions, each with another condition, where its
+    rival would have said it all. So an exception votes for a rival of its rule that departs from the rule in
+    the same way, and it waits beside a rival that is served, which it would repeat.
 
     An exception is served under its rule where ``least`` distinct examples depart from the rule in the same way, under
     one condition or several: those that share a rare word which the rule lacks. A lone one may be an example with a
