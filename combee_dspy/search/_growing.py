@@ -10,7 +10,7 @@ from statistics import fmean
 from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import BookEdit
 from combee_dspy.records import Rollout
-from combee_dspy.search._books import Books
+from combee_dspy.search._books import Books, Serving
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._choices import choose_version
 from combee_dspy.search._effects import Effects
@@ -54,8 +54,8 @@ class _Version:
 class Growing(Keeper):
     """Serves the book of all updates in one text.
 
-    Every update adds to the book, which weighs its lessons. Operators make the next text from the one before and the
-    book. A text is validated, beside the updates that follow, once the minibatches since the last validation have half
+    Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make the next text
+    from the one before and the book. A text is validated, beside the updates that follow, once the minibatches since the last validation have half
     as many rows as it: what a text of few new rows can show is not worth it. Where validation rows are lost, the new
     lines are searched for the one to blame; the text of update i lacks what the tests of updates up to
     i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text is made from the
@@ -65,7 +65,7 @@ class Growing(Keeper):
     effects: Effects
     pool: Pool
     books: Books
-    proposer: Proposer
+    proposer: Proposer | Serving
     proving: Proving
     seed: Candidate
     components: Callable[[int], tuple[str, ...]]  # what an update edits
@@ -83,7 +83,9 @@ class Growing(Keeper):
     def begun(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
         purse = self.effects.purse
-        purse.set_aside = spare(purse.limits.rollouts, self.pool.size)
+        purse.set_aside = spare(
+            purse.limits.rollouts, self.pool.size, judged=self.books.artifact.judges
+        )
 
     def ended(self, error: Exception | None) -> None:
         """Let go of validations that nobody waits for any more."""

@@ -12,17 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from combee_dspy.evaluation import perfect_score_of, sign_test
-from combee_dspy.lessons import (
-    BookEdit,
-    BookLesson,
-    Restore,
-    Retire,
-    State,
-    lesson_id,
-    nearest,
-    read_section,
-    write_section,
-)
+from combee_dspy.lessons import BookEdit, BookLesson, Restore, Retire, State, nearest
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
@@ -43,16 +33,19 @@ _VALIDATIONS, _LEAST_BUDGET = 4, 16
 _ONE_VALIDATION = 6
 
 
-def spare(limit: int | None, validation: int) -> int:
+def spare(limit: int | None, validation: int, *, judged: bool) -> int:
     """Return the rollouts that a run sets aside to prove its lines; 0 where it has none to spare.
 
     Args:
         limit: The budget in rollouts.
         validation: Rollouts that one validation takes.
+        judged: Whether reflections judge the lines already: a small budget then teaches more than it proves.
     """
     if limit is None or limit < _ONE_VALIDATION * validation:
         return 0
-    return _VALIDATIONS * validation if limit >= _LEAST_BUDGET * validation else validation + 2 * BLAMED
+    if limit >= _LEAST_BUDGET * validation:
+        return _VALIDATIONS * validation
+    return validation if judged else validation + 2 * BLAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +90,7 @@ class Proving:
 
     async def _rendered(self, trials: Trials, version: Member, newest: Candidate) -> Member:
         """Return the newest text as the books serve it now, validated; else the last validated version."""
-        text = newest.edited({component: self._section(newest, component, {}) for component in self.books.now})
+        text = newest.edited({component: self._served(newest, component, {}) for component in self.books.now})
         rows = [self.pool.validation[index] for index in sorted(version.scores)]
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
             return version
@@ -251,7 +244,7 @@ class Proving:
         return [self.pool.validation[index] for index in sorted(chosen)]
 
     def _text(self, base: Candidate, changes: Sequence[_Change]) -> Candidate:
-        """Return a candidate whose sections serve the book with these changes."""
+        """Return a candidate that serves the book with these changes."""
         texts: dict[str, str] = {}
         for component in {change.component for change in changes}:
             own = [change for change in changes if change.component == component]
@@ -260,20 +253,18 @@ class Proving:
                 # What contradicts a line that is served cannot be served beside it.
                 states.update(dict.fromkeys(change.lesson.rivals if change.serve else (), "waiting"))
             states.update({change.lesson.id: "served" if change.serve else "retired" for change in own})
-            texts[component] = self._section(base, component, states)
+            texts[component] = self._served(base, component, states)
         return base.edited(texts)
 
-    def _section(self, base: Candidate, component: str, states: Mapping[str, State]) -> str:
-        """Return a component's text whose section serves the book, with other states for some lessons."""
-        own, lines = read_section(base.texts[component])
+    def _served(self, base: Candidate, component: str, states: Mapping[str, State]) -> str:
+        """Return a component's text that serves the book, with other states for some lessons."""
         book = self.books.now[component]
-        foreign = [line for line in lines if book.find(lesson_id(line)) is None]
         changed = {
             lesson.id: (states[lesson.id], "")
             for lesson in book.lessons
             if lesson.id in states and not (states[lesson.id] == "waiting" and lesson.state != "served")
         }
-        return write_section(own, [*foreign, *(lesson.text for lesson in book.with_states(changed).served)])
+        return self.books.artifact.serve(base.texts[component], book.with_states(changed))
 
 
 def _compare(before: Scores, after: Scores) -> tuple[int, int, bool]:

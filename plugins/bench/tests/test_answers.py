@@ -21,7 +21,7 @@ from combee_bench.simulated import (
     SimulatedService,
     SimulatedTask,
 )
-from combee_bench.simulated.curating import PLATITUDE
+from combee_bench.simulated.tagging import PLATITUDE
 from combee_bench.simulated.requests import text_tokens
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from combee_bench.asking import asker, there
 from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
-from combee_bench.simulated.curating import PLATITUDE
+from combee_bench.simulated.tagging import PLATITUDE
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
 from combee_dspy.artifacts import BulletBook, Delta, Playbook, apply_deltas, read_deltas, write_text
 from combee_dspy.artifacts._curating import CurateInsights
