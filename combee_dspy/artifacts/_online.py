@@ -52,7 +52,7 @@ class OnlinePlaybook:
         metric: GEPA's metric, with feedback.
         reflection_lm: Reflects and reads; DSPy's setting by default.
         artifact: What is learned, and how.
-        aggregator: Turns key insights into lessons.
+        aggregator: Turns key insights into lessons; ``union`` by default.
         num_threads: Calls in flight at most.
         path: A file that keeps the playbook after each batch; the next server goes on with it.
         failure_score: The score of an answer that failed.
@@ -154,7 +154,9 @@ class OnlinePlaybook:
             return (await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)).outcome
 
         task = self._artifact.task(self._student)
-        context = StrategyContext(COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task, book=self.book)
+        context = StrategyContext(
+            COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task, book=self.book
+        )
         reflections = [asyncio.ensure_future(self._artifact.reflect(one, COMPONENT, context)) for one in self._served]
         try:
             lessons = await self._artifact.learn(reflections, self._aggregator, context)

@@ -17,8 +17,8 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._propose import Proposer
-from combee_dspy.search._proving import Proving, spare
-from combee_dspy.search._trials import BLAMED, Trials, blame
+from combee_dspy.search._proving import Proving, blamed, spare
+from combee_dspy.search._trials import Trials, blame
 from combee_dspy.search._update import Learned, Parent, Plan
 
 __all__ = ["Growing"]
@@ -75,6 +75,7 @@ class Growing(Keeper):
         self._versions: list[_Version] = []
         self._to_validate: dict[int, tuple[Row, ...]] = {}
         self._read = 0  # versions whose tests the book knows
+        self._blamed = 0  # rollouts that the search for lines to blame may take in one update
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
         self._validated = self.seed
         self._best = _Version(self.seed, None, _future())
@@ -83,9 +84,9 @@ class Growing(Keeper):
     def begun(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
         purse = self.effects.purse
-        purse.set_aside = spare(
-            purse.limits.rollouts, self.pool.size, judged=self.books.artifact.judges
-        )
+        judged, limit = self.books.artifact.judges, purse.limits.rollouts
+        purse.set_aside = spare(limit, self.pool.size, judged=judged)
+        self._blamed = blamed(limit, self.pool.size, judged=judged)
 
     def ended(self, error: Exception | None) -> None:
         """Let go of validations that nobody waits for any more."""
@@ -97,7 +98,7 @@ class Growing(Keeper):
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
-        tested = self.pool.size + BLAMED if self._is_due(size) else 0
+        tested = self.pool.size + self._blamed if self._is_due(size) else 0
         return self.pool.beside_validation(size) + tested
 
     def _is_due(self, size: int) -> bool:
@@ -182,7 +183,7 @@ class Growing(Keeper):
             earlier = next((one for one in self._versions[step - 1 :: -1] if one.validation), None) if step else None
             before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
             text = self.seed if earlier is None else earlier.text
-            trials = Trials(self.effects, self.pool, step, BLAMED)
+            trials = Trials(self.effects, self.pool, step, self._blamed)
             edits = await blame(trials, self.books, text, before, version.text, await _scores(version))
             return rollouts
         finally:

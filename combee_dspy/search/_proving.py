@@ -21,7 +21,7 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._trials import BLAMED, Trials, blame, halved
 
-__all__ = ["Proving", "spare"]
+__all__ = ["Proving", "blamed", "spare"]
 
 # Lines of each kind, served and waiting, that are tried on one failing row.
 _TRIED = 4
@@ -39,13 +39,18 @@ def spare(limit: int | None, validation: int, *, judged: bool) -> int:
     Args:
         limit: The budget in rollouts.
         validation: Rollouts that one validation takes.
-        judged: Whether reflections judge the lines already: a small budget then teaches more than it proves.
+        judged: Whether reflections judge the lines already: a small budget then buys rows to learn from.
     """
     if limit is None or limit < _ONE_VALIDATION * validation:
         return 0
     if limit >= _LEAST_BUDGET * validation:
         return _VALIDATIONS * validation
     return validation if judged else validation + 2 * BLAMED
+
+
+def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
+    """Return the rollouts that the search for lines to blame may take in one update; see :func:`spare`."""
+    return 0 if judged and limit is not None and limit < _LEAST_BUDGET * validation else BLAMED
 
 
 @dataclass(frozen=True, slots=True)
