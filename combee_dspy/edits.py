@@ -54,7 +54,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A lesson that was shown helped with some examples, and harmed with others. An example on both sides tells nothing."""
+    """A lesson that was shown helped with some examples and harmed others. One on both sides tells nothing."""
 
     lesson: str
     helped: tuple[str, ...] = ()

@@ -37,8 +37,8 @@ class ReflectOnTrajectory(dspy.Signature):
     State one key insight: the fact, definition, formula, unit, format, step or pitfall that decided this task, as
     advice in one or two sentences that also helps with other tasks of this kind and makes sense on its own. Leave
     out numbers, names and answers that belong to this task alone. If there was an earlier reflection, correct and
-    sharpen it. Where the trajectory teaches nothing beyond the bullets, leave the insight empty. Name the section of the
-    playbook that it belongs to.
+    sharpen it. Where the trajectory teaches nothing beyond the bullets, leave the insight empty. Name the section
+    of the playbook that it belongs to.
 
     Judge each bullet that you see: "helpful" if following it led towards the right result, "harmful" if it led away
     from it, "neutral" otherwise.

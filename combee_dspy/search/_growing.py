@@ -55,11 +55,11 @@ class Growing(Keeper):
     """Serves the book of all updates in one text.
 
     Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make the next text
-    from the one before and the book. A text is validated, beside the updates that follow, once the minibatches since the last validation have half
-    as many rows as it: what a text of few new rows can show is not worth it. Where validation rows are lost, the new
-    lines are searched for the one to blame; the text of update i lacks what the tests of updates up to
-    i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text is made from the
-    best version instead.
+    from the one before and the book. A text is validated, beside the updates that follow, once the minibatches since
+    the last validation have half as many rows as it: what a text of few new rows can show is not worth it. Where
+    validation rows are lost, the new lines are searched for the one to blame; the text of update i lacks what the tests
+    of updates up to i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text
+    is made from the best version instead.
     """
 
     effects: Effects

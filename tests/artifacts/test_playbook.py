@@ -449,8 +449,9 @@ def test_an_outage_ends_the_scan_and_is_passed_on() -> None:
 
 def test_a_program_that_version_0_2_saved_goes_on_with_its_ids_and_counts(tmp_path: Path) -> None:
     shown = (
-        "Answer briefly.\n\n=== PLAYBOOK ===\nAdvice from earlier tasks. Where you explain yourself, name the ids of the "
-        "bullets that you follow.\n\n## FORMATS\n[form-1fab5f23] helpful=3 harmful=1 :: Round.\n=== END OF PLAYBOOK ==="
+        "Answer briefly.\n\n=== PLAYBOOK ===\nAdvice from earlier tasks. Where you explain yourself, name the ids of "
+        "the bullets that you follow.\n\n## FORMATS\n[form-1fab5f23] helpful=3 harmful=1 :: Round.\n"
+        "=== END OF PLAYBOOK ==="
     )
     saved = student(shown)
     saved.save(tmp_path / "program.json")
