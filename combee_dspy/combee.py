@@ -106,7 +106,7 @@ class Combee(Teleprompter):
         seed: Seed of everything random. ``None`` draws one, and notes it.
         gepa_kwargs: Parts of gepa that our loop calls: ``acceptance_criterion``, ``batch_sampler``,
             ``callbacks``, ``frontier_type``, ``stop_callbacks``, ``val_evaluation_policy`` and others.
-        artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets that deltas edit.
+        artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
         controller: Plans the size of minibatches; ``power-law`` by default.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BookEdit", "Contradict", "Effect", "Narrow", "Remove", "Restore", "Retire", "Unite"]
+__all__ = ["BookEdit", "Contradict", "Effect", "Judge", "Narrow", "Remove", "Restore", "Retire", "Unite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +85,14 @@ class Remove:
     lesson: str
 
 
-BookEdit = Unite | Contradict | Narrow | Retire | Restore | Remove
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A lesson that was shown helped with some examples and harmed others. One on both sides tells nothing."""
+
+    lesson: str
+    helped: tuple[str, ...] = ()
+    harmed: tuple[str, ...] = ()
+
+
+BookEdit = Unite | Contradict | Narrow | Retire | Restore | Remove | Judge
 """An edit names lessons by their ids (see :func:`combee_dspy.lessons.lesson_id`)."""

@@ -27,16 +27,15 @@ class Search:
 
     Args:
         keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on a few
-            examples, validated, and joins the front. ``"trunk"`` joins all lessons into one text: an update's
-            lessons are a commit, its validation the test of it, and a clearly worse one is reverted. By default
-            ``"pareto"`` for instructions; a playbook is always a trunk.
+            examples, validated, and joins the front. ``"trunk"`` serves the book of all updates in one text: where
+            a validation loses rows, the new lines are searched for the one to blame. By default ``"pareto"`` for
+            instructions; a playbook is always a trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
             update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
             depend on it and never on the number of workers: a component selector, acceptance criterion or
             validation policy of your own is asked in the order of updates, so less overlaps beside one. By default
             1, and 0 beside ``gepa_kwargs`` or a selector of your own, which are written for GEPA's order.
-        lag: Updates after which the verdict of a trunk's commit is read, at least 1. The text of update i has left
-            out the lessons of every update up to i − lag that was clearly worse.
+        lag: Updates of a trunk beyond ``staleness`` whose validations may be under way while others begin, at least 1.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn by what operators
             have brought on validation where there are more operators than children. By default one an operator.
         screen: Examples of its minibatch that a child of a larger minibatch runs on before its validation; one

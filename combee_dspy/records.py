@@ -175,16 +175,22 @@ class Reflection:
     perfect: bool = False
     again: bool = False
 
+    def source(self, update: int) -> str:
+        """Return what tells its example apart from others, in a run in which it belongs to this update."""
+        return self.example_id or f"{update}/{self.index}"
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """One thing to do differently, in one or two sentences.
 
-    ``sources`` are the indices of the reflections in the shard or shards it came from, ascending.
+    ``sources`` are the indices of the reflections in the shard or shards it came from, ascending. ``section`` is where
+    a playbook files it, empty for its last section.
     """
 
     text: str
     sources: tuple[int, ...] = ()
+    section: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +243,6 @@ class Lessons:
         rewrite: A whole new text, where the aggregator writes one; operators
             that insert lessons use it as it is.
         nodes: Output of every node, in (level, node) order.
-        deltas: Edits of a structured artifact such as a playbook, JSON values, in the order in
-            which they are applied; empty where lessons are lines of text.
         edits: What the aggregator says of these lessons and of those in the book, by their ids. An aggregator that
             says nothing adds its lessons and changes no other.
     """
@@ -247,7 +251,6 @@ class Lessons:
     lessons: tuple[Lesson, ...] = ()
     rewrite: str | None = None
     nodes: tuple[NodeOutput, ...] = ()
-    deltas: tuple[Mapping[str, Any], ...] = ()
     edits: tuple[BookEdit, ...] = ()
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import dspy
 
 from combee_dspy.aggregators import Aggregator
+from combee_dspy.lessons import Book
 from combee_dspy.records import Lessons, Reflection, Rollout
 from combee_dspy.strategies import Strategy, StrategyContext
 
@@ -32,9 +33,14 @@ class Artifact(Strategy):
 
     All verbs are pure but for the LM calls of :meth:`reflect` and :meth:`learn`, so a resumed run that reads its calls
     from the journal builds the same programs.
+
+    Attributes:
+        judges: Whether its reflections judge the lessons that their trajectories were shown (see
+            :class:`combee_dspy.edits.Judge`), so that tests of lessons need fewer rollouts.
     """
 
     kind: ClassVar[str] = "artifact"
+    judges: ClassVar[bool] = False
 
     @abstractmethod
     def seed(self, student: dspy.Module) -> dict[str, str]:
@@ -71,5 +77,12 @@ class Artifact(Strategy):
         """
 
     @abstractmethod
-    def apply(self, text: str, lessons: Lessons) -> str:
-        """Return a component's text with lessons joined into it; pure."""
+    def read(self, text: str) -> Book:
+        """Return the book of the lessons that a component's text shows; pure."""
+
+    @abstractmethod
+    def serve(self, text: str, book: Book) -> str:
+        """Return a component's text that shows the lessons which a book serves; pure.
+
+        What the book holds and does not serve leaves the text. What the book does not hold stays in it.
+        """

@@ -11,7 +11,7 @@ from dspy.primitives.code_interpreter import CodeInterpreterError
 from combee_dspy._private import flex_sources, make_adapter
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_section
 from combee_dspy.operators import Operator, apply_components, seed_components, visible
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
@@ -71,14 +71,15 @@ class Instruction(Artifact):
         """Return what the aggregator makes of the records."""
         return await aggregator.aggregate(reflections, context)
 
-    def apply(self, text: str, lessons: Lessons) -> str:
-        """Refuse: operators edit instructions, since an edit may take a call.
+    def read(self, text: str) -> Book:
+        """Return the lessons of the section at an instruction's end."""
+        return Book().add(map(Taught, read_section(text)[1]), born=-1)
 
-        Raises:
-            ArgumentValueError: Always.
-        """
-        remedy = "Give operators to Combee, or an artifact such as 'playbook' that applies lessons itself."
-        raise ArgumentValueError("artifact", self.name, "applies no lessons by itself", remedy)
+    def serve(self, text: str, book: Book) -> str:
+        """Return an instruction whose section serves a book; operators may serve it in other ways."""
+        own, lines = read_section(text)
+        foreign = [line for line in lines if book.find(lesson_id(line)) is None]
+        return write_section(own, [*foreign, *(lesson.text for lesson in book.served)])
 
 
 class _Unbuildable(dspy.Module):

@@ -13,18 +13,19 @@ from typing import Any, TypeVar
 
 import dspy
 
-from combee_dspy.aggregators import Aggregator, Union
+from combee_dspy.aggregators import Aggregator, Union, arrived
 from combee_dspy.artifacts._base import Trajectory
-from combee_dspy.artifacts._book import BulletBook, read_text
 from combee_dspy.artifacts._playbook import COMPONENT, Playbook
 from combee_dspy.costs import serving
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.files import read_plain, write_plain
 from combee_dspy.hashing import row_hash
+from combee_dspy.lessons import Book, taught
 from combee_dspy.lms import adapter_for
 from combee_dspy.records import FailedCall, Role, Rollout
 from combee_dspy.rollouts import CallJob, Fixed, RolloutJob, Slots, Threads, output_of, takes_trace
 from combee_dspy.strategies import StrategyContext
+from combee_dspy.weighers import Posterior
 
 logger = logging.getLogger("combee_dspy")
 
@@ -49,9 +50,9 @@ class OnlinePlaybook:
     Args:
         student: The program. Not changed; one that shows a playbook already goes on with it.
         metric: GEPA's metric, with feedback.
-        reflection_lm: Reflects and curates; DSPy's setting by default.
+        reflection_lm: Reflects and reads; DSPy's setting by default.
         artifact: What is learned, and how.
-        aggregator: Deals reflections to curators.
+        aggregator: Turns key insights into lessons; ``union`` by default.
         num_threads: Calls in flight at most.
         path: A file that keeps the playbook after each batch; the next server goes on with it.
         failure_score: The score of an answer that failed.
@@ -59,6 +60,7 @@ class OnlinePlaybook:
 
     Attributes:
         text: The playbook so far, as text.
+        book: The lessons so far, with their evidence; those that are retired too.
     """
 
     def __init__(  # noqa: PLR0913 - each has a default
@@ -82,14 +84,10 @@ class OnlinePlaybook:
         if self._path is not None and os.path.lexists(self._path):
             # As bytes: reading as text would make line ends of the carriage returns in a bullet.
             self.text = read_plain(self._path).decode("utf-8")
+        self.book = self._artifact.read(self.text)
         self._served: tuple[Trajectory, ...] = ()
         self._scores: list[float] = []
         self._batch = 0
-
-    @property
-    def book(self) -> BulletBook:
-        """The playbook so far."""
-        return read_text(self.text).book
 
     @property
     def online_score(self) -> float | None:
@@ -139,14 +137,15 @@ class OnlinePlaybook:
             InfrastructureError: The service kept failing; the batch can be learned from again.
         """
         if self._served:
-            self.text = self._run(self._learned)
+            self.book = self._run(self._learned)
+            self.text = self._artifact.serve(self.text, self.book)
             self._served = ()
             self._batch += 1
             if self._path is not None:
                 write_plain(self._path, self.text)
         return self.text
 
-    async def _learned(self, slots: Slots) -> str:
+    async def _learned(self, slots: Slots) -> Book:
         adapter = adapter_for(self._lm)
 
         async def call(
@@ -155,14 +154,18 @@ class OnlinePlaybook:
             return (await slots.call(CallJob(signature, inputs, self._lm, adapter, role), _NOW)).outcome
 
         task = self._artifact.task(self._student)
-        context = StrategyContext(COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task)
+        context = StrategyContext(
+            COMPONENT, self.text, call, _told, self._batch, self._seed, notes=task, book=self.book
+        )
         reflections = [asyncio.ensure_future(self._artifact.reflect(one, COMPONENT, context)) for one in self._served]
         try:
             lessons = await self._artifact.learn(reflections, self._aggregator, context)
+            read = [reflection for reflection in await arrived(reflections) if reflection is not None]
         finally:
             for one in reflections:
                 one.cancel()
-        return self._artifact.apply(self.text, lessons)
+        new = self.book.add(taught(lessons, read, self._batch), self._batch)
+        return Posterior().applied(new.edit(lessons.edits).book)
 
     def _run(self, work: Callable[[Slots], Coroutine[Any, Any, T]]) -> T:
         async def slotted() -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Mapping, Sequence
@@ -13,20 +14,11 @@ from pydantic import Field
 
 from combee_dspy.aggregators import Aggregator, arrived
 from combee_dspy.artifacts._base import Artifact, Trajectory
-from combee_dspy.artifacts._book import (
-    SECTIONS,
-    Bullet,
-    BulletBook,
-    Delta,
-    apply_deltas,
-    read_text,
-    refine,
-    render,
-    write_text,
-)
-from combee_dspy.artifacts._curating import curated
-from combee_dspy.artifacts._reflecting import bullets_for, counts_of, reflected
+from combee_dspy.artifacts._bullets import SECTIONS, Bullet, BulletText, read_text
+from combee_dspy.artifacts._insights import filed, insight, judged, lessons_in
+from combee_dspy.artifacts._reflecting import bullets_for, reflected
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lessons import Book, BookLesson, lesson_id
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.strategies import StrategyContext, parameters
 
@@ -35,7 +27,6 @@ logger = logging.getLogger("combee_dspy")
 COMPONENT = "playbook"
 # What a built program notes beside what it shows: the whole playbook, and the ids of the bullets in sight.
 _WHOLE, _SEEN = "combee_playbook", "combee_playbook_shown"
-_COUNT = "COUNT"
 _BEGIN, _END = "=== PLAYBOOK ===", "=== END OF PLAYBOOK ==="
 _HOW = "Advice from earlier tasks. Where you explain yourself, name the ids of the bullets that you follow."
 _SHOWN = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILINE)
@@ -43,16 +34,16 @@ _SHOWN = re.compile(rf"\n*^{_BEGIN}$\n(.*?)^{_END}$\n*", re.DOTALL | re.MULTILIN
 
 @parameters
 class Playbook(Artifact):
-    """A playbook of bullets that deltas edit (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247).
+    """A playbook of bullets (ACE, arXiv 2510.04618; Combee on ACE, arXiv 2604.04247), served from the book of lessons.
 
-    Every predictor of the program reads the same playbook. It is never written anew by a model: deltas are applied by
-    code, so no bullet is lost to a careless rewrite. Each trajectory is reflected on by a call of its own, each shard
-    of the aggregator's shuffle is curated as soon as its reflections are there. An aggregator without shards of its own
-    gives one curator all of them (naive ACE). A student that shows a playbook already, because an earlier run returned
-    it, goes on with it.
+    Every predictor of the program reads the same playbook. Each trajectory is reflected on by a call of its own; the
+    aggregator reads the key insights and returns lessons, and edits of the book where it relates them. No model writes
+    the playbook anew, so no bullet is lost to a careless rewrite. ACE's counters are the examples that speak for a
+    bullet (they teach it, or it helped with them) and those that it harmed, each once. A student that shows a playbook
+    already, because an earlier run returned it, goes on with it.
 
     Args:
-        max_tokens: Estimated tokens that predictors and curators see of it. Bullets beyond that stay in the playbook
+        max_tokens: Estimated tokens that predictors and readers see of it. Bullets beyond that stay in the playbook
             and out of sight, the least helpful first. 8,000 is a quarter of a 32k context.
         sections: Its sections, the last one for what fits nowhere else. Those that a program's own playbook has besides
             stand before them.
@@ -61,25 +52,22 @@ class Playbook(Artifact):
             what it said before.
         most_bullets: Bullets that a reflector judges at most: those that the trajectory cites or, where it cites none,
             those most like it.
-        similarity: Jaccard similarity of word pairs from which two bullets count as one.
-        leave_at: Net harm at which a bullet leaves.
         field: An input field that takes the playbook in place of the instruction's end. It must be one that the program
             does not fill itself: the playbook becomes its default value, which ``program.save`` keeps with
             ``save_program=True`` only.
     """
 
     name: ClassVar[str] = "playbook"
+    judges: ClassVar[bool] = True
     max_tokens: Annotated[int, Field(ge=64)] = 8_000
     sections: tuple[str, ...] = SECTIONS
     ground_truth: bool = True
     rounds: Annotated[int, Field(ge=1)] = 1
     most_bullets: Annotated[int, Field(ge=0)] = 8
-    similarity: Annotated[float, Field(gt=0, le=1)] = 0.8
-    leave_at: Annotated[int, Field(ge=1)] = 3
     field: str | None = None
 
     def __post_init__(self) -> None:
-        BulletBook((), self.sections)
+        BulletText((), self.sections)
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
         """Return the playbook that the student shows, as text; one without bullets where it shows none.
@@ -96,21 +84,22 @@ class Playbook(Artifact):
             if not any(held):
                 remedy = "Name an input field of one of the program's predictors, or leave it out."
                 raise ArgumentValueError("field", self.field, "is no input field of the program", remedy)
-            standing += [self._book(one.default) for one in held if one is not None and isinstance(one.default, str)]
-        book = next((book for book in standing if book.bullets), BulletBook((), self.sections))
+            standing += [self._read(one.default) for one in held if one is not None and isinstance(one.default, str)]
+        whole = next((read for read in standing if read.bullets), BulletText((), self.sections))
         noted, seen = getattr(student, _WHOLE, None), getattr(student, _SEEN, ())
         if isinstance(noted, str) and seen:
-            whole = self._book(noted)
-            shown = {_as_shown(one) for one in whole.bullets if one.id in seen}
+            before = self._read(noted)
+            shown = {_as_shown(bullet) for bullet in before.bullets if bullet.id in seen}
             # Where somebody has edited what stands there, that is meant.
-            if shown == set(map(_as_shown, book.bullets)):
-                book = whole
-        return {COMPONENT: write_text(book)}
+            if shown == set(map(_as_shown, whole.bullets)):
+                whole = before
+        return {COMPONENT: str(whole)}
 
     def build(self, student: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
         """Return a copy of the student whose predictors show the playbook, as far as the budget allows."""
         text = candidate[COMPONENT]
-        shown, bullets = render(self._book(text), self.max_tokens)
+        within = self._read(text).within(self.max_tokens)
+        shown = str(within) if within.bullets else ""
         program: Any = student.deepcopy()
         for _, predictor in program.named_predictors():
             task, _ = self._apart(predictor.signature.instructions)
@@ -120,7 +109,7 @@ class Playbook(Artifact):
             if self.field is not None and self.field in predictor.signature.input_fields:
                 predictor.signature = _with_default(predictor.signature, self.field, shown)
         setattr(program, _WHOLE, text)
-        setattr(program, _SEEN, tuple(bullet.id for bullet in bullets))
+        setattr(program, _SEEN, tuple(bullet.id for bullet in within.bullets))
         return program
 
     def components(self, student: dspy.Module) -> tuple[str, ...]:
@@ -128,7 +117,7 @@ class Playbook(Artifact):
         return (COMPONENT,)
 
     def task(self, student: dspy.Module) -> str:
-        """Return what the student is told without a playbook, for reflectors and curators."""
+        """Return what the student is told without a playbook, for reflectors and readers."""
         predictors = student.named_predictors()
         told = [(name, self._apart(predictor.signature.instructions)[0]) for name, predictor in predictors]
         return told[0][1] if len(told) == 1 else "\n\n".join(f"{name}: {text}" for name, text in told)
@@ -136,51 +125,88 @@ class Playbook(Artifact):
     async def reflect(self, trajectory: Trajectory, component: str, context: StrategyContext) -> Reflection | None:
         """Ask a reflector for the key insight of a trajectory, and to judge the bullets that it used."""
         bullets = bullets_for(trajectory, context.text, self.max_tokens, self.most_bullets)
-        return await reflected(trajectory, bullets, context, ground_truth=self.ground_truth, rounds=self.rounds)
+        sections = self._read(context.text).sections
+        return await reflected(
+            trajectory, bullets, sections, context, ground_truth=self.ground_truth, rounds=self.rounds
+        )
 
     async def learn(
         self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
     ) -> Lessons:
-        """Return what curators make of the insights, as deltas, and how often each bullet helped and harmed."""
-        n = len(reflections)
-        shards = aggregator.shards(n, context)
-        if shards is None:
-            shards = (tuple(range(n)),) if n else ()
-        book, call_tokens = self._book(context.text), getattr(aggregator, "max_call_tokens", None)
-        found = await curated(reflections, shards, book, context, max_tokens=self.max_tokens, call_tokens=call_tokens)
-        # A success counts as well: what it was shown may have helped. What is offered again was counted before.
-        counts = counts_of(one for one in await arrived(reflections) if one is not None and not one.again)
-        counted = [{"op": _COUNT, **counts}] if any(counts.values()) else []
-        return replace(found, deltas=(*counted, *found.deltas))
+        """Return what the aggregator makes of the key insights, and how the bullets that were shown were judged."""
+        shown = self._read(context.text).within(self.max_tokens)
+        told = "\n\n".join(part for part in (context.notes, str(shown) if shown.bullets else "") if part)
+        insights = [asyncio.ensure_future(insight(reflection)) for reflection in reflections]
+        try:
+            learned = await aggregator.aggregate(insights, replace(context, text=told, notes=""))
+        finally:
+            for task in insights:
+                task.cancel()
+            await asyncio.gather(*insights, return_exceptions=True)
+        read = [reflection for reflection in await arrived(reflections) if reflection is not None]
+        lessons = learned.lessons
+        if learned.rewrite is not None:
+            known = [*context.notes.splitlines(), *(bullet.content for bullet in self._read(context.text).bullets)]
+            lessons += lessons_in(learned.rewrite, known, read)
+        # A success counts as well: what it was shown may have helped.
+        edits = (*learned.edits, *judged(read, context.update))
+        return replace(learned, lessons=filed(lessons, read), rewrite=None, edits=edits)
 
-    def apply(self, text: str, lessons: Lessons) -> str:
-        """Return a playbook's text with counts and deltas applied, near-duplicates joined and what harms left out."""
-        book = self._book(text)
-        for counts in (one for one in lessons.deltas if one["op"] == _COUNT):
-            book = book.counted(counts["helpful"], counts["harmful"])
-        applied = apply_deltas(book, [Delta.from_json(one) for one in lessons.deltas if one["op"] != _COUNT])
-        refined = refine(applied.book, similarity=self.similarity, leave_at=self.leave_at)
-        for note in (*applied.notes, *refined.notes):
-            logger.debug("playbook: %s", note)
-        return write_text(refined.book)
+    def read(self, text: str) -> Book:
+        """Return the bullets of a playbook as lessons, with the counts that they have."""
+        bullets = self._read(text).bullets
+        taken = {bullet.id for bullet in bullets}
+        lessons: list[BookLesson] = []
+        for bullet in bullets:
+            wording = lesson_id(bullet.content)
+            wordings = (bullet.id,) if wording in taken else (bullet.id, wording)
+            taken.add(wording)
+            lessons.append(
+                BookLesson(
+                    bullet.id,
+                    bullet.content,
+                    helped=bullet.helpful,
+                    harmed=bullet.harmful,
+                    section=bullet.section,
+                    born=-1,
+                    wordings=wordings,
+                )
+            )
+        return Book(tuple(lessons))
 
-    def _book(self, text: str) -> BulletBook:
+    def serve(self, text: str, book: Book) -> str:
+        """Return a playbook whose bullets are the lessons that a book serves, in their sections."""
+        before = self._read(text)
+        foreign = (bullet for bullet in before.bullets if book.find(bullet.id) is None)
+        served = (
+            Bullet(
+                lesson.id,
+                lesson.section if lesson.section in before.sections else before.sections[-1],
+                lesson.text,
+                lesson.helpful,
+                lesson.harmful,
+            )
+            for lesson in book.served
+        )
+        return str(BulletText((*foreign, *served), before.sections))
+
+    def _read(self, text: str) -> BulletText:
         """Read a playbook as a run goes on with it: the artifact's last section takes what fits nowhere else."""
         if not text.strip():
-            return BulletBook((), self.sections)
+            return BulletText((), self.sections)
         read = read_text(text)
         for note in read.ignored:
             logger.warning("playbook: %s, and is left out", note)
-        own = (name for name in read.book.sections if name not in self.sections)
-        return BulletBook(read.book.bullets, (*own, *self.sections))
+        own = (name for name in read.sections if name not in self.sections)
+        return BulletText(read.bullets, (*own, *self.sections))
 
-    def _apart(self, instruction: str) -> tuple[str, BulletBook]:
+    def _apart(self, instruction: str) -> tuple[str, BulletText]:
         """Take an instruction apart into itself without a playbook, and the playbook in it."""
         found = _SHOWN.search(instruction)
         if found is None:
-            return instruction, BulletBook((), self.sections)
+            return instruction, BulletText((), self.sections)
         around = (instruction[: found.start()], instruction[found.end() :])
-        return "\n\n".join(part for part in around if part), self._book(found[1].removeprefix(_HOW))
+        return "\n\n".join(part for part in around if part), self._read(found[1].removeprefix(_HOW))
 
 
 def _as_shown(bullet: Bullet) -> str:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import dspy
 
 from combee_dspy.artifacts._base import Trajectory
-from combee_dspy.artifacts._book import Bullet, read_text, render
+from combee_dspy.artifacts._bullets import Bullet, read_text
 from combee_dspy.diversity import CharNgrams, Vectors
 from combee_dspy.records import FailedCall, PredictorCall, Reflection, Rollout
 from combee_dspy.reflections import fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
 
-MOST_CHARACTERS = 4_000
-"""The longest insight, or content of one operation. A bullet is a sentence or two, or a code snippet."""
+INSIGHT, TAGS, SECTION = "Feedback", "Bullets", "Section"
+"""What the record of a reflection holds: the key insight, a tag for each bullet, and where the insight belongs."""
 
-NOTED = 120
-"""Characters of a hostile answer that a warning quotes."""
-
+# The longest insight: a sentence or two, or a code snippet.
+_MOST_CHARACTERS = 4_000
+# Characters of a hostile answer that a warning quotes.
+_NOTED = 120
 _TRAJECTORY_TOKENS = 12_000
-_INSIGHT, _TAGS = "Feedback", "Bullets"
 _KNOWN_TAGS = ("helpful", "harmful", "neutral")
 _TOLD = 2_000
 _ALIKE = CharNgrams(dimensions=4_096)
@@ -38,7 +37,8 @@ class ReflectOnTrajectory(dspy.Signature):
     State one key insight: the fact, definition, formula, unit, format, step or pitfall that decided this task, as
     advice in one or two sentences that also helps with other tasks of this kind and makes sense on its own. Leave
     out numbers, names and answers that belong to this task alone. If there was an earlier reflection, correct and
-    sharpen it. Where the trajectory teaches nothing beyond the bullets, leave the insight empty.
+    sharpen it. Where the trajectory teaches nothing beyond the bullets, leave the insight empty. Name the section
+    of the playbook that it belongs to.
 
     Judge each bullet that you see: "helpful" if following it led towards the right result, "harmful" if it led away
     from it, "neutral" otherwise.
@@ -49,8 +49,10 @@ class ReflectOnTrajectory(dspy.Signature):
     trajectory: dict[str, Any] = dspy.InputField(desc="What the assistant was given and every step it took.")
     feedback: str = dspy.InputField(desc="How the result was judged.")
     bullets_used: list[str] = dspy.InputField(desc="Bullets of the playbook, each with its id in brackets.")
+    sections: list[str] = dspy.InputField(desc="The sections of the playbook.")
     earlier_reflection: str = dspy.InputField(desc="What a first look found; empty where this is the first.")
     bullet_tags: dict[str, str] = dspy.OutputField(desc='Bullet id to "helpful", "harmful" or "neutral".')
+    section: str = dspy.OutputField(desc="The section that the insight belongs to.")
     key_insight: str = dspy.OutputField(desc="One piece of advice, or nothing.")
 
 
@@ -63,12 +65,19 @@ class ReflectOnTrajectoryWithTruth(ReflectOnTrajectory):
 
 
 async def reflected(
-    trajectory: Trajectory, bullets: tuple[Bullet, ...], context: StrategyContext, *, ground_truth: bool, rounds: int
+    trajectory: Trajectory,
+    bullets: tuple[Bullet, ...],
+    sections: Sequence[str],
+    context: StrategyContext,
+    *,
+    ground_truth: bool,
+    rounds: int,
 ) -> Reflection | None:
     """Ask about one trajectory and some bullets, and again where it taught something and several rounds are asked for.
 
     The context's notes are what the program is told besides the playbook. Returns a reflection whose record holds the
-    key insight, and the tag of each bullet by id; ``None`` where there is neither, or the call failed for good.
+    key insight with its section, and the tag of each bullet by id; ``None`` where there is neither, or the call failed
+    for good.
     """
     rollout = trajectory.rollout
     given: dict[str, Any] = {
@@ -76,6 +85,7 @@ async def reflected(
         "trajectory": _record(trajectory, context),
         "feedback": rollout.feedback or _judged(rollout),
         "bullets_used": [bullet.line for bullet in bullets],
+        "sections": list(sections),
         "earlier_reflection": "",
     }
     signature: type[dspy.Signature] = ReflectOnTrajectory
@@ -92,12 +102,17 @@ async def reflected(
         for note in ignored:
             context.emit("warning", text=f"reflection {trajectory.index}: {note} was ignored")
         insight = getattr(answer, "key_insight", None)
-        insight = insight.strip()[:MOST_CHARACTERS] if isinstance(insight, str) else ""
-        found = {_INSIGHT: insight, _TAGS: tags}
+        insight = insight.strip()[:_MOST_CHARACTERS] if isinstance(insight, str) else ""
+        found = {INSIGHT: insight, TAGS: tags}
+        # Models spell a section's name in their own way; what names none belongs to the last.
+        asked = str(getattr(answer, "section", "")).strip().casefold()
+        if insight and (section := next((name for name in sections if name.casefold() == asked), "")):
+            found[SECTION] = section
         if not insight:
             break
         given = {**given, "earlier_reflection": insight}
-    return Reflection(trajectory.index, found, rollout.example_id) if any(found.values()) else None
+    taught = found.get(INSIGHT) or found.get(TAGS)
+    return Reflection(trajectory.index, found, rollout.example_id) if taught else None
 
 
 def _judged(rollout: Rollout) -> str:
@@ -107,36 +122,21 @@ def _judged(rollout: Rollout) -> str:
     return f"{told}." if rollout.error is None else f"{told}, since it failed: {rollout.error}"
 
 
-def insight_of(reflection: Reflection) -> str:
-    """Return the key insight in a reflection; empty where it only judges bullets."""
-    return str(reflection.record.get(_INSIGHT, ""))
-
-
-def counts_of(reflections: Iterable[Reflection]) -> dict[str, dict[str, int]]:
-    """Return how often each bullet was tagged ``"helpful"`` and ``"harmful"``, by tag and id."""
-    counts: dict[str, Counter[str]] = {"helpful": Counter(), "harmful": Counter()}
-    for reflection in reflections:
-        for name, tag in reflection.record.get(_TAGS, {}).items():
-            if tag in counts:
-                counts[tag][name] += 1
-    return {tag: dict(sorted(found.items())) for tag, found in counts.items()}
-
-
 def read_tags(answer: object, shown: Collection[str]) -> tuple[dict[str, str], list[str]]:
     """Return the tag of each bullet in a reflector's answer, and what was ignored, one sentence each.
 
     The answer should be a mapping from ids that the reflector was shown to tags; anything else in it is ignored.
     """
     if not isinstance(answer, Mapping):
-        return {}, [f"the tags are no mapping: {str(answer)[:NOTED]!r}"] if answer else []
+        return {}, [f"the tags are no mapping: {str(answer)[:_NOTED]!r}"] if answer else []
     tags: dict[str, str] = {}
     ignored: list[str] = []
     for name, tag in answer.items():
         bullet, said = str(name).strip().strip("[]"), str(tag).strip().casefold()
         if bullet not in shown:
-            ignored.append(f"a tag for {bullet[:NOTED]!r}, which was not shown")
+            ignored.append(f"a tag for {bullet[:_NOTED]!r}, which was not shown")
         elif said not in _KNOWN_TAGS:
-            ignored.append(f"the tag {said[:NOTED]!r} for {bullet}")
+            ignored.append(f"the tag {said[:_NOTED]!r} for {bullet}")
         else:
             tags[bullet] = said
     return tags, ignored
@@ -191,5 +191,5 @@ def bullets_for(trajectory: Trajectory, text: str, max_tokens: int, most: int) -
 @lru_cache(maxsize=8)
 def _shown(text: str, max_tokens: int) -> tuple[tuple[Bullet, ...], Vectors]:
     """Return the bullets in sight and their vectors: all trajectories of a minibatch share them."""
-    _, bullets = render(read_text(text).book, max_tokens)
+    bullets = read_text(text).within(max_tokens).bullets
     return bullets, _ALIKE.embed([bullet.content for bullet in bullets])

@@ -2,7 +2,7 @@
 
 | module | what it is | it may touch |
 | --- | --- | --- |
-| ``_records`` | a lesson and its evidence | ``texts`` |
+| ``_records`` | a lesson and its evidence | ``combee_dspy.records``, ``texts`` |
 | ``_book`` | the lessons of a component, and which are served | ``_changes`` |
 | ``_changes`` | what an edit does to them | ``combee_dspy.edits``, ``texts`` |
 | ``_likeness`` | which lessons are about one thing | ``texts`` |
@@ -11,10 +11,27 @@
 Everything here is pure. Whoever changes a book owns the new one.
 """
 
-from combee_dspy.edits import BookEdit, Contradict, Effect, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.edits import (
+    BookEdit,
+    Contradict,
+    Effect,
+    Judge,
+    Narrow,
+    Remove,
+    Restore,
+    Retire,
+    Unite,
+)
 from combee_dspy.lessons._book import Book, Edited
 from combee_dspy.lessons._likeness import deal_alike, nearest, word_vectors
-from combee_dspy.lessons._records import BookLesson, State, Taught, certainty, lesson_id
+from combee_dspy.lessons._records import (
+    BookLesson,
+    State,
+    Taught,
+    certainty,
+    lesson_id,
+    taught,
+)
 from combee_dspy.lessons._section import bullets, read_section, with_bullets, write_section
 
 __all__ = [
@@ -24,6 +41,7 @@ __all__ = [
     "Contradict",
     "Edited",
     "Effect",
+    "Judge",
     "Narrow",
     "Remove",
     "Restore",
@@ -37,6 +55,7 @@ __all__ = [
     "lesson_id",
     "nearest",
     "read_section",
+    "taught",
     "with_bullets",
     "word_vectors",
     "write_section",

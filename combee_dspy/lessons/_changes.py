@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from combee_dspy.edits import BookEdit, Contradict, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.edits import (
+    BookEdit,
+    Contradict,
+    Judge,
+    Narrow,
+    Remove,
+    Restore,
+    Retire,
+    Unite,
+)
 from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, lesson_id
 from combee_dspy.texts import NearDuplicates
 
@@ -37,7 +46,12 @@ class Changes:
         home = self._home.get(wording) or self._at_place.get(place)
         if home is None:
             self._lessons[wording] = BookLesson(
-                wording, taught.text, _distinct(taught.sources), born, wordings=(wording,)
+                wording,
+                taught.text,
+                _distinct(taught.sources),
+                section=taught.section,
+                born=born,
+                wordings=(wording,),
             )
             home = wording
         else:
@@ -45,6 +59,7 @@ class Changes:
             self._lessons[home] = replace(
                 lesson,
                 sources=_distinct((*lesson.sources, *taught.sources)),
+                against=_without(lesson.against, taught.sources),
                 wordings=tuple(dict.fromkeys((*lesson.wordings, wording))),
             )
         self._home[wording] = home
@@ -77,6 +92,8 @@ class Changes:
                 rivals = (*lesson.rivals, *(other for other in ids if other != lesson.id))
                 self._put(replace(lesson, rivals=_distinct(rivals)))
             return ""
+        if isinstance(edit, Judge):
+            return self._judge(lessons[0], edit)
         return self._decide(lessons[0], edit)
 
     def _unite(self, members: Sequence[BookLesson]) -> str:
@@ -93,6 +110,7 @@ class Changes:
         decided = [lesson for lesson in members if lesson.decided]
         settled = [*removed, *decided, self._lessons[home]][0]
         alike = [lesson.decision for lesson in decided if lesson.decision and lesson.state == settled.state]
+        sources = _distinct(source for lesson in members for source in lesson.sources)
         rules = [lesson.rule for lesson in members if lesson.rule and lesson.rule not in ids]
         wordings = (wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings)
         self._put(
@@ -101,7 +119,11 @@ class Changes:
                 id=home,
                 decision=_sum(alike),
                 text=first.text,
-                sources=_distinct(source for lesson in members for source in lesson.sources),
+                sources=sources,
+                against=_without(_distinct(harmed for lesson in members for harmed in lesson.against), sources),
+                helped=sum(lesson.helped for lesson in members),
+                harmed=sum(lesson.harmed for lesson in members),
+                section=next((lesson.section for lesson in members if lesson.section), ""),
                 born=min(lesson.born for lesson in members),
                 rule=rules[0] if rules else "",
                 rivals=_distinct(rival for lesson in members for rival in lesson.rivals),
@@ -125,8 +147,16 @@ class Changes:
             if above.rule == exception.id:
                 return f"{rule.text[:60]!r} is an exception to {exception.text[:60]!r} already"
             above = self._lessons.get(above.rule)
-        self._put(replace(exception, rule=rule.id, rivals=_without(exception.rivals, rule.id)))
-        self._put(replace(rule, rivals=_without(rule.rivals, exception.id)))
+        self._put(replace(exception, rule=rule.id, rivals=_without(exception.rivals, [rule.id])))
+        self._put(replace(rule, rivals=_without(rule.rivals, [exception.id])))
+        return ""
+
+    def _judge(self, lesson: BookLesson, edit: Judge) -> str:
+        """Move the examples of a judgement to its side: of two about one example the later counts."""
+        helped, harmed = _without(edit.helped, edit.harmed), _without(edit.harmed, edit.helped)
+        sources = _distinct((*_without(lesson.sources, harmed), *helped))
+        against = _distinct((*_without(lesson.against, helped), *harmed))
+        self._put(replace(lesson, sources=sources, against=against))
         return ""
 
     def _decide(self, lesson: BookLesson, edit: Retire | Restore | Remove) -> str:
@@ -179,5 +209,6 @@ def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(texts)))
 
 
-def _without(texts: Iterable[str], left_out: str) -> tuple[str, ...]:
-    return tuple(text for text in texts if text != left_out)
+def _without(texts: Iterable[str], left_out: Iterable[str]) -> tuple[str, ...]:
+    gone = set(left_out)
+    return tuple(text for text in texts if text not in gone)

@@ -8,8 +8,8 @@
 | ``_loop`` | updates by number: begin, learn, propose, check, commit | keeper, learner, batches |
 | ``_under_way`` | an update under way, and what others wait for | nothing |
 | ``_update`` | one update up to its lessons | effects, artifact, aggregator |
-| ``_books`` | what was learned, by component | lessons, weigher |
-| ``_keeper``, ``_pareto``, ``_growing``, ``_trunk`` | the ways to keep what was learned | pool, proposer, effects |
+| ``_books`` | what was learned, by component | lessons, weigher, artifact |
+| ``_keeper``, ``_pareto``, ``_growing`` | the two ways to keep what was learned | pool, proposer, effects |
 | ``_telling`` | what gepa's state and callbacks hear | effects, pool, gepa |
 | ``_propose``, ``_merge`` | children: operators', the user's proposer's, gepa's merge's | effects, learner, pool |
 | ``_choices`` | which child goes on; which candidate is returned | effects, pool |

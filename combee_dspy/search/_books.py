@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from combee_dspy.lessons import Book, BookEdit, BookLesson, Taught, read_section
+from combee_dspy.artifacts import Artifact
+from combee_dspy.lessons import Book, BookEdit, BookLesson, taught
 from combee_dspy.search._candidates import Candidate
 from combee_dspy.search._update import Learned
 from combee_dspy.weighers import Weigher
 
-__all__ = ["Books", "no_book"]
+__all__ = ["Books", "Serving"]
 
 
 @dataclass(eq=False)
@@ -26,6 +27,7 @@ class Books:
         now: The books with everything that was learned so far.
     """
 
+    artifact: Artifact
     seed: Candidate
     components: tuple[str, ...]
     weigher: Weigher
@@ -34,8 +36,7 @@ class Books:
 
     def __post_init__(self) -> None:
         for component in self.components:
-            lines = read_section(self.seed.texts[component])[1]
-            self.now[component] = Book().add(map(Taught, lines), born=-1)
+            self.now[component] = self.artifact.read(self.seed.texts[component])
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
 
     def known(self, component: str, update: int) -> Book:
@@ -48,13 +49,8 @@ class Books:
         for component, lessons in learned.lessons.items():
             if lessons.rewrite is not None:
                 continue  # a whole text stands outside the book
-            names = {one.index: one.example_id or f"{update}/{one.index}" for one in learned.reflections[component]}
-            taught = [
-                Taught(" ".join(lesson.text.split()), tuple(names[index] for index in lesson.sources if index in names))
-                for lesson in lessons.lessons
-                if lesson.text.strip()
-            ]
-            self._change(component, self.now[component].add(taught, update), lessons.edits, update)
+            new = self.now[component].add(taught(lessons, learned.reflections[component], update), update)
+            self._change(component, new, lessons.edits, update)
         self._after[update] = dict(self.now)
         # Updates that overlap are few: older books are read by nobody.
         for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
@@ -82,9 +78,21 @@ class Books:
             )
 
 
-def no_book(component: str, update: int) -> Book:
-    """Return the book of a component where the artifact keeps what it learns itself: an empty one."""
-    return Book()
+@dataclass(frozen=True)
+class Serving:
+    """Shows the books as the artifact serves them, where no operators edit its texts."""
+
+    books: Books
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """What made a text."""
+        return (self.books.artifact.name,)
+
+    async def edited(self, learned: Learned, base: Candidate) -> Candidate:
+        """Return a candidate that serves what an update learned, and all before it."""
+        artifact, books = self.books.artifact, self.books.now
+        return base.edited({name: artifact.serve(base.texts[name], books[name]) for name in learned.lessons})
 
 
 # More updates than may be under way at once, whatever the staleness.
@@ -97,6 +105,7 @@ def _as_data(lesson: BookLesson) -> dict[str, object]:
         "id": lesson.id,
         "text": lesson.text,
         "sources": lesson.sources,
+        "against": lesson.against,
         "born": lesson.born,
         "state": lesson.state,
         "reason": lesson.reason,

@@ -10,16 +10,16 @@ from statistics import fmean
 from combee_dspy.evaluation import clearly_worse
 from combee_dspy.lessons import BookEdit
 from combee_dspy.records import Rollout
-from combee_dspy.search._books import Books
+from combee_dspy.search._books import Books, Serving
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._choices import choose_version
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._propose import Proposer
-from combee_dspy.search._proving import Proving, spare
+from combee_dspy.search._proving import Proving, blamed, spare
 from combee_dspy.search._row_scores import RowScores
-from combee_dspy.search._trials import BLAMED, Trials, blame
+from combee_dspy.search._trials import Trials, blame
 from combee_dspy.search._update import Learned, Parent, Plan
 
 __all__ = ["Growing"]
@@ -55,18 +55,19 @@ class _Version:
 class Growing(Keeper):
     """Serves the book of all updates in one text.
 
-    Every update adds to the book, which weighs its lessons. Operators make the next text from the one before and the
-    book. A text is validated, beside the updates that follow, once the minibatches since the last validation have half
-    as many rows as it: what a text of few new rows can show is not worth it. Where validation rows are lost, the new
-    lines are searched for the one to blame; the text of update i lacks what the tests of updates up to
-    i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text is made from the
-    best version instead. Rows that failed when they ran last come first in the minibatches that follow the first pass.
+    Every update adds to the book, which weighs its lessons. Operators, or the artifact itself, make the next text
+    from the one before and the book. A text is validated, beside the updates that follow, once the minibatches since
+    the last validation have half as many rows as it: what a text of few new rows can show is not worth it. Where
+    validation rows are lost, the new lines are searched for the one to blame; the text of update i lacks what the tests
+    of updates up to i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text
+    is made from the best version instead. Rows that failed when they ran last come first in the minibatches that follow
+    the first pass.
     """
 
     effects: Effects
     pool: Pool
     books: Books
-    proposer: Proposer
+    proposer: Proposer | Serving
     proving: Proving
     seed: Candidate
     components: Callable[[int], tuple[str, ...]]  # what an update edits
@@ -77,8 +78,9 @@ class Growing(Keeper):
         self._versions: list[_Version] = []
         self._to_validate: dict[int, tuple[Row, ...]] = {}
         self._read = 0  # versions whose tests the book knows
+        self._blamed = 0  # rollouts that the search for lines to blame may take in one update
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
-        self._rows = RowScores(self.proposer.perfect_score)
+        self._rows = RowScores(self.proving.perfect_score)
         self._validated = self.seed
         self._best = _Version(self.seed, None, _future())
         self._spoiled = False
@@ -86,7 +88,9 @@ class Growing(Keeper):
     def begun(self) -> None:
         """Set rollouts aside for the tests that follow the last update."""
         purse = self.effects.purse
-        purse.set_aside = spare(purse.limits.rollouts, self.pool.size)
+        judged, limit = self.books.artifact.judges, purse.limits.rollouts
+        purse.set_aside = spare(limit, self.pool.size, judged=judged)
+        self._blamed = blamed(limit, self.pool.size, judged=judged)
 
     def ended(self, error: Exception | None) -> None:
         """Let go of validations that nobody waits for any more."""
@@ -98,7 +102,7 @@ class Growing(Keeper):
 
     def rollouts(self, size: int, children: int) -> int:
         """Return the rollouts of the minibatch, and of the new text's validation and tests."""
-        tested = self.pool.size + BLAMED if self._is_due(size) else 0
+        tested = self.pool.size + self._blamed if self._is_due(size) else 0
         return self.pool.beside_validation(size) + tested
 
     def _is_due(self, size: int) -> bool:
@@ -193,9 +197,9 @@ class Growing(Keeper):
             earlier = next((one for one in self._versions[step - 1 :: -1] if one.validation), None) if step else None
             before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
             text = self.seed if earlier is None else earlier.text
-            trials = Trials(self.effects, self.pool, step, BLAMED)
+            trials = Trials(self.effects, self.pool, step, self._blamed)
             books = {component: self.books.known(component, step) for component in self.books.now}
-            edits = await blame(trials, books, text, before, version.text, await _scores(version))
+            edits = await blame(trials, self.books.artifact, books, text, before, version.text, await _scores(version))
             return rollouts
         finally:
             if not version.tested.done():

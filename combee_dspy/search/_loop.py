@@ -77,7 +77,7 @@ class Loop:
     parts: GepaParts
     failures: Failures
     judge: Callable[[Learned], Awaitable[None]]
-    books: Books | None  # none where the artifact keeps what it learns itself
+    books: Books
     decisions: list[BatchDecision] = field(default_factory=list, init=False)
     committed: int = field(default=0, init=False)
     reason: str = field(default="", init=False)
@@ -336,8 +336,7 @@ class Loop:
             await asyncio.shield(before.proposed)
         if self.task.is_trunk and plan.step >= self._options.lag:
             await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
-        if self.books is not None:
-            self.books.learn(learned)
+        self.books.learn(learned)
         proposed = await self.keeper.propose(learned)
         if self._options.rescue:
             self._lost[plan.step] = learned.lost

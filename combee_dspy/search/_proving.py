@@ -12,19 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from combee_dspy.evaluation import perfect_score_of, sign_test
-from combee_dspy.lessons import (
-    BookEdit,
-    BookLesson,
-    Effect,
-    Restore,
-    Retire,
-    State,
-    certainty,
-    lesson_id,
-    nearest,
-    read_section,
-    write_section,
-)
+from combee_dspy.lessons import BookEdit, BookLesson, Effect, Restore, Retire, State, certainty, nearest
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
@@ -33,7 +21,7 @@ from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._trials import BLAMED, Trials, another_order, blame, halved, measured
 
-__all__ = ["Proving", "spare"]
+__all__ = ["Proving", "blamed", "spare"]
 
 # Lines of each kind, served and waiting, that are tried on one failing row.
 _TRIED = 4
@@ -47,16 +35,24 @@ _CHANCE = 0.25
 _ONE_VALIDATION = 6
 
 
-def spare(limit: int | None, validation: int) -> int:
+def spare(limit: int | None, validation: int, *, judged: bool) -> int:
     """Return the rollouts that a run sets aside to prove its lines; 0 where it has none to spare.
 
     Args:
         limit: The budget in rollouts.
         validation: Rollouts that one validation takes.
+        judged: Whether reflections judge the lines already: a small budget then buys rows to learn from.
     """
     if limit is None or limit < _ONE_VALIDATION * validation:
         return 0
-    return _VALIDATIONS * validation if limit >= _LEAST_BUDGET * validation else validation + 2 * BLAMED
+    if limit >= _LEAST_BUDGET * validation:
+        return _VALIDATIONS * validation
+    return validation if judged else validation + 2 * BLAMED
+
+
+def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
+    """Return the rollouts that the search for lines to blame may take in one update; see :func:`spare`."""
+    return 0 if judged and limit is not None and limit < _LEAST_BUDGET * validation else BLAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +98,7 @@ class Proving:
 
     async def _rendered(self, trials: Trials, version: Member, newest: Candidate) -> Member:
         """Return the newest text as the books serve it now, validated; else the last validated version."""
-        text = newest.edited({component: self._section(newest, component, {}) for component in self.books.now})
+        text = newest.edited({component: self._served(newest, component, {}) for component in self.books.now})
         rows = [self.pool.validation[index] for index in sorted(version.scores)]
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
             return version
@@ -113,7 +109,9 @@ class Proving:
         """Return the newest version without the lines that spoil rows which the version before had right."""
         own = Trials(self.effects, self.pool, trials.step, min(BLAMED, trials.left))
         trials.left -= own.left
-        edits = await blame(own, self.books.now, version.candidate, version.scores, newest.candidate, newest.scores)
+        edits = await blame(
+            own, self.books.artifact, self.books.now, version.candidate, version.scores, newest.candidate, newest.scores
+        )
         trials.left += own.left
         changes = [
             _Change(component, lesson, serve=False)
@@ -160,8 +158,8 @@ class Proving:
         async def by_chance(suspect: _Change) -> bool:
             """Return whether the same lines in another order change the score, with the suspect or without it."""
             before, after = (self._text(version.candidate, [*changes, *more]) for more in ((), (suspect,)))
-            fails = await trials.score(_reordered(before), index) <= version.scores[index]
-            return not fails or await trials.score(_reordered(after), index) <= version.scores[index]
+            fails = await trials.score(_reordered(self.books, before), index) <= version.scores[index]
+            return not fails or await trials.score(_reordered(self.books, after), index) <= version.scores[index]
 
         suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
         if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
@@ -281,7 +279,7 @@ class Proving:
         return [self.pool.validation[index] for index in sorted(chosen)]
 
     def _text(self, base: Candidate, changes: Sequence[_Change]) -> Candidate:
-        """Return a candidate whose sections serve the book with these changes."""
+        """Return a candidate that serves the book with these changes."""
         texts: dict[str, str] = {}
         for component in {change.component for change in changes}:
             own = [change for change in changes if change.component == component]
@@ -290,24 +288,22 @@ class Proving:
                 # What contradicts a line that is served cannot be served beside it.
                 states.update(dict.fromkeys(change.lesson.rivals if change.serve else (), "waiting"))
             states.update({change.lesson.id: "served" if change.serve else "retired" for change in own})
-            texts[component] = self._section(base, component, states)
+            texts[component] = self._served(base, component, states)
         return base.edited(texts)
 
-    def _section(self, base: Candidate, component: str, states: Mapping[str, State]) -> str:
-        """Return a component's text whose section serves the book, with other states for some lessons."""
-        own, lines = read_section(base.texts[component])
+    def _served(self, base: Candidate, component: str, states: Mapping[str, State]) -> str:
+        """Return a component's text that serves the book, with other states for some lessons."""
         book = self.books.now[component]
-        foreign = [line for line in lines if book.find(lesson_id(line)) is None]
         changed = {
             lesson.id: (states[lesson.id], "")
             for lesson in book.lessons
             if lesson.id in states and not (states[lesson.id] == "waiting" and lesson.state != "served")
         }
-        return write_section(own, [*foreign, *(lesson.text for lesson in book.with_states(changed).served)])
+        return self.books.artifact.serve(base.texts[component], book.with_states(changed))
 
 
-def _reordered(text: Candidate) -> Candidate:
-    return text.edited({component: another_order(section) for component, section in text.texts.items()})
+def _reordered(books: Books, text: Candidate) -> Candidate:
+    return text.edited({component: another_order(books.artifact, text.texts[component]) for component in books.now})
 
 
 def _compare(before: Scores, after: Scores, tried: int) -> tuple[int, int, bool]:

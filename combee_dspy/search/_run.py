@@ -35,7 +35,7 @@ from combee_dspy.operators import decode_fields
 from combee_dspy.records import CallUsage, fields_key
 from combee_dspy.report import CombeeReport
 from combee_dspy.rollouts import output_of, patient
-from combee_dspy.search._books import Books, no_book
+from combee_dspy.search._books import Books, Serving
 from combee_dspy.search._budget import BudgetReached, Purse
 from combee_dspy.search._candidates import Compilation, Place, Shared, repeats_itself
 from combee_dspy.search._choices import Finals
@@ -56,7 +56,6 @@ from combee_dspy.search._propose import CustomProposer, Proposer
 from combee_dspy.search._proving import Proving
 from combee_dspy.search._receipts import Receipts
 from combee_dspy.search._telling import Telling
-from combee_dspy.search._trunk import Trunk
 from combee_dspy.search._untraced import describe_untraced
 from combee_dspy.search._update import Learned, Learner
 from combee_dspy.stopping import require_countable
@@ -93,12 +92,10 @@ class Run:
         self.parts = make_parts(settings, rng)
         self.pool = Pool(task, self.effects, self.parts)
         self.failures = Failures(self.effects, settings.validation)
-        self.books = None
-        if task.edits_instructions:
-            self.books = Books(task.seed, task.components, settings.search.build_weigher(), self.log.emit)
-        learner = Learner(
-            task, self.effects, self.pool, self.failures, no_book if self.books is None else self.books.known
+        self.books = Books(
+            settings.artifact, task.seed, task.components, settings.search.build_weigher(), self.log.emit
         )
+        learner = Learner(task, self.effects, self.pool, self.failures, self.books.known)
         self.keeper = self._keeper(learner, rng)
         self.loop = Loop(
             task, self.effects, learner, self.keeper, self.pool, self.parts, self.failures, judge=self._judge,
@@ -122,16 +119,11 @@ class Run:
     def _keeper(self, learner: Learner, rng: random.Random) -> Keeper:
         task, settings, student = self.task, self.task.settings, self.task.student
         shown, every = task.components, settings.component_selector == "all"
-        if self.books is None:
-            return Trunk(
-                self.effects, self.pool, settings.artifact, seed=task.seed, components=lambda step: shown,
-                lag=settings.search.lag, staleness=settings.search.staleness,
-            )  # fmt: skip
-        proposer = self._proposer(learner, self.books)
         if task.is_trunk:
+            proposer = self._proposer(learner) if task.edits_instructions else Serving(self.books)
 
             def components(step: int) -> tuple[str, ...]:
-                return shown if every else (shown[step % len(shown)],)
+                return shown if every or not task.edits_instructions else (shown[step % len(shown)],)
 
             proving = Proving(self.effects, self.pool, self.books, settings.perfect_score)
             return Growing(
@@ -154,19 +146,19 @@ class Run:
         finals = Finals(settings.validation.finalists, samples=samples, effects=self.effects)
         telling = Telling(self.effects, self.pool, self.parts, task.splits.train, at_once=not settings.search.staleness)
         return Pareto(
-            self.effects, self.pool, self.parts, proposer, custom=custom, merging=merging, finals=finals,
+            self.effects, self.pool, self.parts, self._proposer(learner), custom=custom, merging=merging, finals=finals,
             seed=task.seed, telling=telling, screen=settings.search.screen,
             anchors=frozenset(row.hash for row in task.anchors), run_seed=settings.seed,
             staleness=settings.search.staleness, restart=settings.diversity.restart,
         )  # fmt: skip
 
-    def _proposer(self, learner: Learner, books: Books) -> Proposer:
+    def _proposer(self, learner: Learner) -> Proposer:
         task, settings, texts = self.task, self.task.settings, self.task.seed.texts
         described = {name: decode_fields(texts.get(fields_key(name), "")) for name in task.components}
         check_program(settings.guards, {name: texts[name] for name in described}, described)
         return Proposer(
             task.student, task.seed, settings.operators, settings.guards, settings.diversity, learner,
-            self.log.emit, run_seed=settings.seed, perfect_score=settings.perfect_score, books=books,
+            self.log.emit, run_seed=settings.seed, perfect_score=settings.perfect_score, books=self.books,
         )  # fmt: skip
 
     async def _judge(self, learned: Learned) -> None:

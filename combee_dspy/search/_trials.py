@@ -7,17 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
-from combee_dspy.lessons import (
-    Book,
-    BookEdit,
-    Effect,
-    Retire,
-    lesson_id,
-    nearest,
-    read_section,
-    write_section,
-)
+from combee_dspy.lessons import Book, BookEdit, Effect, Retire, State, nearest
 from combee_dspy.reflections import texts_in
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._effects import VALIDATION, Effects
@@ -74,11 +66,18 @@ class Trials:
 @dataclass(frozen=True, slots=True)
 class _Line:
     component: str
+    lesson: str
     text: str
 
 
 async def blame(
-    trials: Trials, books: Mapping[str, Book], old: Candidate, before: Scores, new: Candidate, after: Scores
+    trials: Trials,
+    artifact: Artifact,
+    books: Mapping[str, Book],
+    old: Candidate,
+    before: Scores,
+    new: Candidate,
+    after: Scores,
 ) -> list[tuple[str, BookEdit]]:
     """Return edits, by component, that retire the lines to blame for validation rows that a new text has lost.
 
@@ -89,26 +88,27 @@ async def blame(
     rows at least, since a single row may turn by chance.
     """
     added = [
-        _Line(component, line) for component in books for line in _added(old.texts[component], new.texts[component])
+        line for component in books for line in _added(artifact, component, old.texts[component], new.texts[component])
     ]
     lost = [index for index, score in sorted(after.items()) if before.get(index, score) > score]
     spoilt: dict[_Line, list[int]] = {}
     for index in lost[:_LOST_ROWS] if added else ():
-        culprit = await _culprit(trials, new, index, before[index], list(spoilt), added)
+        culprit = await _culprit(trials, artifact, new, index, before[index], list(spoilt), added)
         if culprit is None:
             continue
-        moved = new.edited({culprit.component: another_order(new.texts[culprit.component], culprit.text)})
+        text = another_order(artifact, new.texts[culprit.component], culprit.lesson)
+        moved = new.edited({culprit.component: text})
         if moved.id == new.id or await trials.score(moved, index) < before[index]:
             spoilt.setdefault(culprit, []).append(index)
     edits: list[tuple[str, BookEdit]] = []
     for line, rows in spoilt.items():
-        held = books[line.component].find(lesson_id(line.text))
+        held = books[line.component].find(line.lesson)
         if held is None or held.born < 0 or (held.support > 1 and len(rows) < 2):
             continue
-        missed = await _missed(trials, new, line, after)
+        missed = await _missed(trials, artifact, new, line, after)
         if len(rows) > missed:
             reason = f"{len(rows)} validation rows were lost to it in update {trials.step} and are right without it"
-            effect = measured(*trials.compared(_without(new, [line]), after))
+            effect = measured(*trials.compared(_without(artifact, new, [line]), after))
             edits.append((line.component, Retire(held.id, reason, len(rows) - missed, effect)))
     return edits
 
@@ -123,12 +123,18 @@ def measured(without: Sequence[float], served: Sequence[float]) -> Effect | None
 
 
 async def _culprit(
-    trials: Trials, new: Candidate, index: int, score: float, known: Sequence[_Line], added: Sequence[_Line]
+    trials: Trials,
+    artifact: Artifact,
+    new: Candidate,
+    index: int,
+    score: float,
+    known: Sequence[_Line],
+    added: Sequence[_Line],
 ) -> _Line | None:
     """Return the line without which a row has its score again: one that is known, else one found by halves."""
 
     async def is_mended(gone: Iterable[_Line]) -> bool:
-        return await trials.score(_without(new, gone), index) >= score
+        return await trials.score(_without(artifact, new, gone), index) >= score
 
     for line in known:
         if await is_mended([line]):
@@ -136,11 +142,11 @@ async def _culprit(
     return await halved([line for line in added if line not in known], is_mended)
 
 
-async def _missed(trials: Trials, new: Candidate, line: _Line, after: Scores) -> int:
+async def _missed(trials: Trials, artifact: Artifact, new: Candidate, line: _Line, after: Scores) -> int:
     """Return how many rows that are nearest to a line get worse without it."""
     right = [index for index in sorted(after) if after[index] >= max(after.values())]
     near = nearest(line.text, [trials.inputs(index) for index in right], _MISSED)
-    scores = [await trials.score(_without(new, [line]), right[place]) for place in near]
+    scores = [await trials.score(_without(artifact, new, [line]), right[place]) for place in near]
     return sum(score < after[right[place]] for place, score in zip(near, scores, strict=True))
 
 
@@ -158,27 +164,36 @@ async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Await
     return suspects[0] if suspects and await is_mended(suspects) else None
 
 
-def another_order(text: str, line: str = "") -> str:
-    """Return a text that says the same: a line of its section, else the last one, stands first; the first one last."""
-    own, lines = read_section(text)
-    if not lines:
+def another_order(artifact: Artifact, text: str, lesson: str = "") -> str:
+    """Return a text with the same lessons: one of them, else the last, comes first; the first one last."""
+    shown = artifact.read(text).lessons
+    if not shown:
         return text
-    place = lines.index(line) if line in lines else len(lines) - 1
-    others = lines[:place] + lines[place + 1 :]
-    return write_section(own, [*others, lines[place]] if place == 0 else [lines[place], *others])
+    ids = [held.id for held in shown]
+    place = ids.index(lesson) if lesson in ids else len(ids) - 1
+    others = shown[:place] + shown[place + 1 :]
+    moved = (*others, shown[place]) if place == 0 else (shown[place], *others)
+    return artifact.serve(text, Book(moved))
 
 
-def _added(before: str, after: str) -> list[str]:
-    """Return the lines of a section that an earlier text lacks."""
-    old = set(read_section(before)[1])
-    return [line for line in read_section(after)[1] if line not in old]
+def _added(artifact: Artifact, component: str, before: str, after: str) -> list[_Line]:
+    """Return the lessons of a text that an earlier one lacks."""
+    old = artifact.read(before)
+    return [
+        _Line(component, lesson.id, lesson.text)
+        for lesson in artifact.read(after).lessons
+        if old.find(lesson.id) is None
+    ]
 
 
-def _without(text: Candidate, lines: Iterable[_Line]) -> Candidate:
-    """Return a candidate without some lines of its sections."""
-    gone = set(lines)
-    texts: dict[str, str] = {}
-    for component in {line.component for line in gone}:
-        own, section = read_section(text.texts[component])
-        texts[component] = write_section(own, [line for line in section if _Line(component, line) not in gone])
-    return text.edited(texts)
+def _without(artifact: Artifact, text: Candidate, lines: Iterable[_Line]) -> Candidate:
+    """Return a candidate whose texts lack some of their lessons."""
+    gone: dict[str, dict[str, tuple[State, str]]] = {}
+    for line in lines:
+        gone.setdefault(line.component, {})[line.lesson] = ("retired", "")
+    return text.edited(
+        {
+            component: artifact.serve(text.texts[component], artifact.read(text.texts[component]).with_states(states))
+            for component, states in gone.items()
+        }
+    )

@@ -19,6 +19,11 @@ _WORD = re.compile(r"\w+")
 _COMMON = 0.1
 
 
+def _harming(lesson: BookLesson) -> Standing:
+    reason = f"it harmed {lesson.harmful} examples and helped {lesson.helpful}"
+    return Standing("retired", reason)
+
+
 @parameters
 class Posterior(Weigher):
     """Serves the better supported side of a contradiction, and exceptions that are more than noise.
@@ -39,11 +44,14 @@ class Posterior(Weigher):
     while at most ``lone`` of them stand beside each departure that came again, and wait beyond that. A few lone ones
     (up to ``few``) say nothing about the labels, and are served.
 
+    A lesson that harms is retired, whatever it contradicts.
+
     Args:
         clear: Posterior from which a contradiction is decided, above ½ and below 1.
         least: Distinct examples from which a departure counts as seen again.
         lone: Lone exceptions for each one seen again that a book without wrong labels may hold.
         few: Lone exceptions that say nothing about the labels.
+        leave_at: Net harm at which a lesson is retired: examples that it harmed beyond those that speak for it.
     """
 
     name: ClassVar[str] = "posterior"
@@ -52,14 +60,17 @@ class Posterior(Weigher):
     least: Annotated[int, Field(ge=2)] = 2
     lone: Annotated[float, Field(ge=0)] = 2.0
     few: Annotated[int, Field(ge=0)] = 3
+    leave_at: Annotated[int, Field(ge=1)] = 3
 
     def weigh(self, book: Book) -> Mapping[str, Standing]:
-        """Return the standings of contradicted lessons and of exceptions."""
-        lessons = {lesson.id: lesson for lesson in book.lessons if not lesson.decided}
+        """Return the standings of lessons that harm, of contradicted ones, and of exceptions."""
+        undecided = [lesson for lesson in book.lessons if not lesson.decided]
+        harming = [lesson for lesson in undecided if lesson.harmful - lesson.helpful >= self.leave_at]
+        standings = {lesson.id: _harming(lesson) for lesson in harming}
+        lessons = {lesson.id: lesson for lesson in undecided if lesson.id not in standings}
         tested = {lesson.id: lesson for lesson in book.lessons if lesson.decided and lesson.state == "served"}
         view = _View(lessons | tested)
         votes = {lesson.id: max(len(view.votes(lesson)), 1) for lesson in lessons.values()}
-        standings: dict[str, Standing] = {}
         # Of equals the one that entered first, as the sort is stable.
         for lesson in sorted(lessons.values(), key=lambda lesson: -votes[lesson.id]):
             rivals = [rival for rival in lesson.rivals if standings.get(rival) == Standing("served")]

@@ -1,10 +1,10 @@
-"""Playbooks and deltas that hypothesis makes: ids, sections and contents in any script."""
+"""Playbooks that hypothesis makes: ids, sections and contents in any script."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from combee_dspy.artifacts import Bullet, BulletBook, Delta
+from combee_dspy.artifacts import Bullet, BulletText
 
 IDS = ("calc-00001", "strat-00002", "form-0a1b2c3d", "x", "メモ-1", "a.b:c")
 SECTIONS = ("STRATEGIES", "FORMULAS & CALCULATIONS", "その他", "OTHER")
@@ -25,20 +25,10 @@ counts = st.integers(min_value=0, max_value=5)
 
 
 @st.composite
-def books(draw: st.DrawFn) -> BulletBook:
+def books(draw: st.DrawFn) -> BulletText:
     ids = draw(st.lists(st.sampled_from(IDS), unique=True))
     sections = draw(st.lists(st.sampled_from(SECTIONS), unique=True, min_size=1))
     bullets = [
         Bullet(name, draw(st.sampled_from(sections)), draw(contents), draw(counts), draw(counts)) for name in ids
     ]
-    return BulletBook(tuple(bullets), tuple(sections))
-
-
-@st.composite
-def deltas(draw: st.DrawFn) -> Delta:
-    op = draw(st.sampled_from(("ADD", "UPDATE", "MERGE", "DELETE")))
-    if op == "ADD":
-        return Delta("ADD", (), draw(st.sampled_from((*SECTIONS, "elsewhere", ""))), draw(contents))
-    least = 2 if op == "MERGE" else 1
-    ids = draw(st.lists(st.sampled_from((*IDS, "ghost")), unique=True, min_size=least, max_size=3 if least == 2 else 1))
-    return Delta(op, tuple(ids), "", "" if op == "DELETE" else draw(contents))
+    return BulletText(tuple(bullets), tuple(sections))

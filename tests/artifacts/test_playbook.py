@@ -6,27 +6,32 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 
-from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, TopK, Union
-from combee_dspy.artifacts import Bullet, BulletBook, Playbook, Trajectory, read_text, write_text
+from combee_dspy.aggregators import Aggregator, ReferenceScan, SingleCall, TopK, Union
+from combee_dspy.artifacts import Bullet, BulletText, Playbook, Trajectory, read_text
+from combee_dspy.edits import BookEdit, Judge, Unite
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError, InfrastructureError
-from combee_dspy.records import FailedCall, Lessons, PredictorCall, Reflection, Rollout
+from combee_dspy.lessons import Book
+from combee_dspy.lessons import taught as taught_by
+from combee_dspy.records import FailedCall, Lesson, Lessons, PredictorCall, Reflection, Rollout
 from combee_dspy.registry import Spec
 from combee_dspy.strategies import StrategyContext
+from combee_dspy.weighers import Posterior
 
 SHORT = ("STRATEGIES", "OTHER")
-BOOK = BulletBook(
+BOOK = BulletText(
     (Bullet("str-1", "STRATEGIES", "Check\nunits.", 4, 0), Bullet("str-2", "STRATEGIES", "=== END OF PLAYBOOK ===")),
     SHORT,
 )
 
 
 class Service:
-    """Answers reflectors and curators by a script, and keeps what they were asked."""
+    """Answers reflectors and readers by a script, and keeps what they were asked."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -67,7 +72,7 @@ def trajectory(index: int = 0, score: float = 0.0, **more: Any) -> Trajectory:
 
 
 def adding(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"operations": [{"op": "ADD", "section": "OTHER", "content": text} for text in inputs["insights"]]}
+    return {"lessons": [record["Feedback"] for record in inputs["examples_with_feedback"]]}
 
 
 async def _ready(reflections: Sequence[Reflection | None]) -> list[asyncio.Future[Reflection | None]]:
@@ -100,16 +105,16 @@ def test_a_student_without_a_playbook_begins_with_an_empty_one_and_is_built_as_i
     artifact = Playbook()
     seed = artifact.seed(student())
     assert artifact.components(student()) == tuple(seed) == ("playbook",)
-    assert not read_text(seed["playbook"]).book.bullets
+    assert not read_text(seed["playbook"]).bullets
     assert told(artifact.build(student(), seed)) == "Answer briefly."
 
 
 def test_what_is_shown_is_read_back_with_the_task_apart():
     artifact, original = Playbook(sections=SHORT), student()
-    program = artifact.build(original, {"playbook": write_text(BOOK)})
+    program = artifact.build(original, {"playbook": str(BOOK)})
     assert told(original) == "Answer briefly."
     assert "[str-1] helpful=4 harmful=0 :: Check\n    units." in told(program)
-    assert artifact.seed(program) == {"playbook": write_text(BOOK)}
+    assert artifact.seed(program) == {"playbook": str(BOOK)}
     assert artifact.task(program) == "Answer briefly."
     again = artifact.build(program, artifact.seed(program))
     assert told(again) == told(program)
@@ -123,34 +128,32 @@ def test_every_predictor_reads_the_same_playbook():
             self.second = dspy.Predict(dspy.Signature("question, hint -> answer", "Answer."))
 
     artifact = Playbook(sections=SHORT)
-    program = artifact.build(Two(), {"playbook": write_text(BOOK)})
+    program = artifact.build(Two(), {"playbook": str(BOOK)})
     assert all("[str-1]" in predictor.signature.instructions for _, predictor in program.named_predictors())
     assert artifact.task(program) == "first: Hint.\n\nsecond: Answer."
-    assert artifact.seed(program) == {"playbook": write_text(BOOK)}
+    assert artifact.seed(program) == {"playbook": str(BOOK)}
 
 
 def test_what_stands_around_a_playbook_stays_apart():
     artifact = Playbook(sections=SHORT)
-    shown = told(artifact.build(student(), {"playbook": write_text(BOOK)}))
+    shown = told(artifact.build(student(), {"playbook": str(BOOK)}))
     assert artifact.task(student(f"{shown}\n\nMore of it.")) == "Answer briefly.\n\nMore of it."
-    assert artifact.seed(student(f"{shown}\n\nMore of it.")) == {"playbook": write_text(BOOK)}
+    assert artifact.seed(student(f"{shown}\n\nMore of it.")) == {"playbook": str(BOOK)}
 
 
 def test_the_last_section_stays_the_last_and_the_order_that_of_the_artifact():
     artifact = Playbook(sections=("A", "B", "REST"))
     for standing in (("REST",), ("B", "A"), ("REST", "MINE"), ("MINE", "B")):
-        book = BulletBook(tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing)
-        program = artifact.build(student(), {"playbook": write_text(book)})
-        found = read_text(artifact.seed(program)["playbook"]).book
+        book = BulletText(tuple(Bullet(f"x-{name}", name, f"about {name}") for name in standing), standing)
+        program = artifact.build(student(), {"playbook": str(book)})
+        found = read_text(artifact.seed(program)["playbook"])
         assert found.sections == (("MINE",) if "MINE" in standing else ()) + ("A", "B", "REST")
         assert {one.id for one in found.bullets} == {one.id for one in book.bullets}
 
 
 def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     artifact = Playbook(max_tokens=64, sections=("OTHER",))
-    many = write_text(
-        BulletBook(tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)), ("OTHER",))
-    )
+    many = str(BulletText(tuple(Bullet(f"s-{n}", "OTHER", "some words of advice", n) for n in range(20)), ("OTHER",)))
     program = artifact.build(student(), {"playbook": many})
     assert "[s-19]" in told(program)
     assert "[s-0]" not in told(program)
@@ -159,14 +162,14 @@ def test_the_budget_hides_bullets_and_the_next_run_goes_on_with_all_of_them():
     # Who edits what stands there means it; and a program read from a file knows what it shows.
     edited = told(program).replace("[s-19] helpful=19", "[s-19] helpful=7")
     program.signature = program.signature.with_instructions(edited)
-    found = read_text(artifact.seed(program)["playbook"]).book
-    assert found.get("s-19").helpful == 7
-    assert found.get("s-0") is None
+    found = {bullet.id: bullet for bullet in read_text(artifact.seed(program)["playbook"]).bullets}
+    assert found["s-19"].helpful == 7
+    assert "s-0" not in found
 
 
 def test_tabs_in_a_bullet_do_not_pass_for_an_edit() -> None:
     code = Bullet("code-1", "OTHER", "Write\n\treturn\tx", 3)
-    text = write_text(BulletBook((code, Bullet("long-1", "OTHER", "word " * 100)), SHORT))
+    text = str(BulletText((code, Bullet("long-1", "OTHER", "word " * 100)), SHORT))
     playbook = Playbook(max_tokens=64, sections=SHORT)
     built = playbook.build(dspy.Predict("question -> answer"), {"playbook": text})
     assert playbook.seed(built) == {"playbook": text}
@@ -175,11 +178,11 @@ def test_tabs_in_a_bullet_do_not_pass_for_an_edit() -> None:
 def test_an_input_field_may_take_the_playbook_in_place_of_the_instruction():
     artifact = Playbook(sections=SHORT, field="advice")
     original = dspy.Predict(dspy.Signature("advice, question -> answer", "Answer briefly."))
-    program = artifact.build(original, {"playbook": write_text(BOOK)})
+    program = artifact.build(original, {"playbook": str(BOOK)})
     assert told(program) == "Answer briefly."
     assert "[str-1]" in program.signature.input_fields["advice"].default
     assert list(program.signature.input_fields) == ["advice", "question"]
-    assert artifact.seed(program) == {"playbook": write_text(BOOK)}
+    assert artifact.seed(program) == {"playbook": str(BOOK)}
     lm = dspy.utils.DummyLM([{"answer": "yes"}])
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
         assert program(question="?").answer == "yes"
@@ -195,8 +198,6 @@ def test_an_input_field_may_take_the_playbook_in_place_of_the_instruction():
         {"rounds": 0},
         {"rounds": 1.5},
         {"most_bullets": -1},
-        {"similarity": 0.0},
-        {"leave_at": 0},
         {"sections": ()},
         {"sections": ("A", "A")},
     ],
@@ -213,7 +214,7 @@ def test_it_is_rebuilt_from_its_spec():
 
 # --- reflecting -------------------------------------------------------------------------------------------------
 
-INSIGHT = {"bullet_tags": {"str-00001": "helpful"}, "key_insight": " Use decimals. "}
+INSIGHT = {"bullet_tags": {"str-00001": "helpful"}, "key_insight": " Use decimals. ", "section": "formats"}
 CITED = "## STRATEGIES\n[str-00001] helpful=0 harmful=0 :: Check units.\n[str-00002] helpful=0 harmful=0 :: Round."
 
 
@@ -226,7 +227,7 @@ def test_a_reflector_sees_the_trajectory_the_truth_and_the_bullets_that_were_cit
     calls = (PredictorCall("self", {"question": "?"}, {"answer": "9", "reasoning": "by str-00001"}),)
     found = reflect(service, trajectory(3, calls=calls, feedback="It is 0.9."))
     assert (found.index, found.example_id) == (3, "hash-3")
-    assert found.record == {"Feedback": "Use decimals.", "Bullets": {"str-00001": "helpful"}}
+    assert found.record == {"Feedback": "Use decimals.", "Bullets": {"str-00001": "helpful"}, "Section": "FORMATS"}
     ((_, inputs, place, role),) = service.asked
     assert (place, role) == (("playbook", "reflect", 3, 0), "reflector")
     assert inputs["trajectory"]["Inputs"] == {"question": "What is fact 3?"}
@@ -234,6 +235,7 @@ def test_a_reflector_sees_the_trajectory_the_truth_and_the_bullets_that_were_cit
     assert inputs["ground_truth"] == {"answer": "fact 3"}
     assert inputs["bullets_used"] == ["[str-00001] helpful=0 harmful=0 :: Check units."]
     assert (inputs["current_instruction"], inputs["feedback"]) == ("Answer.", "It is 0.9.")
+    assert "FORMATS" in inputs["sections"]
 
 
 def test_without_the_truth_the_reflector_is_not_told_it_and_a_score_stands_for_feedback():
@@ -304,46 +306,58 @@ def test_tags_of_bullets_that_were_not_shown_are_ignored_and_said():
 # --- learning ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("aggregator", [ParallelScan(fan_in=8), Union(fan_in=8), SingleCall(), TopK()], ids=str)
-def test_what_was_taught_is_learned_whichever_aggregator_deals_it(aggregator):
-    service = Service(CurateInsights=adding)
+def book_after(lessons: Lessons, reflections: Sequence[Reflection], text: str = "") -> Book:
+    book = Playbook().read(text).add(taught_by(lessons, reflections, 0), 0)
+    return Posterior().applied(book.edit(lessons.edits).book)
+
+
+@pytest.mark.parametrize("aggregator", [Union(fan_in=8), ReferenceScan(levels=0), TopK(k=40, max_lessons=40)], ids=str)
+def test_what_was_taught_is_learned_whichever_aggregator_reads_it(aggregator: Aggregator) -> None:
+    service = Service(AddLessons=adding, AddCitedLessons=adding, LearnFromExamples=adding)
     lessons = learn(service, taught(40), aggregator)
-    book = read_text(Playbook().apply("", lessons)).book
-    assert {bullet.content for bullet in book.bullets} == {f"Fact {i} is fact number {i}." for i in range(40)}
-    assert {bullet.section for bullet in book.bullets} == {"OTHER"}
-    json.dumps(lessons.deltas)
-    roles = {role for _, _, _, role in service.asked}
-    assert roles == {"proposer"}
+    assert {lesson.text for lesson in lessons.lessons} == {f"Fact {i} is fact number {i}." for i in range(40)}
+    assert all(lesson.sources == (int(lesson.text.split()[1]),) for lesson in lessons.lessons), "each its own insight"
+    assert {role for _, _, _, role in service.asked} == {"proposer"}
 
 
-def test_shards_are_the_aggregators_and_a_lesson_names_the_trajectories_that_its_calls_read():
-    service = Service(CurateInsights=adding)
-    lessons = learn(service, taught(40), Union(fan_in=8))
-    asked = [inputs["insights"] for inputs in service.inputs("CurateInsights")]
-    assert len(asked) == 10
-    assert all(len(set(insights)) == len(insights) <= 8 for insights in asked)
-    assert sum(map(len, asked)) == 80
-    assert all(inputs["most_operations"] == len(inputs["insights"]) + 4 for inputs in service.inputs("CurateInsights"))
-    leaves = [node for node in lessons.nodes if node.level == 1]
-    assert [len(node.sources) for node in leaves] == [8] * 10
-    assert lessons.nodes[-1].sources == tuple(range(40))
-    seventh = next(lesson for lesson in lessons.lessons if lesson.text.startswith("Fact 7 "))
-    expected = {source for node in leaves if 7 in node.sources for source in node.sources}
-    assert set(seventh.sources) == expected
+class Mine(Aggregator):
+    """Says what it was given, in an order and in words of its own."""
+
+    def __init__(self, rewrite: str | None = None, edits: tuple[BookEdit, ...] = ()) -> None:
+        self.rewrite, self.edits = rewrite, edits
+
+    async def aggregate(self, reflections: Any, context: StrategyContext) -> Lessons:
+        self.read, self.context = [one for one in [await one for one in reflections] if one is not None], context
+        mine = tuple(Lesson(f"Mine: {one.record['Feedback']}", (one.index,)) for one in self.read)
+        return Lessons(context.component, mine[::-1], self.rewrite, edits=self.edits)
 
 
-def test_one_curator_reads_everything_where_an_aggregator_has_no_shards_of_its_own():
-    class Whole(Union):
-        def shards(self, n: int, context: StrategyContext) -> None:
-            return None
+def test_an_aggregator_reads_the_insights_alone_the_task_and_what_is_shown() -> None:
+    mine, book = Mine(), Playbook().read(str(BOOK))
 
-    service = Service(CurateInsights=adding)
-    learn(service, taught(30), Whole())
-    assert [len(inputs["insights"]) for inputs in service.inputs("CurateInsights")] == [30]
+    async def run() -> Lessons:
+        context = Service().context(str(BOOK), book=book)
+        return await Playbook().learn(await _ready([*taught(2, **{"str-1": "harmful"}), None]), mine, context)
+
+    lessons = asyncio.run(run())
+    assert [dict(one.record) for one in mine.read] == [{"Feedback": f"Fact {i} is fact number {i}."} for i in range(2)]
+    assert mine.context.text.startswith("Answer.\n\n## STRATEGIES\n[str-1] helpful=4")
+    assert mine.context.book == book
+    assert [lesson.text for lesson in lessons.lessons] == [f"Mine: Fact {i} is fact number {i}." for i in (1, 0)]
 
 
-def test_a_shard_is_curated_as_soon_as_its_own_reflections_are_there():
-    service = Service(CurateInsights=adding)
+def test_a_lesson_comes_from_the_insights_that_are_most_like_it_and_stands_in_their_section() -> None:
+    records = [("Round to two decimals.", "FORMATS"), ("Round all to two decimals.", "FORMATS"), ("Add units.", "")]
+    read = [
+        Reflection(i, {"Feedback": text, "Section": section}, f"hash-{i}") for i, (text, section) in enumerate(records)
+    ]
+    service = Service(AddLessons={"lessons": ["Round to two decimals.", "Add units."]})
+    lessons = learn(service, read, Union()).lessons
+    assert [(one.sources, one.section) for one in lessons] == [((0, 1), "FORMATS"), ((2,), "")]
+
+
+def test_a_shard_is_read_as_soon_as_its_own_reflections_are_there() -> None:
+    service = Service(AddLessons=adding)
 
     async def run() -> tuple[int, int, Lessons]:
         loop = asyncio.get_running_loop()
@@ -362,11 +376,11 @@ def test_a_shard_is_curated_as_soon_as_its_own_reflections_are_there():
 
     early, shards, lessons = asyncio.run(run())
     assert (early, len(service.asked)) == (1, shards)
-    assert lessons == learn(Service(CurateInsights=adding), taught(40), Union(fan_in=8)), "whatever came first"
+    assert lessons == learn(Service(AddLessons=adding), taught(40), Union(fan_in=8)), "whatever came first"
 
 
-def test_what_teaches_nothing_costs_no_call():
-    service = Service(CurateInsights=adding)
+def test_what_teaches_nothing_costs_no_call() -> None:
+    service = Service(AddLessons=adding)
     silent = [Reflection(0, {"Feedback": "", "Bullets": {}}, "x"), None, None]
     assert learn(service, silent, Union()) == Lessons("playbook")
     assert learn(service, [], Union()) == Lessons("playbook")
@@ -374,78 +388,76 @@ def test_what_teaches_nothing_costs_no_call():
     assert not service.asked
 
 
-def test_tags_are_counted_and_what_harms_leaves():
-    service = Service(CurateInsights={"operations": []})
-    found = [*taught(3, **{"str-1": "harmful", "str-2": "helpful"}), *taught(1, **{"str-1": "neutral"})]
-    lessons = learn(service, found, SingleCall(), write_text(BOOK))
-    assert lessons.deltas == ({"op": "COUNT", "helpful": {"str-2": 3}, "harmful": {"str-1": 3}},)
-    after = read_text(Playbook(sections=SHORT).apply(write_text(BOOK), lessons)).book
-    assert [(one.id, one.helpful, one.harmful) for one in after.bullets] == [("str-1", 4, 3), ("str-2", 3, 0)]
-    again = read_text(Playbook(sections=SHORT, leave_at=2).apply(write_text(after), lessons)).book
-    assert [one.id for one in again.bullets] == ["str-2"]
+def test_judgements_are_counted_once_an_example_and_what_harms_is_retired() -> None:
+    service = Service(AddLessons={"lessons": []})
+    tags = {"str-1": "harmful", "str-2": "helpful"}
+    read = [*taught(3, **tags), replace(taught(1, **tags)[0], index=3), *taught(1, **{"str-1": "neutral"})]
+    lessons = learn(service, read, Union(), str(BOOK))
+    book = book_after(lessons, read, str(BOOK))
+    assert [(one.helpful, one.harmful, one.state) for one in book.lessons] == [(4, 3, "served"), (3, 0, "served")]
+    many = [replace(one, example_id=f"other-{i}") for i, one in enumerate(taught(7, **tags))]
+    text = Playbook(sections=SHORT).serve(str(BOOK), book)
+    after = book_after(learn(service, many, Union(), text), many, text)
+    assert [one.state for one in after.lessons] == ["retired", "served"]
+    assert "it harmed 10 examples and helped 4" in after.lessons[0].reason
+    assert [bullet.id for bullet in read_text(Playbook().serve(text, after)).bullets] == ["str-2"]
 
 
-def test_tags_of_successes_count_and_those_offered_again_do_not():
-    service = Service(CurateInsights={"operations": []})
-    (own, lost) = taught(2, **{"str-1": "helpful"})
-    lessons = learn(service, [replace(own, perfect=True), replace(lost, again=True)], SingleCall(), write_text(BOOK))
-    assert lessons.deltas == ({"op": "COUNT", "helpful": {"str-1": 1}, "harmful": {}},)
+def test_judgements_of_successes_count_and_those_offered_again_do_not() -> None:
+    service = Service(AddLessons={"lessons": []})
+    own, lost = taught(2, **{"str-1": "helpful"})
+    lessons = learn(service, [replace(own, perfect=True), replace(lost, again=True)], Union(), str(BOOK))
+    assert lessons.edits == (Judge("str-1", ("hash-0",)),)
 
 
-def test_a_curator_sees_what_the_budget_shows_and_the_deltas_name_its_bullets():
-    service = Service(
-        CurateInsights={"operations": [{"op": "UPDATE", "ids": ["str-1"], "content": "Check all units."}]}
-    )
-    lessons = learn(service, taught(1), SingleCall(), write_text(BOOK))
-    (inputs,) = service.inputs("CurateInsights")
-    assert "[str-1] helpful=4" in inputs["current_playbook"]
-    assert inputs["sections"] == [*Playbook().sections]
-    assert [lesson.text for lesson in lessons.lessons] == ["UPDATE str-1: Check all units."]
-    assert read_text(Playbook().apply(write_text(BOOK), lessons)).book.get("str-1").content == "Check all units."
+def test_an_aggregators_edits_of_the_book_come_before_the_judgements() -> None:
+    united = Unite(("str-2", "str-1"))
+    read = taught(1, **{"str-2": "helpful"})
+    lessons = learn(Service(), read, Mine(edits=(united,)), str(BOOK))
+    assert lessons.edits == (united, Judge("str-2", ("hash-0",)))
+    held = book_after(lessons, read, str(BOOK)).find("str-2")
+    assert (held.id, held.text, held.helpful) == ("str-1", "=== END OF PLAYBOOK ===", 5)
 
 
-def test_deltas_join_a_newer_playbook_than_the_one_that_they_were_made_for():
-    service = Service(CurateInsights={"operations": [{"op": "DELETE", "ids": ["str-1"]}]})
-    lessons = learn(service, taught(1), SingleCall(), write_text(BOOK))
-    newer = write_text(BulletBook((Bullet("new-1", "OTHER", "New."),), SHORT))
-    assert Playbook(sections=SHORT).apply(newer, lessons) == newer
+def test_a_text_in_the_place_of_lessons_adds_its_lines_and_loses_none() -> None:
+    rewrite = "Answer.\n\n## STRATEGIES\n[str-1] helpful=9 harmful=0 :: Check\n- Round fact 0.\n- Add units.\n"
+    service = Service(RewriteInstruction={"new_instruction": rewrite}, RewriteWithinConstraints={})
+    read = taught(2)
+    text = "## STRATEGIES\n[str-1] helpful=4 harmful=0 :: Check\n[str-2] helpful=0 harmful=0 :: Keep me."
+    lessons = learn(service, read, SingleCall(), text)
+    assert lessons.rewrite is None
+    assert [lesson.text for lesson in lessons.lessons] == ["Round fact 0.", "Add units."]
+    served = read_text(Playbook().serve(text, book_after(lessons, read, text)))
+    assert {bullet.content for bullet in served.bullets} == {"Check", "Keep me.", "Round fact 0.", "Add units."}
 
 
-def test_lessons_without_deltas_change_nothing():
-    assert Playbook(sections=SHORT).apply(write_text(BOOK), Lessons("playbook")) == write_text(BOOK)
-
-
-def test_a_shard_that_passes_what_one_call_may_take_is_read_by_several():
-    long = [Reflection(i, {"Feedback": f"{i} " * 2_000}, f"hash-{i}") for i in range(8)]
-    service = Service(CurateInsights=adding)
-    lessons = learn(service, long, Union(fan_in=8, copies=1, max_call_tokens=4_000))
-    assert [place[-2:] for _, _, place, _ in service.asked] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert sorted({source for node in lessons.nodes for source in node.sources}) == list(range(8))
-    naive = Service(CurateInsights=adding)
-    learn(naive, long, SingleCall())
-    assert len(naive.asked) == 1
-
-
-def test_a_shard_that_fails_is_lost_alone_and_said():
+def test_a_call_that_fails_is_lost_alone() -> None:
     def sometimes(inputs: Mapping[str, Any]) -> Any:
-        return FailedCall("TimeoutError: late") if "Fact 0 is fact number 0." in inputs["insights"] else adding(inputs)
+        answer = adding(inputs)
+        return FailedCall("TimeoutError: late") if "Fact 0 is fact number 0." in answer["lessons"] else answer
 
-    service = Service(CurateInsights=sometimes)
-    lessons = learn(service, taught(40), Union(fan_in=8))
-    failed = [node for node in lessons.nodes if node.failed]
-    assert len(failed) == 2
-    assert lessons.deltas
-    assert service.events == [("error", {"where": "curator", "error": "TimeoutError: late"})] * 2
+    lessons = learn(Service(AddLessons=sometimes), taught(40), Union(fan_in=8))
+    assert len([node for node in lessons.nodes if node.failed]) == 2
+    assert lessons.lessons
 
 
-def test_what_a_curator_garbles_is_ignored_and_said():
-    service = Service(CurateInsights={"operations": [{"op": "DROP"}, "nonsense"]})
-    lessons = learn(service, taught(1), SingleCall())
-    assert not lessons.deltas
-    assert [kind for kind, _ in service.events] == ["warning", "warning"]
-
-
-def test_an_outage_ends_the_scan_and_is_passed_on():
-    service = Service(CurateInsights=InfrastructureError(1, 3, "down"))
+def test_an_outage_ends_the_scan_and_is_passed_on() -> None:
+    service = Service(AddLessons=InfrastructureError(1, 3, "down"))
     with pytest.raises(InfrastructureError, match="down"):
         learn(service, taught(40), Union(fan_in=8))
+
+
+def test_a_program_that_version_0_2_saved_goes_on_with_its_ids_and_counts(tmp_path: Path) -> None:
+    shown = (
+        "Answer briefly.\n\n=== PLAYBOOK ===\nAdvice from earlier tasks. Where you explain yourself, name the ids of "
+        "the bullets that you follow.\n\n## FORMATS\n[form-1fab5f23] helpful=3 harmful=1 :: Round.\n"
+        "=== END OF PLAYBOOK ==="
+    )
+    saved = student(shown)
+    saved.save(tmp_path / "program.json")
+    loaded = student("anything")
+    loaded.load(tmp_path / "program.json")
+    (lesson,) = Playbook().read(Playbook().seed(loaded)["playbook"]).lessons
+    assert (lesson.id, lesson.text, lesson.helpful, lesson.harmful, lesson.section, lesson.born) == (
+        "form-1fab5f23", "Round.", 3, 1, "FORMATS", -1
+    )  # fmt: skip

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from combee_dspy.edits import BookEdit, Contradict, Effect, Narrow, Remove, Restore, Retire, Unite
+from combee_dspy.edits import (
+    BookEdit,
+    Contradict,
+    Effect,
+    Judge,
+    Narrow,
+    Remove,
+    Restore,
+    Retire,
+    Unite,
+)
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.lessons._records import Decision
 
@@ -21,6 +33,7 @@ def book_of(*texts: str, sources: int = 1) -> Book:
     )
 
 
+rows = st.lists(st.sampled_from(["row 0.0", "row 1.0", "row x"]), max_size=3).map(tuple)
 lesson = st.sampled_from([*IDS, UNKNOWN])
 groups = st.lists(lesson, min_size=0, max_size=5).map(tuple)
 edits: st.SearchStrategy[list[BookEdit]] = st.lists(
@@ -31,6 +44,7 @@ edits: st.SearchStrategy[list[BookEdit]] = st.lists(
         st.builds(Retire, lesson, st.just("a test")),
         st.builds(Restore, lesson, st.just("a test")),
         st.builds(Remove, lesson),
+        st.builds(Judge, lesson, rows, rows),
     ),
     max_size=12,
 )
@@ -42,9 +56,8 @@ def test_no_edit_loses_a_wording_or_an_example(changes: list[BookEdit]) -> None:
     after = before.edit(changes).book
     wordings = [wording for one in after.lessons for wording in one.wordings]
     assert sorted(wordings) == sorted(IDS)
-    assert {source for one in after.lessons for source in one.sources} == {
-        source for one in before.lessons for source in one.sources
-    }
+    examples = {example for one in after.lessons for example in (*one.sources, *one.against)}
+    assert examples >= {source for one in before.lessons for source in one.sources}
 
 
 @given(edits)
@@ -135,3 +148,39 @@ def test_united_lessons_have_what_was_decided_about_each() -> None:
 def test_an_edit_of_what_the_book_lacks_is_refused_by_name() -> None:
     (refused,) = Book().edit([Retire(UNKNOWN, "a test")]).refused
     assert refused == f"Retire: the book holds no lesson '{UNKNOWN}'"
+
+
+@given(edits, edits)
+def test_an_example_stands_once_and_on_one_side(before: list[BookEdit], after: list[BookEdit]) -> None:
+    book = book_of(*TEXTS).edit(before).book.add([Taught(TEXTS[1], ("row x", "row 9"))], 1).edit(after).book
+    for one in book.lessons:
+        examples = [*one.sources, *one.against]
+        assert len(examples) == len(set(examples))
+
+
+@given(lesson, rows, rows)
+def test_the_last_judgement_of_an_example_counts_and_judging_again_changes_nothing(
+    judged: str, helped: tuple[str, ...], harmed: tuple[str, ...]
+) -> None:
+    edit = Judge(judged, helped, harmed)
+    book = book_of(*TEXTS).edit([Judge(judged, harmed, helped), edit]).book
+    assert book.edit([edit]).book == book
+    held = book.find(judged)
+    if held is not None:
+        assert set(helped) - set(harmed) <= set(held.sources)
+        assert set(harmed) - set(helped) <= set(held.against)
+
+
+def test_a_lesson_that_is_taught_again_by_an_example_that_it_harmed_has_it_for_itself() -> None:
+    book = book_of(TEXTS[0]).edit([Judge(IDS[0], (), ("row 0.0", "row 7"))]).book
+    again = book.add([Taught(TEXTS[0], ("row 7",))], 1).lessons[0]
+    assert (again.sources, again.against) == (("row 7",), ("row 0.0",))
+
+
+def test_what_is_united_has_the_counts_of_all() -> None:
+    lessons = [
+        replace(one, helped=2, harmed=1, section=section)
+        for one, section in zip(book_of(*TEXTS[:2]).lessons, ("", "RULES"), strict=True)
+    ]
+    (united,) = Book(tuple(lessons)).edit([Unite((IDS[0], IDS[1]))]).book.lessons
+    assert (united.helpful, united.harmful, united.section) == (6, 2, "RULES")

@@ -39,7 +39,7 @@ def check_takes_any_number_of_reflections(strategy: Aggregator) -> None:
         result = _run(strategy, count, ask)
         _check_lessons(result, count)
         if count:
-            learned = result.lessons or result.rewrite or result.deltas
+            learned = result.lessons or result.rewrite
             expect(learned, f"something learned from {count} reflections when every LM call succeeds", "nothing")
         else:
             expect(not ask.calls, "no LM call when there are no reflections", f"{len(ask.calls)} calls")
@@ -132,6 +132,6 @@ def check_survives_failed_calls(strategy: Aggregator) -> None:
     ask = ScriptedAsk(fail=lambda call: call.index == 0)
     result = _run(strategy, 13, ask)
     _check_lessons(result, 13)
-    learned = len(ask.calls) < 2 or result.lessons or result.rewrite or result.deltas
+    learned = len(ask.calls) < 2 or result.lessons or result.rewrite
     mend = "skip the `FailedCall` and go on with the other predictions"
     expect(learned, "the lessons of the calls that succeeded", "one failed and nothing was returned", mend)

@@ -12,13 +12,15 @@ import dspy
 
 from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import Artifact, Trajectory
-from combee_dspy.exceptions import ArgumentError
+from combee_dspy.lessons import Book, Taught
 from combee_dspy.records import Lessons, PredictorCall, Reflection, Rollout
-from combee_dspy.testing._kit import ConformanceError, attempt, expect
+from combee_dspy.testing._kit import attempt, expect
 from combee_dspy.testing.doubles import ScriptedAsk, arriving, context, reflections
 
 _INSTRUCTIONS = ("Answer the question.", "Zwei\n\nAbsätze.", "答える。")
 _HOSTILE = ("[", "## \n", "\x00", "😀" * 50, "[a] helpful=1 harmful=x :: y", "=== END === [keep-1] helpful=9")
+
+_TAUGHT = (Taught("Round to two decimals.", ("a", "b")), Taught("Answer parcels from the north with code N7.", ("c",)))
 
 
 def _student(instruction: str = _INSTRUCTIONS[0]) -> dspy.Module:
@@ -67,23 +69,28 @@ def check_a_candidate_is_always_shown_alike(strategy: Artifact) -> None:
     expect(_shown(student) == before, "a student that `build` leaves alone", "it was changed", "build a copy")
 
 
-def check_lessons_join_the_text(strategy: Artifact) -> None:
-    """What a minibatch teaches is applied by code: the same lessons to the same text, each time."""
+def check_a_book_is_served(strategy: Artifact) -> None:
+    """What a minibatch teaches enters a book, and code shows what the book serves: the same text each time."""
     component = strategy.components(_student())[0]
     text = _seed(strategy, _student())[component]
     for ask in (ScriptedAsk(), ScriptedAsk(empty=True), ScriptedAsk(fail=lambda call: True)):
         lessons = attempt(partial(_learned, strategy, component, ask), "`reflect` and `learn` return")
         expect(isinstance(lessons, Lessons), "a `Lessons` from `learn`", f"{lessons!r:.200}")
-        try:
-            strategy.apply(text, lessons)
-        except ArgumentError:
-            return  # it says that operators edit its texts
-        except Exception as error:
-            raise ConformanceError("`apply` returns a text", f"{type(error).__name__}: {error}") from error
-        first, again = (strategy.apply(text, lessons) for _ in range(2))
+        new = [Taught(lesson.text, tuple(map(str, lesson.sources)), lesson.section) for lesson in lessons.lessons]
+        book = strategy.read(text).add([*new, *_TAUGHT], born=0).edit(lessons.edits).book
+        first, again = (_served(strategy, text, book) for _ in range(2))
         expect(isinstance(first, str) and first == again, "the same text each time", f"{first!r:.200}, {again!r:.200}")
-        nothing = strategy.apply(first, Lessons(component))
-        expect(nothing == first, "the text itself, given no lessons", f"{nothing!r:.200}", "return it")
+        shown = strategy.read(first)
+        missing = [lesson.text for lesson in book.served if shown.find(lesson.id) is None]
+        expect(not missing, "every served lesson in the text, where `read` finds it", f"without {missing!r:.200}")
+        expect(_served(strategy, first, book) == first, "a text that serves the book already, as it is", "another")
+        without = _served(strategy, first, book.with_states({book.lessons[-1].id: ("retired", "")}))
+        gone = strategy.read(without).find(book.lessons[-1].id) is None
+        expect(gone, "a text without the lesson that is retired", f"{without!r:.200}")
+
+
+def _served(strategy: Artifact, text: str, book: Book) -> str:
+    return attempt(lambda: strategy.serve(text, book), "`serve` returns a text")
 
 
 async def _learned(strategy: Artifact, component: str, ask: ScriptedAsk) -> Any:

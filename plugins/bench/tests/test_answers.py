@@ -21,8 +21,8 @@ from combee_bench.simulated import (
     SimulatedService,
     SimulatedTask,
 )
-from combee_bench.simulated.curating import PLATITUDE
 from combee_bench.simulated.requests import text_tokens
+from combee_bench.simulated.tagging import PLATITUDE
 
 
 def question(number: int) -> SimulatedQuestion:

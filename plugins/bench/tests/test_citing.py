@@ -19,8 +19,8 @@ from combee_bench.simulated import (
     SimulatedTask,
     WordingLaw,
 )
-from combee_bench.simulated.curating import PLATITUDE
 from combee_bench.simulated.requests import text_tokens
+from combee_bench.simulated.tagging import PLATITUDE
 from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.aggregators._prompts import AddLessons, RelateLessons
 from combee_dspy.records import Lessons, Reflection

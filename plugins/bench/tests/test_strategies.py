@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 from combee_bench.asking import asker, there
 from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
-from combee_bench.simulated.curating import PLATITUDE
+from combee_bench.simulated.tagging import PLATITUDE
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
-from combee_dspy.artifacts import BulletBook, Delta, Playbook, apply_deltas, read_deltas, write_text
-from combee_dspy.artifacts._curating import CurateInsights
+from combee_dspy.artifacts import SECTIONS
 from combee_dspy.artifacts._reflecting import ReflectOnTrajectoryWithTruth
 from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
 from combee_dspy.records import Edit, Lessons, PredictorRun, Reflection, Refusal
@@ -155,53 +153,10 @@ def test_a_lesson_about_a_field_moves_to_it(adapter: dspy.Adapter) -> None:
     assert (result.field_descriptions or {})["formula"] == "- Write formula in lower case."
 
 
-EMPTY = BulletBook((), Playbook().sections)
-KEY = re.compile(r"\[(F\d\d)\]")
-
-
 @pytest.fixture
 def service() -> Iterator[SimulatedService]:
     with SimulatedService(SimulatedConfig(time_scale=0, capacity=CapacityModel.attention(12)), TASK) as made:
         yield made
-
-
-def book_of(*contents: str) -> BulletBook:
-    return apply_deltas(EMPTY, [Delta("ADD", section="OTHER", content=content) for content in contents]).book
-
-
-def curated(service: Any, adapter: Any, insights: list[str], book: BulletBook = EMPTY) -> Any:
-    with dspy.context(lm=service.lm(), adapter=adapter):
-        return dspy.Predict(CurateInsights)(
-            current_instruction="Answer.",
-            current_playbook=write_text(book),
-            sections=list(book.sections),
-            insights=insights,
-            most_operations=64,
-        ).operations
-
-
-def test_a_curator_adds_what_the_playbook_lacks(service: Any, adapter: Any) -> None:
-    book = apply_deltas(EMPTY, read_deltas(curated(service, adapter, LINES[:3]), 9)[0]).book
-    found = [KEY.search(bullet.content) for bullet in book.bullets]
-    assert sorted(one[1] for one in found if one) == ["F00", "F01", "F02"]
-    (added,) = curated(service, adapter, LINES[:4], book_of(*LINES[:3]))
-    assert (added["op"], "[F03]" in added["content"]) == ("ADD", True)
-
-
-def test_a_lesson_that_is_read_again_completes_and_merges(service: Any, adapter: Any) -> None:
-    brief = [" ".join(line.split()[:2]) for line in LINES]
-    book = book_of(brief[1], LINES[2], brief[2], PLATITUDE)
-    operations = curated(service, adapter, LINES[1:3], book)
-    assert [row["op"] for row in operations] == ["UPDATE", "MERGE", "DELETE"]
-    after = apply_deltas(book, read_deltas(operations, 9)[0]).book
-    assert sorted(bullet.content for bullet in after.bullets) == sorted(LINES[1:3])
-
-
-def test_a_crowded_curator_takes_in_twelve_and_a_platitude(service: Any) -> None:
-    contents = [row["content"] for row in curated(service, ADAPTERS["json"], LINES)]
-    assert (len(contents), contents[-1]) == (13, PLATITUDE)
-    # One addition in eight breaks off, and keeps the key all the same.
-    assert all(KEY.search(content) for content in contents[:-1])
 
 
 def test_a_reflector_states_the_lesson_and_tags_bullets(service: Any, adapter: Any) -> None:
@@ -211,9 +166,11 @@ def test_a_reflector_states_the_lesson_and_tags_bullets(service: Any, adapter: A
             trajectory={"Inputs": {"question": QUESTIONS[7].text}},
             feedback="Wrong.",
             bullets_used=[f"[a-{n}] helpful=0 harmful=0 :: {LINES[n]}" for n in (6, 7)],
+            sections=list(SECTIONS),
             earlier_reflection="",
             ground_truth={"answer": "7"},
         )
     assert LINES[7] in answer.key_insight
     assert LINES[6] not in answer.key_insight
     assert answer.bullet_tags == {"a-6": "neutral", "a-7": "helpful"}
+    assert answer.section == "FORMULAS AND DEFINITIONS"

@@ -1,4 +1,4 @@
-"""Serial ACE: generate, reflect and curate, one example at a time."""
+"""Serial ACE: generate, reflect and add to the playbook, one example at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import dspy
 from pydantic import Field
 
 from combee_bench.baselines._base import Baseline, BaselineTask, Counting, Found
-from combee_dspy.aggregators import SingleCall
+from combee_dspy.aggregators import Union
 from combee_dspy.artifacts import OnlinePlaybook, Playbook
 from combee_dspy.strategies import parameters
 from combee_dspy.streams import derive
@@ -22,7 +22,7 @@ __all__ = ["Ace"]
 class Ace(Baseline):
     """ACE's playbook learned offline, one example at a time (arXiv 2510.04618), until the budget is spent.
 
-    Each example is run with the playbook so far, reflected on in one call and curated in
+    Each example is run with the playbook so far, reflected on in one call and read in
     another. It has no search: whenever as many examples were learned from as the validation set has rows, the
     playbook is validated, so that learning and validation share the budget evenly, and the best is returned.
 
@@ -46,7 +46,7 @@ class Ace(Baseline):
             rows.metric,
             reflection_lm=task.reflection_lm,
             artifact=Playbook(max_tokens=self.max_tokens, ground_truth=self.ground_truth, rounds=self.rounds),
-            aggregator=SingleCall(),
+            aggregator=Union(copies=1),
             num_threads=task.threads,
             seed=task.seed,
         )

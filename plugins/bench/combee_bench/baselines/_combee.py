@@ -25,14 +25,14 @@ class CombeeBaseline(Baseline):
 
 @parameters
 class CombeePlaybook(Baseline):
-    """``Combee`` with ``artifact="playbook"``, a parallel scan and defaults otherwise."""
+    """``Combee`` with ``artifact="playbook"`` and defaults otherwise."""
 
     name: ClassVar[str] = "combee-playbook"
     distributions: ClassVar[tuple[str, ...]] = ("combee-dspy", "dspy")
 
     def search(self, task: BaselineTask) -> Found:
         """Run ``Combee`` over a playbook."""
-        return _searched(task, artifact="playbook", aggregator="parallel-scan")
+        return _searched(task, artifact="playbook")
 
 
 def _searched(task: BaselineTask, **chosen: Any) -> Found:

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 from combee_bench.simulated.capacity import CapacityModel
-from combee_bench.simulated.curating import PLATITUDE, Curator, without_playbook
 from combee_bench.simulated.editing import EDITING_FIELDS, Editor
 from combee_bench.simulated.filling import REASONING, REASONING_FIELDS, filler, lesson_value, render
 from combee_bench.simulated.knowledge import SimulatedQuestion
@@ -17,6 +16,7 @@ from combee_bench.simulated.laws import WordingLaw
 from combee_bench.simulated.matching import QuestionIndex, stretches_of
 from combee_bench.simulated.requests import ChatRequest, text_tokens
 from combee_bench.simulated.shapes import OutputField, RequestShape, Style, final_user_message, without_requirements
+from combee_bench.simulated.tagging import PLATITUDE, Tagger, without_playbook
 
 __all__ = ["PLATITUDE", "Writer"]
 
@@ -101,7 +101,7 @@ class Writer:
         self._seed = seed
         self._wording = wording
         self._editor = Editor(self._keys_of, capacity, seed)
-        self._curator = Curator(self._keys_of, capacity, seed)
+        self._tagger = Tagger(self._keys_of)
 
     def _keys_of(self, text: str) -> list[str]:
         return [key for _, key in self._index.scan(text).keys]
@@ -152,11 +152,9 @@ class Writer:
         if field.is_list and field.name in EDITING_FIELDS:
             return self._editor.answer(field.name, prompt.user, prompt.most, place)
         if field.name == "bullet_tags":
-            return self._curator.tags(prompt.playbook, attended)
-        if field.name == "operations":
-            lessons = {key: self._line(key, prompt) for key in attended}
-            said = PLATITUDE if prompt.overloaded else None
-            return self._curator.operations(prompt.user, prompt.playbook, lessons, said, place)
+            return self._tagger.tags(prompt.playbook, attended)
+        if field.is_text and field.name == "section":
+            return self._tagger.section(prompt.user)
         if field.is_text and field.name in REASONING_FIELDS:
             return REASONING
         if not (field.is_text or field.is_list):

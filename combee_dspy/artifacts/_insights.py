@@ -1,0 +1,78 @@
+"""What an aggregator reads of a playbook's reflections, and which of them each of its lessons comes from."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from combee_dspy.aggregators import parse_lessons
+from combee_dspy.artifacts._reflecting import INSIGHT, SECTION, TAGS
+from combee_dspy.edits import Judge
+from combee_dspy.lessons import lesson_id, word_vectors
+from combee_dspy.records import Lesson, Reflection
+
+_HEADING = re.compile(r"^##.*$", re.MULTILINE)
+_MARK = re.compile(r"^\[[^\s\[\]]+\] helpful=\d+ harmful=\d+ ::", re.MULTILINE)
+
+
+async def insight(reflection: Awaitable[Reflection | None]) -> Reflection | None:
+    """Return a reflection with its key insight alone; ``None`` where it only judges bullets."""
+    read = await asyncio.shield(reflection)
+    if read is None or not read.record.get(INSIGHT):
+        return None
+    return replace(read, record={INSIGHT: read.record[INSIGHT]})
+
+
+def judged(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
+    """Return what reflections say about the bullets that they were shown; those offered again were counted before."""
+    votes: dict[str, dict[str, list[str]]] = {}
+    for reflection in reflections:
+        for bullet, tag in () if reflection.again else reflection.record.get(TAGS, {}).items():
+            votes.setdefault(bullet, {}).setdefault(tag, []).append(reflection.source(update))
+    edits = (
+        Judge(bullet, tuple(tags.get("helpful", ())), tuple(tags.get("harmful", ())))
+        for bullet, tags in sorted(votes.items())
+    )
+    return tuple(edit for edit in edits if edit.helped or edit.harmed)
+
+
+def lessons_in(rewrite: str, known: Iterable[str], reflections: Sequence[Reflection]) -> tuple[Lesson, ...]:
+    """Return the lessons in a text that an aggregator wrote in the place of a playbook, but for those known already.
+
+    A playbook is never written anew by a model, so what such a text leaves out stays.
+    """
+    old = set(map(lesson_id, known))
+    texts, _ = parse_lessons(_MARK.sub("-", _HEADING.sub("", rewrite)))
+    sources = tuple(reflection.index for reflection in reflections)
+    return tuple(Lesson(text, sources) for text in texts if lesson_id(text) not in old)
+
+
+def filed(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> tuple[Lesson, ...]:
+    """Return lessons with the reflections that teach them, and the section of the one that is most like each.
+
+    A reflection holds one insight, so it teaches one lesson: of those that name it as a source, the one that it shares
+    most words with. Every lesson keeps the source that it is most like.
+    """
+    read = [reflection for reflection in reflections if reflection.record.get(INSIGHT)]
+    if not lessons or not read:
+        return tuple(lessons)
+    vectors = word_vectors([*(lesson.text for lesson in lessons), *(str(one.record[INSIGHT]) for one in read)])
+    likeness = (vectors[: len(lessons)] @ vectors[len(lessons) :].T).toarray().round(6)
+    named = np.array([[reflection.index in lesson.sources for reflection in read] for lesson in lessons])
+    likeness[~named] = -1.0
+    most = likeness.max(axis=0)
+    teaches = named & (most > 0) & (np.arange(len(lessons))[:, None] == likeness.argmax(axis=0))
+    found: list[Lesson] = []
+    for row, lesson in enumerate(lessons):
+        nearest = int(likeness[row].argmax())
+        if not named[row, nearest]:
+            found.append(lesson)
+            continue
+        places = {nearest, *np.flatnonzero(teaches[row]).tolist()}
+        sources = tuple(sorted({read[place].index for place in places}))
+        found.append(replace(lesson, sources=sources, section=str(read[nearest].record.get(SECTION, ""))))
+    return tuple(found)

@@ -1,0 +1,130 @@
+"""A playbook as text, and a book as a playbook, as properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from combee_dspy.artifacts import Bullet, BulletText, Playbook, read_text
+from combee_dspy.edits import Judge, Retire
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lessons import Book, Taught
+from combee_dspy.reflections import estimate_tokens
+from tests.artifacts.books import books, contents
+
+ACE_LINES = """## STRATEGIES & INSIGHTS
+[str-00001] helpful=5 harmful=0 :: Always verify data types before processing
+[str-00002] helpful=3 harmful=1 :: Consider edge cases in financial data
+
+## FORMULAS & CALCULATIONS
+[cal-00003] helpful=8 harmful=0 :: NPV = Σ(Cash Flow / (1+r)^t)
+
+## CODE SNIPPETS & TEMPLATES
+
+## COMMON MISTAKES TO AVOID
+[mis-00004] helpful=0 harmful=6 :: Don't forget timezone conversions"""
+
+
+def test_aces_own_lines_round_trip() -> None:
+    read = read_text(ACE_LINES)
+    assert not read.ignored
+    assert str(read) == ACE_LINES
+    assert [bullet.helpful for bullet in read.bullets] == [5, 3, 8, 0]
+    assert read.bullets[-1].section == "COMMON MISTAKES TO AVOID"
+
+
+@given(books())
+def test_text_round_trips(book: BulletText) -> None:
+    assert read_text(str(book)) == book
+
+
+@given(books(), st.integers(min_value=1, max_value=120))
+def test_a_budget_is_kept_and_leaves_out_the_worst(book: BulletText, budget: int) -> None:
+    within = book.within(budget)
+    assert not within.bullets or estimate_tokens(str(within)) <= budget
+    assert within.bullets == tuple(bullet for bullet in book.bullets if bullet in within.bullets)
+    assert book.within(10_000).bullets == book.bullets
+
+
+def test_of_equal_length_the_less_helpful_bullet_is_left_out() -> None:
+    book = BulletText(tuple(Bullet(f"n-{value}", "OTHER", "same words", value) for value in (1, 3, 2)), ("OTHER",))
+    budget = estimate_tokens(str(book)) - 4
+    assert [bullet.id for bullet in book.within(budget).bullets] == ["n-3", "n-2"]
+
+
+def test_text_that_is_no_playbook_is_said_and_bullets_twice_keep_the_first() -> None:
+    read = read_text("hello\n[a] helpful=1 harmful=0 :: one\n[a] helpful=2 harmful=0 :: two")
+    assert [bullet.content for bullet in read.bullets] == ["one"]
+    assert len(read.ignored) == 2
+
+
+@pytest.mark.parametrize("end", ["\r", "\t", " \r", "\x85"])
+def test_a_heading_with_space_behind_it_is_read(end: str) -> None:
+    assert read_text(f"## A{end}\n[a] helpful=1 harmful=0 :: one").sections == ("A",)
+
+
+def test_a_file_with_carriage_returns_is_read_as_without_them() -> None:
+    assert read_text(ACE_LINES.replace("\n", "\r\n")) == read_text(ACE_LINES)
+
+
+def test_a_line_that_a_model_broke_belongs_to_its_bullet() -> None:
+    read = read_text("## S\n[a] helpful=0 harmful=0 :: def f():\nreturn 1\n\nafter")
+    assert [bullet.content for bullet in read.bullets] == ["def f():\nreturn 1"]
+    assert "after" in read.ignored[0]
+
+
+@pytest.mark.parametrize("sections", [(), ("S", "S"), ("S\nT",), (" S",)])
+def test_sections_that_cannot_be_used_are_refused(sections: tuple[str, ...]) -> None:
+    with pytest.raises(ArgumentValueError, match="are no names of sections"):
+        BulletText((), sections)
+
+
+# --- served from a book -----------------------------------------------------------------------------------------
+
+
+def served(book: Book, text: str = "", **options: object) -> BulletText:
+    return read_text(Playbook(**options).serve(text, book))  # type: ignore[arg-type]  # the options of a playbook
+
+
+@given(books())
+def test_a_playbook_is_the_same_after_it_was_read_into_a_book(book: BulletText) -> None:
+    artifact = Playbook(sections=book.sections)
+    assert artifact.serve(str(book), artifact.read(str(book))) == str(book)
+
+
+@given(books(), st.lists(contents.filter(str.strip), max_size=6, unique=True))
+def test_what_is_learned_stands_beside_what_was_there(book: BulletText, learned: list[str]) -> None:
+    artifact = Playbook(sections=book.sections)
+    before = artifact.read(str(book))
+    after = before.add([Taught(" ".join(text.split()), ("row",)) for text in learned], 0)
+    shown = read_text(artifact.serve(str(book), after))
+    assert sum(before.find(bullet.id) is not None for bullet in shown.bullets) == len(book.bullets)
+    assert {bullet.id for bullet in shown.bullets} == {lesson.id for lesson in after.lessons}
+    assert artifact.serve(str(shown), after) == str(shown)
+
+
+def test_counters_are_the_examples_on_each_side_and_what_an_earlier_run_counted() -> None:
+    playbook = Playbook()
+    book = playbook.read(ACE_LINES)
+    votes = [Judge("cal-00003", ("row 1", "row 2"), ("row 3",)), Judge("cal-00003", ("row 2",)), Judge("ghost", ("x",))]
+    edited = book.add([Taught("Round last.", ("row 1", "row 4"), "FORMULAS & CALCULATIONS")], 0).edit(votes)
+    assert len(edited.refused) == 1
+    found = {bullet.id: bullet for bullet in read_text(playbook.serve(ACE_LINES, edited.book)).bullets}
+    assert (found["cal-00003"].helpful, found["cal-00003"].harmful) == (10, 1)
+    (new,) = found.keys() - {bullet.id for bullet in read_text(ACE_LINES).bullets}
+    assert (found[new].helpful, found[new].section) == (2, "FORMULAS & CALCULATIONS")
+
+
+def test_what_is_retired_leaves_and_what_somebody_else_wrote_stays() -> None:
+    book = Playbook().read(ACE_LINES).edit([Retire("str-00001", "a test")]).book
+    mine = ACE_LINES.replace("\n\n## CODE", "\n[me-1] helpful=0 harmful=0 :: My own line.\n\n## CODE")
+    ids = [bullet.id for bullet in served(book, mine).bullets]
+    assert "str-00001" not in ids
+    assert "me-1" in ids
+
+
+def test_a_section_that_nobody_has_is_the_last() -> None:
+    book = Book().add([Taught("Round.", ("a",), "ELSEWHERE"), Taught("Add units.", ("b",), "A")], 0)
+    shown = served(book, sections=("A", "REST"))
+    assert [(bullet.content, bullet.section) for bullet in shown.bullets] == [("Add units.", "A"), ("Round.", "REST")]
