@@ -1,10 +1,12 @@
-"""The scripted service: one LM class for all roles, in the process and without latency."""
+"""The scripted service: one LM class for all roles, in the process."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
@@ -29,7 +31,7 @@ _WORDS = "most_words"
 class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
     """An LM that does a task and all that is asked about it, by the task's laws.
 
-    Thread-safe. Each answer depends on the seed and the prompt alone.
+    Thread-safe. An answer takes so many ``seconds``. Each answer depends on the seed and the prompt alone.
 
     Attributes:
         calls: Calls so far, by what was asked: ``task``, ``read``, ``propose``, ``rewrite``,
@@ -37,8 +39,8 @@ class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
         tokens: Estimated tokens read and written, by the same names.
     """
 
-    def __init__(self, laws: Laws, seed: int) -> None:
-        engine = _Engine(laws, seed)
+    def __init__(self, laws: Laws, seed: int, seconds: float = 0.0) -> None:
+        engine = _Engine(laws, seed, seconds)
         super().__init__(
             _MODEL,
             engine=engine,
@@ -55,13 +57,18 @@ class _Engine:
     supported_params = frozenset({"temperature"})
     supports_response_schema = False
 
-    def __init__(self, laws: Laws, seed: int) -> None:
+    def __init__(self, laws: Laws, seed: int, seconds: float) -> None:
+        self.seconds = seconds
         self._answering = Answering(laws, seed)
         self._lock = threading.Lock()
         self.calls: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
 
     def complete(self, request: Request) -> Response:
+        time.sleep(self.seconds)
+        return self.answer(request)
+
+    def answer(self, request: Request) -> Response:
         prompt = read_prompt(_text(request.system), _text(request.messages[-1].parts))
         asked, text = self._answering.reply(prompt)
         read, written = estimate_tokens(prompt.text), estimate_tokens(text)
@@ -82,7 +89,8 @@ class _AsyncEngine:
         self.supports_response_schema = False
 
     async def complete(self, request: Request) -> Response:
-        return self._engine.complete(request)
+        await asyncio.sleep(self._engine.seconds)
+        return self._engine.answer(request)
 
 
 class Answering:
