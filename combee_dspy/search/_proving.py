@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from combee_dspy.aggregators import together
 from combee_dspy.evaluation import perfect_score_of, sign_test
 from combee_dspy.lessons import (
     BookEdit,
@@ -84,8 +85,9 @@ class Proving:
             version: The last version that was validated.
             newest: The newest text, which may hold lines that were never validated.
         """
+        # Where no rollouts are limited, as in one pass over the rows, none are set aside: one validation it is.
         room = self.effects.purse.room
-        left = _VALIDATIONS * self.pool.size if room is None else room
+        left = self.pool.size * self.pool.draws if room is None else room
         trials = Trials(self.effects, self.pool, version.step, left)
         try:
             proven = await self._rendered(trials, version, newest)
@@ -106,8 +108,7 @@ class Proving:
 
     async def _without_blamed(self, trials: Trials, version: Member, newest: Member) -> Member:
         """Return the newest version without the lines that spoil rows which the version before had right."""
-        own = Trials(self.effects, self.pool, trials.step, min(BLAMED, trials.left))
-        trials.left -= own.left
+        own = trials.apart(BLAMED)
         edits = await blame(own, self.books, version.candidate, version.scores, newest.candidate, newest.scores)
         trials.left += own.left
         changes = [
@@ -123,25 +124,44 @@ class Proving:
         return await self._confirmed(trials, version, changes, "exceptions that one example each teaches")
 
     async def _mended(self, trials: Trials, version: Member) -> Member:
-        """Search failing rows for lines whose change mends them, then confirm what was found."""
+        """Search failing rows for lines whose change mends them, many at once, then confirm what was found."""
         student = self.pool.members[0].scores
         failing = sorted(
             self._failing(version), key=lambda index: (student.get(index, 0.0) <= version.scores[index], index)
         )
         changes: list[_Change] = []
-        for index in failing:
+        while failing:
+            searched: list[int] = []
+            own: list[Trials] = []
             # What is found must be confirmed.
-            if trials.left <= self.pool.size * self.pool.draws:
+            while failing and trials.left > self.pool.size * self.pool.draws:
+                searched.append(failing.pop(0))
+                own.append(trials.apart(self._most(version, searched[-1])))
+            if not searched:
                 break
-            found = await self._mending(trials, version, index, changes)
-            changes += [] if found is None else [found]
+            mending = (self._mending(*row, version, changes) for row in zip(own, searched, strict=True))
+            found = await together(mending)
+            trials.left += sum(each.left for each in own)
+            for change in found:
+                if change is not None and change not in changes:
+                    changes.append(change)
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
             for change in changes:
                 proven = await self._confirmed(trials, proven, [change], "a change that mends a failing row")
         return proven
 
-    async def _mending(self, trials: Trials, version: Member, index: int, changes: Sequence[_Change]) -> _Change | None:
+    def _most(self, version: Member, index: int) -> int:
+        """Return the rollouts that the search of a row may take."""
+        if not self._is_lost(version, index):
+            return 1 + 2 * _TRIED
+        return 1 + 2 * len(self._changes("served")).bit_length()
+
+    def _is_lost(self, version: Member, index: int) -> bool:
+        """Return whether the student has a row right that a version fails."""
+        return self.pool.members[0].scores.get(index, 0.0) > version.scores[index]
+
+    async def _mending(self, trials: Trials, index: int, version: Member, changes: Sequence[_Change]) -> _Change | None:
         """Return a further change that mends a failing row; ``None`` where none is found, or none is needed."""
 
         async def is_mended(more: Iterable[_Change]) -> bool:
@@ -151,11 +171,14 @@ class Proving:
         if changes and await is_mended([]):
             return None
         suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
-        if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
+        if self._is_lost(version, index):
             return await halved(suspects, is_mended)
-        for suspect in suspects:
-            if await is_mended([suspect]):
-                return suspect
+        # The nearest first: most rows that one of them mends, one of these does.
+        for start in range(0, len(suspects), _TRIED):
+            some = suspects[start : start + _TRIED]
+            mended = await together(is_mended([suspect]) for suspect in some)
+            if any(mended):
+                return some[mended.index(True)]
         return None
 
     def _suspects(self, trials: Trials, version: Member, index: int, taken: set[str]) -> list[_Change]:
@@ -168,7 +191,7 @@ class Proving:
             [change for change in self._changes(state) if change.lesson.id not in taken]
             for state in ("served", "waiting")
         )
-        if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
+        if self._is_lost(version, index):
             return served
         text = trials.inputs(index)
         near = [

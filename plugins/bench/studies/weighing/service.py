@@ -31,7 +31,7 @@ _WORDS = "most_words"
 class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
     """An LM that does a task and all that is asked about it, by the task's laws.
 
-    Thread-safe. An answer takes so many ``seconds``. Each answer depends on the seed and the prompt alone.
+    Thread-safe. An answer takes ``seconds``, and depends on the seed and the prompt alone.
 
     Attributes:
         calls: Calls so far, by what was asked: ``task``, ``read``, ``propose``, ``rewrite``,
