@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 from combee_dspy.aggregators import together
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.lessons import BookEdit
 from combee_dspy.records import BatchDecision, Reflection, Rollout
 from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._books import Books
@@ -94,6 +95,7 @@ class Loop:
         self._broken = future()
         self._spent = False
         self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
+        self._relating: dict[int, asyncio.Task[dict[str, tuple[BookEdit, ...]]]] = {}
 
     async def run(self) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
@@ -117,12 +119,15 @@ class Loop:
             await self._begin_seed()
             await self._finished(end)
             await self._join_seed()
+            if self.books is not None:
+                await self._relate(self.books, self._ends.begun, self._ends.begun - 1)
             self.keeper.ended(None)
         except Exception as error:
             self.keeper.ended(error)
             raise
         finally:
             tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
+            tasks += self._relating.values()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -318,7 +323,9 @@ class Loop:
         if self.task.is_trunk and plan.step >= self._search.lag:
             await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
         if self.books is not None:
+            await self._relate(self.books, plan.step - 1 - self._search.staleness, plan.step)
             self.books.learn(learned)
+            self._relating[plan.step] = asyncio.ensure_future(self.learner.relate(learned, dict(self.books.now)))
         proposed = await self.keeper.propose(learned)
         if self._search.rescue:
             self._lost[plan.step] = learned.lost
@@ -336,6 +343,12 @@ class Loop:
         await self.keeper.commit(learned, checked)
         self._close(update, learned, seconds)
         update.committed.set_result(None)
+
+    async def _relate(self, books: Books, last: int, step: int) -> None:
+        """Let the books know of the comparisons of updates up to ``last``, at a moment that no arrival decides."""
+        for update in [update for update in self._relating if update <= last]:
+            for component, edits in (await self._relating.pop(update)).items():
+                books.edit(component, edits, step)
 
     def _select(self, update: Update, rollouts: Sequence[Rollout]) -> Sequence[str]:
         chosen = self.keeper.select(update.plan, rollouts)

@@ -15,9 +15,20 @@ import dspy
 import orjson
 import typer
 
+from combee_bench.simulated import Kind, SimulatedService
 from combee_bench.speed.methods import METHODS, OneEpoch, Terms
 from combee_bench.surroundings import quietly
-from studies.luck.service import EXAMPLES, SLOTS, load_questions, make_service
+from studies.luck.clock import Clock
+from studies.luck.service import (
+    EXAMPLES,
+    SLOTS,
+    Engine,
+    LuckyModel,
+    Questions,
+    load_questions,
+    make_config,
+    make_lm,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,9 @@ def main(
     path: Annotated[Path, typer.Option(help="Formula's records.")],
     methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "combee",
     seeds: Annotated[int, typer.Option(help="Seeds, from 0 on.")] = 3,
-    time_scale: Annotated[float, typer.Option(help="Wall seconds for a simulated one.")] = 0.5,
+    time_scale: Annotated[
+        float, typer.Option(help="Wall seconds for a simulated one; 0: a clock of its own.")
+    ] = 0.0,
     out: Annotated[Path | None, typer.Option(help="File to add results to, one a line.")] = None,
 ) -> None:
     """Run every method on every seed, and print a line a run and the medians."""
@@ -63,21 +76,19 @@ def main(
 def run_once(method: str, path: Path, seed: int, time_scale: float) -> Run:
     """Run one method for one epoch."""
     questions = load_questions(path, seed)
-    rows = questions.rows
-    with make_service(questions, seed, time_scale) as service:
-        lm = service.lm()
-        terms = Terms(rows.metric, EXAMPLES, SLOTS, seed, lm, OneEpoch(EXAMPLES))
-        with dspy.context(lm=lm), quietly():
-            optimizer = METHODS[method].make(terms)
+    config = make_config(seed, time_scale)
+    if time_scale:
+        with SimulatedService(config, questions.task, LuckyModel) as service:
             begun = time.monotonic()
-            program = optimizer.compile(
-                rows.program(),
-                trainset=list(rows.train.examples),
-                valset=list(rows.validation.examples),
-            )
+            program = _compile(method, questions, service.lm(), seed)
             seconds = (time.monotonic() - begun) / time_scale
-        tallies = service.stats().by_kind
-    task, reflect = tallies["task"], tallies["reflect"]
+            tallies = service.stats().by_kind
+    else:
+        with Clock(SLOTS) as clock:
+            engine = Engine(questions, config, clock)
+            program = _compile(method, questions, make_lm(engine), seed)
+            seconds, tallies = clock.now, engine.tallies
+    task, reflect = tallies[Kind.TASK], tallies[Kind.REFLECT]
     return Run(
         method,
         seed,
@@ -90,6 +101,21 @@ def run_once(method: str, path: Path, seed: int, time_scale: float) -> Run:
         reflect.calls,
         reflect.prompt_tokens + reflect.completion_tokens,
     )
+
+
+def _compile(method: str, questions: Questions, lm: dspy.LM, seed: int) -> dspy.Module:
+    rows = questions.rows
+    terms = Terms(rows.metric, EXAMPLES, SLOTS, seed, lm, OneEpoch(EXAMPLES))
+    with dspy.context(lm=lm), quietly():
+        return (
+            METHODS[method]
+            .make(terms)
+            .compile(
+                rows.program(),
+                trainset=list(rows.train.examples),
+                valset=list(rows.validation.examples),
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import dspy
+import orjson
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from combee_bench.simulated import (
     CapacityModel,
+    Kind,
     ReasoningLaw,
     SimulatedConfig,
-    SimulatedService,
     SimulatedTask,
+    Tally,
     benchmark_task,
 )
 from combee_bench.simulated.answering import SimulatedModel
 from combee_bench.simulated.knowledge import SimulatedQuestion
 from combee_bench.simulated.laws import uniform
 from combee_bench.simulated.matching import Hit, QuestionIndex
-from combee_bench.simulated.requests import ChatRequest
+from combee_bench.simulated.requests import (
+    ChatRequest,
+    parse_request,
+    prompt_tokens,
+    text_tokens,
+)
 from combee_bench.surroundings import load_rows
 from combee_dspy.benchmarks import LoadedBenchmark
+from studies.luck.clock import Clock
 
-__all__ = ["EXAMPLES", "SLOTS", "Questions", "load_questions", "make_service"]
+__all__ = [
+    "EXAMPLES",
+    "SLOTS",
+    "Engine",
+    "LuckyModel",
+    "Questions",
+    "load_questions",
+    "make_config",
+    "make_lm",
+]
 
 EXAMPLES, VALIDATION, HELDOUT, SLOTS = 240, 60, 200, 64
 
@@ -125,9 +145,9 @@ def load_questions(path: Path, seed: int) -> Questions:
     return Questions(rows, [str(row["question"]) for row in heldout], task)
 
 
-def make_service(questions: Questions, seed: int, time_scale: float) -> SimulatedService:
-    """Return the service, not started."""
-    config = SimulatedConfig(
+def make_config(seed: int, time_scale: float) -> SimulatedConfig:
+    """Return the laws of the service."""
+    return SimulatedConfig(
         seed=seed,
         slots=SLOTS,
         time_scale=time_scale,
@@ -135,7 +155,60 @@ def make_service(questions: Questions, seed: int, time_scale: float) -> Simulate
         reasoning=ReasoningLaw(_REASONING, 0.0),
         thinking=_THINKING,
     )
-    return SimulatedService(config, questions.task, LuckyModel)
+
+
+class Engine:
+    """The service in this process, by a clock of its own; an engine of DSPy's LM.
+
+    Attributes:
+        tallies: Calls and tokens by what was asked.
+    """
+
+    supported_params = frozenset({"temperature"})
+    supports_response_schema = False
+
+    def __init__(self, questions: Questions, config: SimulatedConfig, clock: Clock) -> None:
+        self._config = config
+        self._model = LuckyModel(
+            questions.task, config.capacity, config.seed, config.reasoning, config.wording
+        )
+        self._clock = clock
+        self._guard = threading.Lock()
+        self.tallies = {Kind.TASK: Tally(), Kind.REFLECT: Tally(), Kind.OTHER: Tally()}
+
+    def complete(self, request: Request) -> Response:
+        messages = [
+            {"role": "system", "content": _text(request.system)},
+            *({"role": part.role, "content": _text(part.parts)} for part in request.messages),
+        ]
+        body = {"model": request.model, "messages": messages, "temperature": 0}
+        asked = parse_request(orjson.dumps(body))
+        reply = self._model.reply(asked)
+        thought = self._config.thinking if reply.kind is Kind.REFLECT else 0
+        read, written = prompt_tokens(asked.messages), text_tokens(reply.text) + thought
+        self._clock.serve(
+            self._config.latency.seconds(written, self._config.seed, asked.content, 0)
+        )
+        with self._guard:
+            self.tallies[reply.kind] += Tally(1, read, written)
+        return Response(
+            id=None,
+            model=request.model,
+            message=Message.assistant([TextPart(reply.text)]),
+            finish_reason="stop",
+            usage=Usage(input_tokens=read, output_tokens=written, total_tokens=read + written),
+        )
+
+
+def make_lm(engine: Engine) -> dspy.LM:
+    """Return an LM on an engine; its name is in the table of prices, which is searched else."""
+    return dspy.LM("openai/gpt-4o-mini", engine=engine, cache=False, num_retries=0, temperature=0.0)
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return "".join(part.text for part in value if isinstance(part, TextPart))
 
 
 def _formula(key: str) -> str:
