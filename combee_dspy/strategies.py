@@ -145,6 +145,8 @@ class StrategyContext:
             budget and protected rules; empty where there is nothing.
         joined_later: Whether whoever gets the lessons of a scan reads all of them in one call of
             its own: to merge the last lists in a call before that would be to write them twice.
+        related_later: Whether the host asks for relations by itself, beside its next rollouts (see
+            :meth:`combee_dspy.aggregators.Aggregator.relate`): whoever aggregates relates nothing then.
         longest_quote: The most words in a row that a lesson may share with an example, for whoever
             reads examples; ``None`` where nobody minds.
         book: What was learned about the component before, as far as this update knows; empty where nobody keeps one.
@@ -159,6 +161,7 @@ class StrategyContext:
     place: tuple[str | int, ...] = ()
     notes: str = ""
     joined_later: bool = False
+    related_later: bool = False
     longest_quote: int | None = None
     book: Book = field(default_factory=Book)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
+from combee_dspy.edits import BookEdit
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.records import Lessons, Reflection
 from combee_dspy.reflections import estimate_tokens
@@ -50,6 +51,15 @@ class Aggregator(Strategy):
             The lessons. With no reflections: none, and no LM call. LM calls that fail lose their shard's lessons and
             appear as failed nodes; only when every call fails is there nothing to return.
         """
+
+    async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
+        """Return edits that relate new lessons, by their texts, to each other and to the rest of ``context.book``.
+
+        The book holds them already. Asked where :meth:`aggregate` saw ``context.related_later``: comparisons then run
+        beside the next rollouts, and the text of update i knows those of updates up to i − 1 − staleness. By default
+        none: nothing is related.
+        """
+        return ()
 
     def shards(self, n: int, context: StrategyContext) -> tuple[tuple[int, ...], ...] | None:
         """Return the positions of n reflections that each reading call is given, planned before any is there.

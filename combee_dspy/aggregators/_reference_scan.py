@@ -62,7 +62,20 @@ class ReferenceScan(Dealt):
         if not scan.levels:
             return scan.result()
         scan.join(self.similarity)
-        draft = Draft.of(context.book, scan.top[0].lessons)
+        if context.related_later:
+            return scan.result()
+        draft = await self._compared(scan, Draft.of(context.book, scan.top[0].lessons))
+        lessons = draft.lessons()
+        return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
+
+    async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
+        """Return what readers say of new lessons and of those of the book that are nearest to them."""
+        lessons = {lesson_id(text): Lesson(text) for text in fresh}
+        scan = Scan(context, self.max_call_tokens)
+        return (await self._compared(scan, Draft(context.book, context.book, lessons))).edits
+
+    async def _compared(self, scan: Scan, draft: Draft) -> Draft:
+        """Compare new lessons with those nearest to them, level by level, until a level relates none."""
         for level in range(self.levels):
             groups = draft.groups(scan, self.compared, level)
             if not groups:
@@ -75,8 +88,7 @@ class ReferenceScan(Dealt):
             if after.edits == draft.edits:
                 break
             draft = after
-        lessons = draft.lessons()
-        return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
+        return draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,4 +207,4 @@ async def _compare(scan: Scan, group: Sequence[BookLesson], level: int, number: 
 
 
 def _node(scan: Scan, draft: Draft) -> Node:
-    return scan.node(0, draft.lessons(), scan.top[0].output.sources)
+    return scan.node(0, draft.lessons(), scan.top[0].output.sources if scan.top else ())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from combee_dspy.artifacts import Artifact
@@ -12,6 +13,10 @@ from combee_dspy.search._update import Learned
 from combee_dspy.weighers import Weigher
 
 __all__ = ["Books", "Serving"]
+
+
+Relations = Mapping[str, Sequence[BookEdit]]
+"""Edits by component."""
 
 
 @dataclass(eq=False)
@@ -38,6 +43,7 @@ class Books:
         for component in self.components:
             self.now[component] = self.artifact.read(self.seed.texts[component])
         self._after: dict[int, Mapping[str, Book]] = {-1: dict(self.now)}
+        self._relating: dict[int, asyncio.Task[Relations]] = {}
 
     def known(self, component: str, update: int) -> Book:
         """Return a component's book as an update left it; that of the student where the update is below 0."""
@@ -55,6 +61,22 @@ class Books:
         # Updates that overlap are few: older books are read by nobody.
         for old in [step for step in self._after if 0 <= step < update - _OVERLAP]:
             del self._after[old]
+
+    def relate(self, update: int, comparing: Coroutine[None, None, Relations]) -> None:
+        """Begin the comparisons of what an update taught with the rest; :meth:`settle` reads them."""
+        self._relating[update] = asyncio.ensure_future(comparing)
+
+    async def settle(self, last: int, update: int) -> None:
+        """Make the edits of the comparisons of updates up to ``last``, at a moment that no arrival decides."""
+        for earlier in [step for step in self._relating if step <= last]:
+            for component, edits in (await self._relating.pop(earlier)).items():
+                self.edit(component, edits, update)
+
+    async def close(self) -> None:
+        """Cancel comparisons that nobody reads any more."""
+        for task in self._relating.values():
+            task.cancel()
+        await asyncio.gather(*self._relating.values(), return_exceptions=True)
 
     def edit(self, component: str, edits: Iterable[BookEdit], update: int) -> None:
         """Make edits that no reader asked for, as a test does."""

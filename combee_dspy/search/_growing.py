@@ -13,7 +13,7 @@ from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books, Serving
 from combee_dspy.search._candidates import Candidate, Row
 from combee_dspy.search._choices import choose_version
-from combee_dspy.search._effects import Effects
+from combee_dspy.search._effects import Effects, heard
 from combee_dspy.search._keeper import Keeper
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._propose import Proposer
@@ -38,11 +38,13 @@ class _Version:
         text: The text.
         validation: Its rollouts; ``None`` where it is not validated.
         tested: Done with the edits that its tests ask for, by component.
+        read: Done once there is an update whose text knows of its tests.
     """
 
     text: Candidate
     validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None
     tested: asyncio.Future[Sequence[tuple[str, BookEdit]]]
+    read: asyncio.Future[None]
 
     @property
     def is_validated(self) -> bool:
@@ -82,7 +84,7 @@ class Growing(Keeper):
         self._unvalidated = 0  # rows of minibatches since the last one whose text is validated
         self._rows = RowScores(self.proving.perfect_score)
         self._validated = self.seed
-        self._best = _Version(self.seed, None, _future())
+        self._best = _version(self.seed, None)
         self._spoiled = False
 
     def begun(self) -> None:
@@ -111,6 +113,8 @@ class Growing(Keeper):
 
     def sampled(self, plan: Plan) -> None:
         """Decide whether the text of an update is validated, by the rows since the last one that was."""
+        if plan.step > self.staleness:
+            self._versions[plan.step - 1 - self.staleness].read.set_result(None)
         due = self._is_due(len(plan.rows))
         self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
         self._to_validate[plan.step] = self.pool.rows_to_validate() if due else ()
@@ -159,7 +163,7 @@ class Growing(Keeper):
             validation = asyncio.ensure_future(self.pool.validate(text, rows, step))
             # Where the run ends before anybody asks, nobody needs to hear that the budget had no room for it.
             validation.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._versions.append(_Version(text, validation, _future()))
+        self._versions.append(_version(text, validation))
         return text
 
     async def _read_tests(self, count: int, step: int) -> None:
@@ -194,6 +198,8 @@ class Growing(Keeper):
             if version.validation is None:
                 return None
             rollouts = await asyncio.shield(version.validation)
+            if not await self._is_read(version, turn):
+                return rollouts
             earlier = next((one for one in self._versions[step - 1 :: -1] if one.validation), None) if step else None
             before = self.pool.members[0].scores if earlier is None else await _scores(earlier)
             text = self.seed if earlier is None else earlier.text
@@ -204,6 +210,19 @@ class Growing(Keeper):
         finally:
             if not version.tested.done():
                 version.tested.set_result(edits)
+
+    async def _is_read(self, version: _Version, turn: Callable[[], Awaitable[None]]) -> bool:
+        """Return whether anything follows from the tests of a version's lines.
+
+        Where rollouts are limited the lines are proven at the end, and always need them. Else the text of a later
+        update must know of them, which has begun before it is this one's turn.
+        """
+        if self.effects.purse.limits.rollouts is None:
+            last = asyncio.ensure_future(turn())
+            last.add_done_callback(heard)
+            await asyncio.wait({version.read, last}, return_when=asyncio.FIRST_COMPLETED)
+            return version.read.done()
+        return True
 
     async def commit(self, learned: Learned, checked: Rollouts | None) -> None:
         """Join the new text to the pool."""
@@ -222,8 +241,9 @@ class Growing(Keeper):
         return choose_version(self.pool.members, self.effects)
 
 
-def _future() -> asyncio.Future[Sequence[tuple[str, BookEdit]]]:
-    return asyncio.get_running_loop().create_future()
+def _version(text: Candidate, validation: asyncio.Task[dict[int, tuple[Rollout, ...]]] | None) -> _Version:
+    loop = asyncio.get_running_loop()
+    return _Version(text, validation, loop.create_future(), loop.create_future())
 
 
 async def _scores(version: _Version) -> Scores:

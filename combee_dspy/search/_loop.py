@@ -54,13 +54,11 @@ __all__ = ["Loop"]
 class Loop:
     """Runs updates until a rule, a budget or an epoch ends it.
 
-    Updates begin, propose and commit in the order of their numbers, whatever comes
-    first, and what an update sees when it begins is a function of its number: given
-    what effects return, the programs do not depend on the number of workers.
+    Updates begin, propose and commit in the order of their numbers. What an update sees when it begins is a function
+    of its number: given what effects return, the programs do not depend on the number of workers.
 
-    An update is released when it has proposed where one text grows, since the next parent does not hang on its
-    validation; otherwise when it is committed. Update i begins when update i − 1 − staleness is released: the module's
-    docstring draws it.
+    Update i begins when update i − 1 − staleness is released: once it has proposed where one text grows, since the
+    next parent does not hang on its validation; otherwise once it is committed.
 
     Attributes:
         judge: Called with what each update learned, before it is committed; may raise to end the run.
@@ -128,6 +126,7 @@ class Loop:
             await self._begin_seed()
             await self._finished(end)
             await self._join_seed()
+            await self.books.settle(self._ends.begun, self._ends.begun - 1)
             self.keeper.ended(None)
         except Exception as error:
             self.keeper.ended(error)
@@ -136,7 +135,7 @@ class Loop:
             tasks = [self._seeding, *(one.task for one in self._updates.values() if one.task is not None)]
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, self.books.close(), return_exceptions=True)
             if self._broken.done():
                 heard(self._broken)
             if not (self.pool.started or self._seeding.cancelled() or self._seeding.exception()):
@@ -336,7 +335,9 @@ class Loop:
             await asyncio.shield(before.proposed)
         if self.task.is_trunk and plan.step >= self._options.lag:
             await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
+        await self.books.settle(plan.step - 1 - self._options.staleness, plan.step)
         self.books.learn(learned)
+        self.books.relate(plan.step, self.learner.relate(learned, dict(self.books.now)))
         proposed = await self.keeper.propose(learned)
         if self._options.rescue:
             self._lost[plan.step] = learned.lost

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from combee_dspy.aggregators import together
 from combee_dspy.evaluation import perfect_score_of, sign_test
 from combee_dspy.lessons import BookEdit, BookLesson, Effect, Restore, Retire, State, certainty, nearest
 from combee_dspy.records import Rollout
@@ -85,8 +86,9 @@ class Proving:
             version: The last version that was validated.
             newest: The newest text, which may hold lines that were never validated.
         """
+        # Where no rollouts are limited, as in one pass over the rows, none are set aside: one validation it is.
         room = self.effects.purse.room
-        left = _VALIDATIONS * self.pool.size if room is None else room
+        left = self.pool.size * self.pool.draws if room is None else room
         trials = Trials(self.effects, self.pool, version.step, left)
         try:
             proven = await self._rendered(trials, version, newest)
@@ -107,8 +109,7 @@ class Proving:
 
     async def _without_blamed(self, trials: Trials, version: Member, newest: Member) -> Member:
         """Return the newest version without the lines that spoil rows which the version before had right."""
-        own = Trials(self.effects, self.pool, trials.step, min(BLAMED, trials.left))
-        trials.left -= own.left
+        own = trials.apart(BLAMED)
         edits = await blame(
             own, self.books.artifact, self.books.now, version.candidate, version.scores, newest.candidate, newest.scores
         )
@@ -126,18 +127,27 @@ class Proving:
         return await self._confirmed(trials, version, changes, "exceptions that one example each teaches")
 
     async def _mended(self, trials: Trials, version: Member) -> Member:
-        """Search failing rows for lines whose change mends them, then confirm what was found."""
+        """Search failing rows for lines whose change mends them, many at once, then confirm what was found."""
         student = self.pool.members[0].scores
         failing = sorted(
             self._failing(version), key=lambda index: (student.get(index, 0.0) <= version.scores[index], index)
         )
         changes: list[_Change] = []
-        for index in failing:
+        while failing:
+            searched: list[int] = []
+            own: list[Trials] = []
             # What is found must be confirmed.
-            if trials.left <= self.pool.size * self.pool.draws:
+            while failing and trials.left > self.pool.size * self.pool.draws:
+                searched.append(failing.pop(0))
+                own.append(trials.apart(self._most(version, searched[-1])))
+            if not searched:
                 break
-            found = await self._mending(trials, version, index, changes)
-            changes += [] if found is None else [found]
+            mending = (self._mending(*row, version, changes) for row in zip(own, searched, strict=True))
+            found = await together(mending)
+            trials.left += sum(each.left for each in own)
+            for change in found:
+                if change is not None and change not in changes:
+                    changes.append(change)
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
             what = "a change that mends a failing row"
@@ -145,7 +155,17 @@ class Proving:
                 proven = await self._confirmed(trials, proven, [change], what, tried=len(changes))
         return proven
 
-    async def _mending(self, trials: Trials, version: Member, index: int, changes: Sequence[_Change]) -> _Change | None:
+    def _most(self, version: Member, index: int) -> int:
+        """Return the rollouts that the search of a row may take, and the check that it is no chance."""
+        if not self._is_lost(version, index):
+            return 3 + 2 * _TRIED
+        return 3 + 2 * len(self._changes("served")).bit_length()
+
+    def _is_lost(self, version: Member, index: int) -> bool:
+        """Return whether the student has a row right that a version fails."""
+        return self.pool.members[0].scores.get(index, 0.0) > version.scores[index]
+
+    async def _mending(self, trials: Trials, index: int, version: Member, changes: Sequence[_Change]) -> _Change | None:
         """Return a further change that mends a failing row; ``None`` where none is found, or none is needed."""
 
         async def is_mended(more: Iterable[_Change]) -> bool:
@@ -162,11 +182,15 @@ class Proving:
             return not fails or await trials.score(_reordered(self.books, after), index) <= version.scores[index]
 
         suspects = self._suspects(trials, version, index, {change.lesson.id for change in changes})
-        if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
+        if self._is_lost(version, index):
             culprit = await halved(suspects, is_mended)
             return None if culprit is None or await by_chance(culprit) else culprit
-        for suspect in suspects:
-            if await is_mended([suspect]):
+        # The nearest first: most rows that one of them mends, one of these does.
+        for start in range(0, len(suspects), _TRIED):
+            some = suspects[start : start + _TRIED]
+            mended = await together(is_mended([suspect]) for suspect in some)
+            if any(mended):
+                suspect = some[mended.index(True)]
                 return None if await by_chance(suspect) else suspect
         return None
 
@@ -180,7 +204,7 @@ class Proving:
             [change for change in self._changes(state) if change.lesson.id not in taken]
             for state in ("served", "waiting")
         )
-        if self.pool.members[0].scores.get(index, 0.0) > version.scores[index]:
+        if self._is_lost(version, index):
             return served
         text = trials.inputs(index)
         near = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from combee_dspy.aggregators import together
 from combee_dspy.artifacts import Artifact
 from combee_dspy.evaluation import paired_difference
 from combee_dspy.lessons import Book, BookEdit, Effect, Retire, State, nearest
@@ -29,7 +30,9 @@ _MISSED = 2
 
 @dataclass(eq=False)
 class Trials:
-    """Runs texts on single validation rows, as long as a number of rollouts lasts. Used by one coroutine.
+    """Runs texts on single validation rows, as long as a number of rollouts lasts.
+
+    Who asks at once asks in a fixed order, so that the same ones are left without.
 
     Attributes:
         step: The update that the rollouts are counted for.
@@ -56,6 +59,12 @@ class Trials:
         """Return the scores of a text on the rows where it was tried, and those that another text has there."""
         rows = [index for key, index in self._scores if key == text.id and index in scores]
         return [self._scores[text.id, index] for index in rows], [scores[index] for index in rows]
+
+    def apart(self, rollouts: int) -> Trials:
+        """Set so many rollouts apart, as far as there are, for a search beside others."""
+        own = Trials(self.effects, self.pool, self.step, min(rollouts, self.left))
+        self.left -= own.left
+        return own
 
     def inputs(self, index: int) -> str:
         """Return the texts of a row's inputs."""
@@ -136,9 +145,9 @@ async def _culprit(
     async def is_mended(gone: Iterable[_Line]) -> bool:
         return await trials.score(_without(artifact, new, gone), index) >= score
 
-    for line in known:
-        if await is_mended([line]):
-            return line
+    mended = await together(is_mended([line]) for line in known)
+    if any(mended):
+        return known[mended.index(True)]
     return await halved([line for line in added if line not in known], is_mended)
 
 
@@ -146,22 +155,22 @@ async def _missed(trials: Trials, artifact: Artifact, new: Candidate, line: _Lin
     """Return how many rows that are nearest to a line get worse without it."""
     right = [index for index in sorted(after) if after[index] >= max(after.values())]
     near = nearest(line.text, [trials.inputs(index) for index in right], _MISSED)
-    scores = [await trials.score(_without(artifact, new, [line]), right[place]) for place in near]
+    scores = await together(trials.score(_without(artifact, new, [line]), right[place]) for place in near)
     return sum(score < after[right[place]] for place, score in zip(near, scores, strict=True))
 
 
-async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Awaitable[bool]]) -> T | None:
-    """Return the suspect whose change mends a row; ``None`` where no single one does."""
+async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Coroutine[Any, Any, bool]]) -> T | None:
+    """Return the suspect whose change mends a row; ``None`` where no single one does. Both halves are tried at once."""
     suspects = list(suspects)
+    if len(suspects) == 1:
+        return suspects[0] if await is_mended(suspects) else None
     while len(suspects) > 1:
-        half, other = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
-        if await is_mended(half):
-            suspects = half
-        elif await is_mended(other):
-            suspects = other
-        else:
+        halves = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
+        mended = await together(map(is_mended, halves))
+        if not any(mended):
             return None  # what is in both halves spoils it, or nothing does
-    return suspects[0] if suspects and await is_mended(suspects) else None
+        suspects = halves[mended.index(True)]
+    return suspects[0] if suspects else None
 
 
 def another_order(artifact: Artifact, text: str, lesson: str = "") -> str:

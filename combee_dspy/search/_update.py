@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,9 +16,10 @@ from combee_dspy.aggregators import Aggregator, kept, together
 from combee_dspy.artifacts import Artifact, Trajectory
 from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
 from combee_dspy.guards import CopyIndex, guard_notes
-from combee_dspy.lessons import Book
+from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.operators import decode_fields
 from combee_dspy.records import Lesson, Lessons, Reflection, Rollout, fields_key
+from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._failures import Failures
@@ -119,6 +121,8 @@ class Learner:
         # Whether whoever gets the lessons reads all of them in one call.
         joined = bool(settings.operators) and all(one.joins_lessons for one in reads)
         self._joined_later = joined and not task.proposes_itself
+        # A text that grows takes relations in later; a candidate of a front stays as it was made.
+        self._related_later = task.is_trunk
         self._as_objects = isinstance(settings.custom_instruction_proposer, (InstructionProposer, type(None)))
         # The training examples' runs of words, where no text may hold them.
         self.copies: CopyIndex | None = None
@@ -142,6 +146,7 @@ class Learner:
             seed=self._settings.seed,
             notes=self._notes(component, candidate),
             joined_later=self._joined_later,
+            related_later=self._related_later,
             longest_quote=None if self.copies is None else self._settings.guards.max_copied_words,
             book=self._book(component, step - 1 - self._settings.search.staleness),
         )
@@ -193,6 +198,23 @@ class Learner:
         taught = dict(zip(components, found, strict=True))
         lessons, reflections, lost = ({name: one[part] for name, one in taught.items()} for part in range(3))
         return Learned(plan, tuple(rollouts), lessons, reflections, lost)
+
+    async def relate(self, learned: Learned, books: Mapping[str, Book]) -> dict[str, tuple[BookEdit, ...]]:
+        """Return, by component, edits that relate what an update learned to the rest of a book, which holds it.
+
+        None where the update's own lessons have them, or the budget has no room for them.
+        """
+        if self._aggregator is None or not self._related_later:
+            return {}
+        step, parent = learned.plan.step, learned.plan.parent.candidate
+        edits: dict[str, tuple[BookEdit, ...]] = {}
+        for component, lessons in learned.lessons.items():
+            fresh = wordings(lessons)
+            if fresh:
+                context = replace(self.context(component, parent, step), book=books[component])
+                with suppress(BudgetReached):
+                    edits[component] = await self._aggregator.relate(fresh, context)
+        return edits
 
     async def _all_run(self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]) -> list[Rollout]:
         """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
@@ -352,6 +374,13 @@ def _code_record(example: dspy.Example, rollout: Rollout) -> dict[str, Any]:
     scored = rollout.feedback or f"The score was {rollout.score}."
     feedback = unscored(rollout) if rollout.failed_in == "metric" else scored
     return {"Inputs": example.inputs().toDict(), "Generated Outputs": outputs, "Feedback": feedback}
+
+
+def wordings(lessons: Lessons) -> list[str]:
+    """Return the texts of lessons that enter a book; none where they are a whole text, which stands outside."""
+    if lessons.rewrite is not None:
+        return []
+    return [" ".join(lesson.text.split()) for lesson in lessons.lessons if lesson.text.strip()]
 
 
 async def _known(reflection: Reflection) -> Reflection | None:

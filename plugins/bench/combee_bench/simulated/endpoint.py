@@ -46,6 +46,7 @@ class SimulatedConfig:
         capacity: The law of context overload in writing requests.
         reasoning: How long a task's answer reasons where the program asks for it; None for one short sentence.
         wording: How calls word the lessons that they write.
+        thinking: Tokens that a writing call thinks before it answers; they take their time and are billed.
         failures: Failures injected on purpose; none by default.
         slots: Calls served at once. Further calls wait in order of arrival.
         reject_when_full: Answer 429 with ``Retry-After`` instead of letting a call wait.
@@ -61,6 +62,7 @@ class SimulatedConfig:
     capacity: CapacityModel = field(default_factory=CapacityModel)
     reasoning: ReasoningLaw | None = None
     wording: WordingLaw = field(default_factory=WordingLaw)
+    thinking: Annotated[int, Field(ge=0)] = 0
     failures: FailureRates = field(default_factory=FailureRates)
     slots: Annotated[int, Field(ge=1)] = 64
     reject_when_full: bool = False
@@ -197,7 +199,8 @@ class Endpoint:
         replies = [self._model.reply(request, occurrence, choice) for choice in range(request.choices)]
         texts = [_GARBLED if status is Status.MALFORMED else reply.text for reply in replies]
         parts = [_cut(text, request.max_tokens, status) for text in texts]
-        written = [text_tokens(text) for text, _ in parts]
+        thought = config.thinking if replies[0].kind is Kind.REFLECT else 0
+        written = [text_tokens(text) + thought for text, _ in parts]
         tokens = (prompt_tokens(request.messages), sum(written))
         seconds = config.latency.seconds(max(written), config.seed, content, occurrence)
         if status is Status.SLOW:

@@ -47,15 +47,22 @@ class SimulatedService:
     Args:
         config: The settings; the defaults if None.
         task: What the model can know; None for a model that only fills in forms.
+        model: Which model answers.
 
     Example:
         >>> with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service:  # doctest: +SKIP
         ...     dspy.configure(lm=service.lm())
     """
 
-    def __init__(self, config: SimulatedConfig | None = None, task: SimulatedTask | None = None) -> None:
+    def __init__(
+        self,
+        config: SimulatedConfig | None = None,
+        task: SimulatedTask | None = None,
+        model: type[SimulatedModel] = SimulatedModel,
+    ) -> None:
         self._config = config or SimulatedConfig()
         self._task = task
+        self._model = model
         self._counters = Counters(self._config.slots, self._config.time_scale)
         self._running: Running | None = None
 
@@ -84,7 +91,7 @@ class SimulatedService:
         """
         if self._running is None:
             config = self._config
-            model = SimulatedModel(self._task, config.capacity, config.seed, config.reasoning, config.wording)
+            model = self._model(self._task, config.capacity, config.seed, config.reasoning, config.wording)
             self._running = Running(Endpoint(config, model, self._counters), config.port)
         return self
 

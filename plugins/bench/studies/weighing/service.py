@@ -1,4 +1,4 @@
-"""The scripted service: one LM class for all roles, in the process and without latency."""
+"""The scripted service: one LM class for all roles, in the process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = "most_words"
 class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
     """An LM that does a task and all that is asked about it, by the task's laws.
 
-    Thread-safe. Each answer depends on the seed and the prompt alone.
+    Thread-safe. Each answer depends on the seed and the prompt alone, and comes after ``wait``.
 
     Attributes:
         calls: Calls so far, by what was asked: ``task``, ``read``, ``propose``, ``rewrite``,
@@ -37,8 +37,8 @@ class Service(dspy.LM):  # type: ignore[misc]  # dspy's class is untyped
         tokens: Estimated tokens read and written, by the same names.
     """
 
-    def __init__(self, laws: Laws, seed: int) -> None:
-        engine = _Engine(laws, seed)
+    def __init__(self, laws: Laws, seed: int, wait: Callable[[], None] = lambda: None) -> None:
+        engine = _Engine(laws, seed, wait)
         super().__init__(
             _MODEL,
             engine=engine,
@@ -55,13 +55,15 @@ class _Engine:
     supported_params = frozenset({"temperature"})
     supports_response_schema = False
 
-    def __init__(self, laws: Laws, seed: int) -> None:
+    def __init__(self, laws: Laws, seed: int, wait: Callable[[], None]) -> None:
+        self._wait = wait
         self._answering = Answering(laws, seed)
         self._lock = threading.Lock()
         self.calls: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
 
     def complete(self, request: Request) -> Response:
+        self._wait()
         prompt = read_prompt(_text(request.system), _text(request.messages[-1].parts))
         asked, text = self._answering.reply(prompt)
         read, written = estimate_tokens(prompt.text), estimate_tokens(text)
