@@ -610,6 +610,7 @@ class RealOptions:
         path: Where the benchmark's rows are, if not bundled.
         rules: How many rules house-rules has, if not its default: a small model obeys few of many.
         choices: Whether the answers of house-rules are codes to choose among: a small model obeys more of these.
+        rule_set: Number of the rules and rows of house-rules; 0 by default, another has other rules.
         train: Training rows.
         validation: Validation rows.
         heldout: Held-out rows, read after each run.
@@ -637,6 +638,7 @@ class RealOptions:
     path: Path | None = None
     rules: Count | None = None
     choices: bool = False
+    rule_set: Annotated[int, Field(ge=0)] | None = None
     train: Count = 120
     validation: Count = 48
     heldout: Count = 120

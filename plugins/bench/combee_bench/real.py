@@ -115,6 +115,10 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "top-k": ("Combee, top-k", partial(_combee, aggregator="top-k")),
     "summarize": ("Combee, summarize", partial(_combee, aggregator="summarize")),
     "trunk": ("Combee, its defaults, keep='trunk'", partial(_combee, search=Search(keep="trunk"))),
+    "reference-trunk": (
+        "Combee, reference-scan, keep='trunk'",
+        partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
+    ),
     "few-shot": ("Combee, worked examples and no lessons", partial(_combee, operators=["few-shot-swap"])),
 }
 """What each method is, and what makes it; ``untouched`` is read and not searched."""
@@ -128,7 +132,7 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     """
     sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
     own = {"path": None if options.path is None else str(options.path), "rules": options.rules}
-    own |= {"choices": options.choices or None}
+    own |= {"choices": options.choices or None, "seed": options.rule_set}
     own = {name: value for name, value in own.items() if value is not None}
     rows = load_rows(options.benchmark, own, **sizes)
     folder = Path(options.folder)
