@@ -559,6 +559,8 @@ class RetentionOptions:
     Args:
         aggregators: Aggregators, by comma.
         sizes: Reflections that are aggregated at once, by comma.
+        mixed: Whether some facts are stated by several reflections in other words, and some contradicted by fewer;
+            sizes then count facts, and what a book would serve is judged.
         fan_in: The most reflections one call may take, for aggregators that have such a number; else their defaults.
         seeds: Seeds, such as 0-4: each of the facts and of the aggregator's draws.
         lm: embedded, or a model by DSPy's name; simulated by default.
@@ -575,6 +577,7 @@ class RetentionOptions:
 
     aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
     sizes: Sizes = (5, 10, 20, 40, 80)
+    mixed: bool = False
     fan_in: Annotated[int, Field(ge=2)] | None = None
     seeds: Numbers = (0, 1, 2, 3, 4)
     lm: str | None = None
