@@ -12,7 +12,7 @@ from combee_dspy.aggregators import Aggregator, ParallelScan, ReferenceScan, Uni
 from combee_dspy.records import FailedCall, Reflection
 from tests.aggregators.doubles import World
 
-PRODUCTS = "tent desk globe kettle violin shovel wallet teapot compass blanket printer jacket puzzle heater candle drill"
+PRODUCTS = "tent desk globe kettle violin shovel wallet teapot compass blanket printer jacket puzzle lamp candle drill"
 RULES = [f"A message about the {product} goes to the desk of {product.title()}by." for product in PRODUCTS.split()]
 # Sixteen reflections are four shards of four.
 SHARDS, SHARD = 4, 4

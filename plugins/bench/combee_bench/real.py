@@ -105,7 +105,10 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "combee": ("Combee, its defaults", _combee),
     "union": ("Combee, union", partial(_combee, aggregator="union")),
     # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
-    "union-4": ("Combee, union, four reflections a call", partial(_combee, aggregator=Union(fan_in=4))),
+    "union-4": (
+        "Combee, union, four reflections a call",
+        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="all")),
+    ),
     "union-4-feedback": (
         "Combee, union, four a call, without the program's answers",
         partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="feedback")),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Sample, fit_law, pooled
 from combee_dspy import registry
+from combee_dspy.artifacts import Instruction
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.records import Lessons
@@ -144,7 +146,8 @@ async def _aggregated(
     async with asker(lm, options.slots, adapter) as ask:
         context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=seed)
         since = time.monotonic()
-        lessons = await aggregator.aggregate(there(reflections), context)
+        learn = partial(Instruction().learn, aggregator=aggregator) if options.mixed else aggregator.aggregate
+        lessons = await learn(there(reflections), context=context)
         seconds, total = time.monotonic() - since, ask.costs().total
     final = [one.text for one in lessons.lessons] + (lessons.rewrite or "").splitlines()
     row = RetentionRow(

@@ -99,7 +99,8 @@ def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.Monkey
         return as_json({"lessons": [*lines, "[1] Read with care."]})
 
     monkeypatch.setattr(retention, "model_lm", lambda name, **where: (ScriptedLM(answer), None))
-    options = RetentionOptions(lm="openai/m", sizes=(8,), seeds=(0,), mixed=True, aggregators=("union", "reference-scan"))
+    names = ("union", "reference-scan")
+    options = RetentionOptions(lm="openai/m", sizes=(8,), seeds=(0,), mixed=True, aggregators=names)
     union, scan = retention.run(options)
     assert (union.reflections, union.kept, scan.kept) == (8, 6, 8)
     assert union.served is not None
