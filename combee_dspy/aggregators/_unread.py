@@ -1,4 +1,4 @@
-"""Which examples an answer passed over: nobody cites them, and no line says what their feedback says. Pure."""
+"""Whether an answer passed over its examples: none is cited, and no line says what they teach. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from combee_dspy.reflections import feedback_text
 
 __all__ = ["is_passed_over"]
 
-# A small model keeps all of what a call reads, or nothing: what lies between is not to be read again.
+# A small model keeps all of what a call reads, or nothing. What lies between is not read again.
 _MOST = 0.75
 # Share of a feedback that a line must hold to say the same.
 _SAME = 0.5
@@ -18,10 +18,10 @@ _MOST_CHARS = 20_000
 
 
 def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text: str) -> bool:
-    """Return whether an answer passed over more than three quarters of the mistakes in a call that it could learn from.
+    """Return whether an answer passed over more than three quarters of what its call could teach.
 
-    It could learn from a mistake whose feedback says something in words. It did where a lesson cites it, or has what
-    the feedback says. Where the text that the program was told has it already, there was nothing to add.
+    A mistake can teach where its feedback says something in words. It did where a lesson cites it,
+    or has what the feedback says. Where the program's text has it already, there was nothing to add.
 
     Args:
         items: What the call read, in parts where a record was too long.
@@ -36,5 +36,6 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
         return False
     lines = [*(lesson.text for lesson in lessons), *text_lines(text)]
     coverage = Coverage([*open_feedback, *lines])
-    most, _ = coverage.best(range(len(open_feedback)), range(len(open_feedback), len(open_feedback) + len(lines)))
+    count = len(open_feedback)
+    most, _ = coverage.best(range(count), range(count, count + len(lines)))
     return int((most < _SAME).sum()) > _MOST * len(telling)

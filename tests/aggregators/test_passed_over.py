@@ -1,4 +1,4 @@
-"""A model that takes in nothing of many examples, and all of few, reads shards in halves; others read them once."""
+"""A model that takes in all of few examples and nothing of many reads shards in halves."""
 
 from __future__ import annotations
 

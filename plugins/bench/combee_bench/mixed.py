@@ -22,7 +22,7 @@ _CODE = re.compile(r"\bq\d+\b")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One reflection: a fact, or with ``opposes`` another code for the goods of a fact, in one of three wordings."""
+    """One reflection: a fact in one of three wordings, or with ``opposes`` another code for its goods."""
 
     fact: PlantedFact
     wording: int = 0
@@ -36,8 +36,8 @@ class Statement:
 def state(facts: Sequence[PlantedFact], seed: int) -> tuple[Statement, ...]:
     """Return statements of facts, shuffled.
 
-    Of each four facts two are stated once, one twice in other words, and one three times in other words and opposed
-    once, by a statement with another code.
+    Of each four facts two are stated once, one twice in other words, and one three times in other
+    words and opposed once, by a statement with another code.
     """
     stream = derive(seed, "planted statements")
     taken = {code for fact in facts for code in (fact.code, fact.wrong)}
