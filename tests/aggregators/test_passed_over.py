@@ -93,13 +93,23 @@ def test_a_half_without_a_mistake_is_not_read() -> None:
     assert all(mistake in [record["Feedback"] for record in call.records] for call in world.service.calls)
 
 
-def test_lessons_in_other_words_that_cite_their_examples_are_final() -> None:
-    def paraphrasing(name: str, inputs: Mapping[str, Any]) -> Any:
-        return {"lessons": ["[1, 2, 3, 4] Ask whoever deals with such things."]}
+@pytest.mark.parametrize(
+    ("lesson", "read"),
+    [
+        ("[1, 2, 3, 4] Ask whoever deals with a {product} and the like.", [4]),
+        ("[1, 2, 3, 4] The order should be in the format ZZZZ.", [4, 2, 2, 1, 1, 1, 1]),
+        ("[1] A message about an [item] goes to a desk.", [4, 2, 2, 1, 1, 1, 1]),
+    ],
+    ids=["in other words", "about nothing", "a template"],
+)
+def test_a_citation_is_believed_where_the_answer_is_about_an_example(lesson: str, read: list[int]) -> None:
+    def citing(name: str, inputs: Mapping[str, Any]) -> Any:
+        record = inputs["examples_with_feedback"][0]
+        return {"lessons": [lesson.format(product=str(record["Feedback"]).split()[5])]}
 
-    world = World.of(paraphrasing)
+    world = World.of(citing)
     world.run(ReferenceScan(copies=1, levels=0), reflections())
-    assert reads(world) == [SHARD] * SHARDS
+    assert reads(world) == sorted(SHARDS * read, reverse=True)
 
 
 def test_an_answer_stays_where_its_halves_fail() -> None:
