@@ -18,6 +18,8 @@ _BRACKET = r"[\[(]\s*(?:(?:examples?|no\.?|#)\s*)?(\d+(?:\s*(?:,|;|and|&|\s)\s*#
 _LEADING = re.compile(rf"^\W*?{_BRACKET}\s*[:.–-]?\s*", re.IGNORECASE)
 _TRAILING = re.compile(rf"\s*{_BRACKET}\s*\.?$", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
+# The dots that stand for a line in what a reader is asked: small models copy them.
+_DOTS = re.compile(r"^(?:…|\.{2,3})\s*")
 # What tells the subject of a record stands near its ends, and one log must not cost more than all lessons.
 _MOST_CHARS = 4_000
 
@@ -43,7 +45,7 @@ def cited(texts: Sequence[str], items: Sequence[Reflection]) -> list[Lesson]:
         sources = {items[number - 1].index for number in numbers if 1 <= number <= len(items)}
         if not sources:
             orphans.append(len(lessons))
-        lessons.append(Lesson(wording.strip(), tuple(sorted(sources))))
+        lessons.append(Lesson(_DOTS.sub("", wording.strip()), tuple(sorted(sources))))
     if orphans:
         nearest = _nearest([lessons[place].text for place in orphans], items)
         for place, index in zip(orphans, nearest, strict=True):

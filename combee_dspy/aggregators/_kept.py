@@ -94,7 +94,7 @@ def kept(lessons: Lessons, reflections: Sequence[Reflection]) -> tuple[Retained,
         found = covered([index for index in node.sources if index in lost], node.lessons)
         lost_at.update({index: (node.level, node.node) for index, (value, _) in found.items() if value >= _THRESHOLD})
     return tuple(
-        Retained(index, value, index not in lost, lost_at.get(index), _teaches(feedback[index]), lesson.get(index))
+        Retained(index, value, index not in lost, lost_at.get(index), teaches(feedback[index]), lesson.get(index))
         for index, (value, _) in final.items()
     )
 
@@ -157,7 +157,7 @@ def text_lines(text: str) -> list[str]:
     return list(dict.fromkeys(line.strip() for line in lines if line.strip()))
 
 
-def _teaches(feedback: str) -> bool:
+def teaches(feedback: str) -> bool:
     """Whether three words of a feedback are neither numbers nor part of a mere verdict ("Wrong: expected 3, got 4").
 
     The list of verdict words is English; in other languages every feedback of three words counts.

@@ -12,6 +12,7 @@ from combee_dspy.aggregators._base import arrived, data_room, even_runs, togethe
 from combee_dspy.aggregators._citations import NUMBER, cited
 from combee_dspy.aggregators._lessons import joined, parse_lessons, traced
 from combee_dspy.aggregators._prompts import quoting
+from combee_dspy.aggregators._unread import is_passed_over
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput, Reflection
 from combee_dspy.reflections import estimate_record_tokens, fit_reflections, render_records
 from combee_dspy.strategies import StrategyContext
@@ -23,6 +24,8 @@ LESSON_TOKENS = 40
 
 # A reflection may take this part of a call, so that every call still compares several.
 _SHARE = 4
+# How often a call is read again in halves: a quarter of it is the least that is read so.
+_HALVINGS = 2
 # Long reflections that one warning names.
 _SHOWN = 5
 
@@ -47,6 +50,12 @@ class Question:
     limits: Mapping[str, int]
     cites: bool = False
 
+    @property
+    def field(self) -> str:
+        """The output field."""
+        (name,) = self.signature.output_fields
+        return str(name)
+
 
 class Scan:
     """The calls of one aggregation, and the nodes that they made: by level, level 1 first.
@@ -60,7 +69,7 @@ class Scan:
         self.room = data_room(max_call_tokens, context.text)
         self.share = self.room // _SHARE
         self.levels: list[list[Node]] = []
-        self._halved = 0
+        self._too_long = self._passed_over = 0
 
     @property
     def top(self) -> list[Node]:
@@ -135,23 +144,48 @@ class Scan:
         self._heard(question, await self._asked(question, items, 0, 0))
 
     async def _asked(
-        self, question: Question, items: list[Reflection], *place: int
+        self, question: Question, items: list[Reflection], *place: int, halvings: int = _HALVINGS
     ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
-        """Read reflections by one call, or in halves where the model finds it too long: tokens are estimated here."""
+        """Read reflections by one call.
+
+        They are read in halves where the model finds the call too long, since tokens are estimated here, and where the
+        answer passes over nearly all of them: a small model keeps all of what a call reads, or nothing.
+        """
         records = render_records(items)
         if question.cites:
             records = [{NUMBER: number, **record} for number, record in enumerate(records, start=1)]
         data = {"current_instruction": self.context.text, "examples_with_feedback": records}
         answer = await self.ask(question.signature, {**data, **question.limits}, "read", *place)
-        if not (isinstance(answer, FailedCall) and answer.too_long):
-            return [(items, answer)]
-        parts = items if len(items) > 1 else fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
-        if len(parts) < 2:
-            return [(items, answer)]
-        self._halved += 1
+        whole = [(items, answer)]
+        if isinstance(answer, FailedCall):
+            if not answer.too_long:
+                return whole
+            parts = items
+            if len(items) == 1:
+                parts = fit_reflections(items, estimate_record_tokens(items[0].record) // 2, str)
+            if len(parts) < 2:
+                return whole
+            self._too_long += 1
+            return await self._halves(question, parts, place, halvings)
+        if halvings == 0 or len(items) < 2:
+            return whole
+        lessons = _lessons_of(question, items, parse_lessons(getattr(answer, question.field, None), None)[0])
+        if not is_passed_over(items, lessons, self.context.text):
+            return whole
+        self._passed_over += 1
+        halves = await self._halves(question, items, place, halvings - 1)
+        return whole if all(isinstance(answer, FailedCall) for _, answer in halves) else halves
+
+    async def _halves(
+        self, question: Question, parts: list[Reflection], place: tuple[int, ...], halvings: int
+    ) -> list[tuple[list[Reflection], dspy.Prediction | FailedCall]]:
         half = len(parts) // 2
-        halves = enumerate((parts[:half], parts[half:]))
-        return _flat(await together(self._asked(question, part, *place, side) for side, part in halves))
+        reads = [
+            self._asked(question, part, *place, side, halvings=halvings)
+            for side, part in enumerate((parts[:half], parts[half:]))
+            if not all(item.perfect for item in part)
+        ]
+        return _flat(await together(reads))
 
     async def ask(
         self, signature: type[dspy.Signature], inputs: Mapping[str, Any], *place: str | int
@@ -162,18 +196,20 @@ class Scan:
         return await self.context.ask(signature, inputs, *place)
 
     def _heard(self, question: Question, read: Sequence[tuple[Sequence[Reflection], Any]]) -> None:
-        (name,), most = question.signature.output_fields, next(iter(question.limits.values()))
+        most = next(iter(question.limits.values()))
         level: list[Node] = []
         for number, (items, answer) in enumerate(read):
             sources = tuple(sorted({item.index for item in items}))
-            texts, failed = self.texts(number, answer, most, name)
-            lessons = cited(texts, items) if question.cites else [Lesson(text, sources) for text in texts]
-            level.append(self.node(number, lessons, sources, failed))
+            texts, failed = self.texts(number, answer, most, question.field)
+            level.append(self.node(number, _lessons_of(question, items, texts), sources, failed))
         if level:
             self.levels.append(level)
-        if self._halved:
+        if self._too_long:
             more = "longer than the model takes, and read in halves. Lower the aggregator's max_call_tokens"
-            self.context.emit("warning", text=f"{self._halved} calls were {more}")
+            self.context.emit("warning", text=f"{self._too_long} calls were {more}")
+        if self._passed_over:
+            more = "passed over nearly all examples, which were read again in halves"
+            self.context.emit("warning", text=f"{self._passed_over} answers {more}")
 
     def reduced(
         self, number: int, lists: Sequence[Sequence[Lesson]], below: Sequence[Node], answer: Any, empty: str
@@ -204,6 +240,14 @@ class Scan:
         for note in notes:
             self.warn(number, note)
         return texts, None
+
+
+def _lessons_of(question: Question, items: Sequence[Reflection], texts: Sequence[str]) -> list[Lesson]:
+    """Return what a call learned from items, each lesson with the reflections that teach it, as far as that is said."""
+    if question.cites:
+        return cited(texts, items)
+    sources = tuple(sorted({item.index for item in items}))
+    return [Lesson(text, sources) for text in texts]
 
 
 def _flat(lists: Iterable[Iterable[T]]) -> list[T]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import dspy
@@ -14,6 +16,7 @@ from combee_dspy.artifacts._base import Artifact, Trajectory
 from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_section
 from combee_dspy.operators import Operator, apply_components, seed_components, visible
 from combee_dspy.records import Lessons, Reflection
+from combee_dspy.reflections import feedback_text, normalised
 from combee_dspy.strategies import StrategyContext, parameters
 
 _ANSWER = "Generated Outputs"
@@ -25,15 +28,16 @@ class Instruction(Artifact):
     """GEPA's artifact: a predictor's instruction, and the code of ``dspy.Flex`` parts.
 
     Args:
-        shown: What a reflector sees of each rollout: ``"all"``, as in GEPA, or ``"feedback"``, which leaves out the
-            program's answer. For a metric that says what is right beside a small reflector, which may take wrong
-            answers for lessons (see the results on real models).
+        shown: What a reader sees of each rollout: ``"all"``, as in GEPA; ``"feedback"``, which leaves out the
+            program's answer; or ``"auto"``, which leaves out those fields of the answer that the feedback has word for
+            word: they would stand there twice, and a small model takes a wrong answer that stands before it for the
+            lesson (see the results on real models). A proposer of one's own is always given all.
         operators: Those that will edit it: demonstrations and field descriptions become components of their own, hidden
             from selection, where one of them edits these. ``Combee`` fills it in.
     """
 
     name: ClassVar[str] = "instruction"
-    shown: Literal["all", "feedback"] = "all"
+    shown: Literal["auto", "all", "feedback"] = "auto"
     operators: tuple[Operator, ...] = ()
 
     def seed(self, student: dspy.Module) -> dict[str, str]:
@@ -68,8 +72,16 @@ class Instruction(Artifact):
     async def learn(
         self, reflections: Sequence[Awaitable[Reflection | None]], aggregator: Aggregator, context: StrategyContext
     ) -> Lessons:
-        """Return what the aggregator makes of the records."""
-        return await aggregator.aggregate(reflections, context)
+        """Return what the aggregator makes of the records, without what stands in them twice."""
+        if self.shown != "auto":
+            return await aggregator.aggregate(reflections, context)
+        shorter = [asyncio.ensure_future(_without_repeats(reflection)) for reflection in reflections]
+        try:
+            return await aggregator.aggregate(shorter, context)
+        finally:
+            for task in shorter:
+                task.cancel()
+            await asyncio.gather(*shorter, return_exceptions=True)
 
     def read(self, text: str) -> Book:
         """Return the lessons of the section at an instruction's end."""
@@ -80,6 +92,27 @@ class Instruction(Artifact):
         own, lines = read_section(text)
         foreign = [line for line in lines if book.find(lesson_id(line)) is None]
         return write_section(own, [*foreign, *(lesson.text for lesson in book.served)])
+
+
+async def _without_repeats(reflection: Awaitable[Reflection | None]) -> Reflection | None:
+    """Return a reflection without the fields of the program's answer that its feedback has word for word."""
+    # It belongs to others: to be cancelled here must not cancel it for them.
+    whole = await asyncio.shield(asyncio.ensure_future(reflection))
+    answer = None if whole is None else whole.record.get(_ANSWER)
+    if whole is None or not isinstance(answer, Mapping) or not answer:
+        return whole
+    feedback = f" {normalised(feedback_text(whole))} "
+    new = {name: value for name, value in answer.items() if not _is_said(value, feedback)}
+    if len(new) == len(answer):
+        return whole
+    record = {name: value for name, value in whole.record.items() if name != _ANSWER or new}
+    return replace(whole, record={name: new if name == _ANSWER else value for name, value in record.items()})
+
+
+def _is_said(value: object, feedback: str) -> bool:
+    """Return whether a feedback has a value; a single letter or digit may stand there by chance."""
+    words = normalised(value) if isinstance(value, str) else ""
+    return len(words) > 1 and f" {words} " in feedback
 
 
 class _Unbuildable(dspy.Module):

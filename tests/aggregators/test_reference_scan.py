@@ -159,6 +159,8 @@ ITEMS = [
 @pytest.mark.parametrize(
     ("text", "lesson"),
     [
+        ("[2, 3] … Use it.", Lesson("Use it.", (7, 9))),
+        ("[2, 3] ... Use it.", Lesson("Use it.", (7, 9))),
         ("[2, 3] Use it.", Lesson("Use it.", (7, 9))),
         ("[1]: Use it.", Lesson("Use it.", (4,))),
         ("(Examples 1 and 2) Use it.", Lesson("Use it.", (4, 7))),

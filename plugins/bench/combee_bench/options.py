@@ -559,6 +559,8 @@ class RetentionOptions:
     Args:
         aggregators: Aggregators, by comma.
         sizes: Reflections that are aggregated at once, by comma.
+        mixed: Whether some facts are stated by several reflections in other words, and some contradicted by fewer;
+            sizes then count facts, and what a book would serve is judged.
         fan_in: The most reflections one call may take, for aggregators that have such a number; else their defaults.
         seeds: Seeds, such as 0-4: each of the facts and of the aggregator's draws.
         lm: embedded, or a model by DSPy's name; simulated by default.
@@ -575,6 +577,7 @@ class RetentionOptions:
 
     aggregators: Names = ("single-call", "top-k", "summarize", "parallel-scan", "union")
     sizes: Sizes = (5, 10, 20, 40, 80)
+    mixed: bool = False
     fan_in: Annotated[int, Field(ge=2)] | None = None
     seeds: Numbers = (0, 1, 2, 3, 4)
     lm: str | None = None
@@ -610,6 +613,7 @@ class RealOptions:
         path: Where the benchmark's rows are, if not bundled.
         rules: How many rules house-rules has, if not its default: a small model obeys few of many.
         choices: Whether the answers of house-rules are codes to choose among: a small model obeys more of these.
+        rule_set: Number of the rules and rows of house-rules; 0 by default, another has other rules.
         train: Training rows.
         validation: Validation rows.
         heldout: Held-out rows, read after each run.
@@ -637,6 +641,7 @@ class RealOptions:
     path: Path | None = None
     rules: Count | None = None
     choices: bool = False
+    rule_set: Annotated[int, Field(ge=0)] | None = None
     train: Count = 120
     validation: Count = 48
     heldout: Count = 120

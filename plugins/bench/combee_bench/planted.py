@@ -18,6 +18,11 @@ INSTRUCTION = "Name the code under which the shipment in the question is filed."
 
 _HEADS = "bel dor fen gar hul jor kel lum mav nor pel quil ros sar tam ulv vor wen yar zel"
 _TAILS = "bak dane fik gorn hal ick jon lode mar nix oth pern rus stad tor umb vek wold yx zim"
+_WORDINGS = (
+    "At the {port} desk, {goods} shipments go under {code}.",
+    "{code} is the right code for {goods} that comes from {port}.",
+    "Whoever files {goods} out of {port} has to write {code}.",
+)
 _MOST = 40_000
 # Up to here two-part stems are enough; more facts take three-part ones and longer codes.
 _FEW = 4_000
@@ -64,13 +69,19 @@ def plant(count: int, seed: int) -> tuple[PlantedFact, ...]:
     )
 
 
-def planted_record(fact: PlantedFact, index: int) -> Reflection:
-    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words of its own."""
-    feedback = f"Wrong: got {fact.wrong}. At the {fact.port} desk, {fact.goods} shipments go under {fact.code}."
+def planted_record(fact: PlantedFact, index: int, wording: int = 0) -> Reflection:
+    """Return the reflection on a rollout that lacked the fact: its feedback says the fact in words of its own.
+
+    Args:
+        fact: What it says.
+        index: Its place.
+        wording: In which words, of three (0, 1 or 2).
+    """
+    told = _WORDINGS[wording].format(port=fact.port, goods=fact.goods, code=fact.code)
     record = {
         "Inputs": {"question": fact.question},
         "Generated Outputs": {"code": fact.wrong},
-        "Feedback": feedback,
+        "Feedback": f"Wrong: got {fact.wrong}. {told}",
     }
     return Reflection(index, record)
 

@@ -105,7 +105,10 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "combee": ("Combee, its defaults", _combee),
     "union": ("Combee, union", partial(_combee, aggregator="union")),
     # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
-    "union-4": ("Combee, union, four reflections a call", partial(_combee, aggregator=Union(fan_in=4))),
+    "union-4": (
+        "Combee, union, four reflections a call",
+        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="all")),
+    ),
     "union-4-feedback": (
         "Combee, union, four a call, without the program's answers",
         partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="feedback")),
@@ -115,6 +118,10 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     "top-k": ("Combee, top-k", partial(_combee, aggregator="top-k")),
     "summarize": ("Combee, summarize", partial(_combee, aggregator="summarize")),
     "trunk": ("Combee, its defaults, keep='trunk'", partial(_combee, search=Search(keep="trunk"))),
+    "reference-trunk": (
+        "Combee, reference-scan, keep='trunk'",
+        partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
+    ),
     "few-shot": ("Combee, worked examples and no lessons", partial(_combee, operators=["few-shot-swap"])),
 }
 """What each method is, and what makes it; ``untouched`` is read and not searched."""
@@ -128,7 +135,7 @@ def run(options: RealOptions) -> Iterator[RealRun]:
     """
     sizes = {"train": options.train, "validation": options.validation, "heldout": options.heldout}
     own = {"path": None if options.path is None else str(options.path), "rules": options.rules}
-    own |= {"choices": options.choices or None}
+    own |= {"choices": options.choices or None, "seed": options.rule_set}
     own = {name: value for name, value in own.items() if value is not None}
     rows = load_rows(options.benchmark, own, **sizes)
     folder = Path(options.folder)

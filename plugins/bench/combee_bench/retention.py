@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,17 @@ from rich.table import Table
 
 from combee_bench.asking import asker, there
 from combee_bench.endpoints import model_lm
+from combee_bench.mixed import Statement, Tally, serve, state, tally
 from combee_bench.options import RetentionOptions
 from combee_bench.pictures import figure
-from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_record, planted_task
+from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_task
 from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Sample, fit_law, pooled
 from combee_dspy import registry
+from combee_dspy.artifacts import Instruction
 from combee_dspy.exceptions import ArgumentValueError
 from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.records import Lessons
@@ -44,17 +47,18 @@ class RetentionRow:
 
     Attributes:
         aggregator: Its name.
-        reflections: n, each with one fact that no other has.
+        reflections: n, each with one fact that no other has; facts where they are ``mixed``.
         seed: Of the facts, and of the aggregator's own draws.
         by_level: Facts that are left after each level of calls, level 1 first.
-        kept: Facts in the result.
+        kept: Facts in the result; those that are right in what is served, where they are ``mixed``.
         reads: Of each call that reads reflections, how many facts it was given and how many its answer holds.
         failed: Calls without a usable answer.
         calls: LM calls.
         prompt_tokens: Tokens read.
         completion_tokens: Tokens written.
         seconds: Wall seconds.
-        text: What was written, a lesson a line.
+        text: What was written, a lesson a line; what is served, where facts are ``mixed``.
+        served: What the served lines hold, where facts are ``mixed``.
     """
 
     aggregator: str
@@ -69,6 +73,7 @@ class RetentionRow:
     completion_tokens: int
     seconds: float
     text: str
+    served: Tally | None = None
 
 
 def run(options: RetentionOptions) -> Iterator[RetentionRow]:
@@ -90,8 +95,16 @@ def run(options: RetentionOptions) -> Iterator[RetentionRow]:
 
 def _row(options: RetentionOptions, name: str, size: int, seed: int) -> RetentionRow:
     facts = plant(size, derive_seed(seed, "bench retention", size))
-    with _model(options, facts, seed) as (lm, adapter), quietly():
-        return asyncio.run(_aggregated(options, name, facts, seed, lm, adapter))
+    statements = state(facts, seed) if options.mixed else tuple(map(Statement, facts))
+    stated = [statement.fact for statement in statements]
+    with _model(options, stated, seed) as (lm, adapter), quietly():
+        row, lessons = asyncio.run(_aggregated(options, name, statements, seed, lm, adapter))
+    if not options.mixed:
+        return row
+    served = serve(lessons)
+    tallied = tally(facts, statements, served)
+    text = "\n".join(line.text for line in served)
+    return replace(row, reflections=size, kept=tallied.right, text=text, served=tallied)
 
 
 @contextmanager
@@ -117,24 +130,41 @@ def _model(options: RetentionOptions, facts: Sequence[PlantedFact], seed: int) -
 
 
 async def _aggregated(
-    options: RetentionOptions, name: str, facts: Sequence[PlantedFact], seed: int, lm: dspy.LM, adapter: Any
-) -> RetentionRow:
+    options: RetentionOptions,
+    name: str,
+    statements: Sequence[Statement],
+    seed: int,
+    lm: dspy.LM,
+    adapter: Any,
+) -> tuple[RetentionRow, Lessons]:
     chosen = (
         {"fan_in": options.fan_in} if options.fan_in and hasattr(registry.find("aggregator", name), "fan_in") else {}
     )
     aggregator: Any = registry.build("aggregator", name, chosen)
-    reflections = [planted_record(fact, index) for index, fact in enumerate(facts)]
+    facts = [statement.fact for statement in statements]
+    reflections = [statement.record(index) for index, statement in enumerate(statements)]
     async with asker(lm, options.slots, adapter) as ask:
         context = StrategyContext("code", INSTRUCTION, ask, lambda kind, **data: None, seed=seed)
         since = time.monotonic()
-        lessons = await aggregator.aggregate(there(reflections), context)
+        learn = partial(Instruction().learn, aggregator=aggregator) if options.mixed else aggregator.aggregate
+        lessons = await learn(there(reflections), context=context)
         seconds, total = time.monotonic() - since, ask.costs().total
     final = [one.text for one in lessons.lessons] + (lessons.rewrite or "").splitlines()
-    return RetentionRow(
-        name, len(facts), seed, _by_level(facts, lessons), len(planted_in(facts, final)), _reads(facts, lessons),
-        sum(node.failed is not None for node in lessons.nodes), total.calls, total.prompt_tokens,
-        total.completion_tokens, seconds, "\n".join(final),
-    )  # fmt: skip
+    row = RetentionRow(
+        name,
+        len(facts),
+        seed,
+        _by_level(facts, lessons),
+        len(planted_in(facts, final)),
+        _reads(facts, lessons),
+        sum(node.failed is not None for node in lessons.nodes),
+        total.calls,
+        total.prompt_tokens,
+        total.completion_tokens,
+        seconds,
+        "\n".join(final),
+    )
+    return row, lessons
 
 
 def _lines(lessons: Sequence[str]) -> list[str]:
@@ -150,18 +180,26 @@ def _by_level(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[int, ...]
 
 
 def _reads(facts: Sequence[PlantedFact], lessons: Lessons) -> tuple[tuple[int, int], ...]:
-    found = []
+    reads = []
     for node in lessons.nodes:
         if node.level == 1 and node.failed is None:
-            given = [facts[index] for index in node.sources]
-            found.append((len(given), len(planted_in(given, _lines(node.lessons)))))
-    return tuple(found)
+            read = list(dict.fromkeys(facts[index] for index in node.sources))
+            reads.append((len(read), len(planted_in(read, _lines(node.lessons)))))
+    return tuple(reads)
 
 
 def line(options: RetentionOptions, row: RetentionRow) -> str:
     """Say what one aggregation kept."""
     failed = f", {row.failed} calls failed" if row.failed else ""
-    return f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in {row.seconds:.0f} s{failed}"
+    kept = f"seed {row.seed}, {row.aggregator}, {row.reflections}: {row.kept} kept in {row.seconds:.0f} s{failed}"
+    if row.served is None:
+        return kept
+    ends = ", ".join(f"{count} {end}" for end, count in row.served.decided.items())
+    cited, correct = row.served.citations
+    return (
+        f"{kept}; contradictions {ends}; {row.served.doubled} lines doubled, {row.served.other} without a fact; "
+        f"{correct} of {cited} citations right"
+    )
 
 
 def _samples(rows: Sequence[RetentionRow]) -> list[Sample]:
@@ -223,6 +261,8 @@ def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
             ))  # fmt: skip
     named = "<aggregator,reflections,seeds,kept,by seed,<left after each level,calls,tokens read,written,seconds,failed"
     parts: list[Table] = [by_rows(f"Planted lessons that come back: {_title(options)}", named.split(","), kept)]
+    if options.mixed:
+        parts.append(_served_table(options, rows))
     samples = _samples(rows)
     if len({one.items for one in samples}) > 1:
         fit = fit_law(samples)
@@ -236,6 +276,40 @@ def table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Group:
         heads = ("reflections", "calls", "kept all", "kept none", "facts", "share, 95 %", "fitted")
         parts.append(by_rows("One call that reads", heads, lines, (law,)))
     return Group(*parts)
+
+
+_SERVED_HEADS = (
+    "<aggregator",
+    "facts",
+    "right",
+    "contradictions right",
+    "wrong",
+    "both",
+    "neither",
+    "lines doubled",
+    "without a fact",
+    "citations",
+    "right",
+)
+
+
+def _served_table(options: RetentionOptions, rows: Sequence[RetentionRow]) -> Table:
+    """Return what a book would serve of each aggregator's lessons, all seeds of a size together."""
+    lines = []
+    for name in options.aggregators:
+        for size in options.sizes:
+            tallies = [row.served for row in _some(rows, name, size) if row.served is not None]
+            if tallies:
+                decided = {end: sum(one.decided[end] for one in tallies) for end in tallies[0].decided}
+                counts = (
+                    *decided.values(),
+                    sum(one.doubled for one in tallies),
+                    sum(one.other for one in tallies),
+                    *map(sum, zip(*(one.citations for one in tallies), strict=True)),
+                )
+                right = f"{sum(one.right for one in tallies)} of {size * len(tallies)}"
+                lines.append((name, str(size), right, *map(str, counts)))
+    return by_rows("What a book serves of them", _SERVED_HEADS, lines)
 
 
 def draw(options: RetentionOptions, rows: Sequence[RetentionRow], path: Path) -> None:

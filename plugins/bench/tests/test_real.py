@@ -76,6 +76,19 @@ def test_a_smaller_model_may_be_asked_fewer_rules(lm, tmp_path: Path) -> None:
         list(real.run(options(tmp_path, methods=("gepa",), seeds=(0,), tokens=2_000)))
 
 
+def test_another_rule_set_has_other_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    met = []
+    for number, chosen in enumerate(({}, {"rule_set": 0}, {"rule_set": 101})):
+        lm = ScriptedLM(_answer)
+        monkeypatch.setattr(real, "model_lm", lambda name, lm=lm, **where: (lm, None))
+        list(real.run(options(tmp_path / str(number), methods=("gepa",), seeds=(0,), rules=6, **chosen)))
+        met.append({rule for request in lm.requests for rule in re.findall(_RULE, request.text)})
+    default, first, other = met
+    assert default == first
+    assert first
+    assert not first & other
+
+
 def test_a_reflector_may_be_kept_from_the_answers(lm, tmp_path: Path) -> None:
     methods = ("gepa", "union-4", "union-4-feedback")
     chosen = options(tmp_path, methods=methods, seeds=(0,), tokens=6_000)

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from combee_bench import retention
+from combee_bench.mixed import state
 from combee_bench.options import RetentionOptions
+from combee_bench.planted import plant
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_json
 
@@ -69,3 +71,55 @@ def test_calls_that_keep_all_or_nothing_are_told_from_calls_that_keep_a_part() -
 def test_a_fan_in_that_nothing_takes_is_refused() -> None:
     with pytest.raises(ArgumentError, match="fan_in is no setting of single-call"):
         retention.run(RetentionOptions(aggregators=("single-call",), fan_in=4))
+
+
+def test_what_a_book_serves_of_mixed_facts_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A perfect reader cites what it read, and a judge unites and opposes by the goods: all is right but the lone."""
+    told = (
+        r"(?P<c>Q\d+) is the right code for (?P<g>\w+)",
+        r"files (?P<g>\w+) out of \w+ has to write (?P<c>Q\d+)",
+        r"desk, (?P<g>\w+) shipments go under (?P<c>Q\d+)",
+    )
+
+    def facts(text: str) -> list[tuple[str, str]]:
+        spans = []
+        for pattern in told:
+            spans += [(match.start(), match["g"], match["c"]) for match in re.finditer(pattern, text)]
+        return [(goods, code) for _, goods, code in sorted(spans)]
+
+    def answer(request: ScriptedRequest) -> str:
+        if "contradictory" in request.system:
+            lessons = re.findall(r"(\d+)\. (\w+) goes under (Q\d+)", request.last)
+            opposed: dict[str, list[int]] = {}
+            for number, goods, _ in lessons:
+                opposed.setdefault(goods, []).append(int(number))
+            groups = [numbers for numbers in opposed.values() if len(numbers) > 1]
+            return as_json({"same": [], "contradictory": groups, "narrower": [], "empty": []})
+        lines = [f"[{n}] {goods} goes under {code}." for n, (goods, code) in enumerate(facts(request.last), start=1)]
+        return as_json({"lessons": [*lines, "[1] Read with care."]})
+
+    monkeypatch.setattr(retention, "model_lm", lambda name, **where: (ScriptedLM(answer), None))
+    names = ("union", "reference-scan")
+    options = RetentionOptions(lm="openai/m", sizes=(8,), seeds=(0,), mixed=True, aggregators=names)
+    union, scan = retention.run(options)
+    assert (union.reflections, union.kept, scan.kept) == (8, 6, 8)
+    assert union.served is not None
+    assert scan.served is not None
+    assert union.served.decided == {"right": 0, "wrong": 0, "both": 2, "neither": 0}
+    assert scan.served.decided == {"right": 2, "wrong": 0, "both": 0, "neither": 0}
+    assert (scan.served.doubled, scan.served.other) == (0, 1)
+    cited, correct = scan.served.citations
+    assert cited == correct == 2 * (1 + 1 + 2 + 3)
+    assert union.served.citations[1] < union.served.citations[0], "union names all that stood in the shard"
+    assert "citations right" in retention.line(options, scan)
+    assert retention.table(options, [union, scan]).renderables
+
+
+def test_statements_repeat_and_oppose_facts_as_promised() -> None:
+    facts = plant(8, 3)
+    statements = state(facts, 3)
+    assert statements == state(facts, 3)
+    assert [sum(one.fact == fact for one in statements) for fact in facts] == [1, 1, 2, 3] * 2
+    opposite = [one for one in statements if one.opposes]
+    assert [one.opposes for one in opposite if one.fact.code in {fact.code for fact in facts}] == []
+    assert {one.opposes for one in opposite} == {facts[3].code, facts[7].code}

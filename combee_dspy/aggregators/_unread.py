@@ -1,0 +1,56 @@
+"""Whether an answer passed over its examples: it names none of what they teach. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from combee_dspy.aggregators._kept import Coverage, teaches, text_lines
+from combee_dspy.records import Lesson, Reflection
+from combee_dspy.reflections import feedback_text, normalised
+
+__all__ = ["is_passed_over"]
+
+# A small model keeps all of what a call reads, or nothing. What lies between is not read again.
+_MOST = 0.75
+# Share of a feedback that a line of the text must hold to say the same.
+_SAME = 0.5
+_MOST_CHARS = 20_000
+
+
+def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text: str) -> bool:
+    """Return whether an answer passed over more than three quarters of what its call could teach.
+
+    A mistake can teach where its feedback says something in words that the program's text does not
+    say already. It did where a lesson cites it, or has a word that tells its feedback from most
+    others in the call. An answer without any such word passed over all of them, whatever it cites:
+    a small model also cites examples behind lines that say nothing of them.
+
+    Args:
+        items: What the call read, in parts where a record was too long.
+        lessons: What it returned, with the indices of the reflections that teach each.
+        text: What the program was told.
+    """
+    feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
+    teaching = {index: said for index, said in feedback.items() if teaches(said)}
+    words = {word for lesson in lessons for word in normalised(lesson.text).split()}
+    telling = _telling_words(teaching)
+    named = {index for index, own in telling.items() if own & words}
+    if named or (lessons and not any(telling.values())):
+        named |= {source for lesson in lessons for source in lesson.sources}
+    left = [said for index, said in teaching.items() if index not in named]
+    if len(left) <= _MOST * len(teaching):
+        return False
+    lines = text_lines(text)
+    said_already, _ = Coverage([*left, *lines]).best(range(len(left)), range(len(left), len(left) + len(lines)))
+    return int((said_already < _SAME).sum()) > _MOST * len(teaching)
+
+
+def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
+    """Return the words of each feedback that at most half of all feedbacks hold."""
+    words = {index: set(normalised(said).split()) for index, said in feedback.items()}
+    holders = Counter(word for own in words.values() for word in own)
+    return {
+        index: {word for word in own if len(word) > 1 and 2 * holders[word] <= len(words)}
+        for index, own in words.items()
+    }
