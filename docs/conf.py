@@ -91,7 +91,7 @@ def write_commands(app: Sphinx) -> None:
         for one, below in getattr(command, "commands", {}).items():
             add((*words, one), below)
         if not words:
-            for point in metadata.entry_points(group=GROUP):
+            for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
                 if point.dist and point.dist.name == "combee-strategist":
                     below = point.load()
                     group = isinstance(below, typer.Typer)

@@ -3,8 +3,8 @@
     python examples/in_mlflow.py
 
 The agent below calls an OpenAI-compatible service by itself and reads its prompt from MLflow's registry. Needs
-``pip install 'combee-dspy[mlflow]'``. A simulated service answers (``pip install combee-simulator``), so nothing is paid,
-and the scores are no claim about language models.
+``pip install 'combee-dspy[mlflow]'``. A simulated service answers (``pip install combee-simulator``), so nothing is
+paid, and the scores are no claim about language models.
 """
 
 from __future__ import annotations
