@@ -20,11 +20,15 @@ PROGRAM = dspy.Predict("question -> answer")
 QUICK = CanaryPlan(epsilon=0.2, pairs=20, hours=0, window=20)
 
 
-def metric(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> float:
+def metric(
+    gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+) -> float:
     return float(pred.answer == gold.get("label", "right"))
 
 
-def lm_for(challenger: Callable[[], str], incumbent: Callable[[], str] = lambda: "wrong") -> ScriptedLM:
+def lm_for(
+    challenger: Callable[[], str], incumbent: Callable[[], str] = lambda: "wrong"
+) -> ScriptedLM:
     """Return an LM that answers by one of two functions: does the prompt show what the run has learned?"""
 
     def answer(request: ScriptedRequest) -> str:
@@ -42,14 +46,25 @@ def compiled(folder: Path, heldout: bool) -> Path:
     def told(*given: Any) -> dspy.Prediction:
         return dspy.Prediction(score=metric(*given), feedback="Name the unit.")
 
-    rows = [dspy.Example(question=f"How long, number {n}?", unit="m").with_inputs("question") for n in range(15)]
+    rows = [
+        dspy.Example(question=f"How long, number {n}?", unit="m").with_inputs("question")
+        for n in range(15)
+    ]
     lm = ScriptedLM(answer)
     combee = Combee(
-        told, reflection_lm=lm, max_metric_calls=40, reflection_minibatch_size=4, num_threads=2, tracker=(),
-        validation=Validation(probe=False), log_dir=folder,
-    )  # fmt: skip
+        told,
+        reflection_lm=lm,
+        max_metric_calls=40,
+        reflection_minibatch_size=4,
+        num_threads=2,
+        tracker=(),
+        validation=Validation(probe=False),
+        log_dir=folder,
+    )
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
-        combee.compile(PROGRAM, trainset=rows[:6], valset=rows[6:10], heldout=rows[10:] if heldout else None)
+        combee.compile(
+            PROGRAM, trainset=rows[:6], valset=rows[6:10], heldout=rows[10:] if heldout else None
+        )
     return folder
 
 
@@ -80,7 +95,13 @@ def server(mlflow_store: str, tmp_path: Path) -> Iterator[Callable[..., CanaryPr
     made: list[CanaryProgram] = []
 
     def make(registry: Registry, *, judged: bool = True, **given: Any) -> CanaryProgram:
-        serving = {"shadow": 1.0, "ttl": 3600.0, "timeout": 10.0, "queue": 1000, **given.pop("serving", {})}
+        serving = {
+            "shadow": 1.0,
+            "ttl": 3600.0,
+            "timeout": 10.0,
+            "queue": 1000,
+            **given.pop("serving", {}),
+        }
         scorer = {"judge": metric} if judged else {"metric": metric}
         given = {"log_dir": tmp_path / "serving", "uri": mlflow_store, **scorer, **given}
         made.append(CanaryProgram(registry.name, PROGRAM, serving=Serving(**serving), **given))
@@ -93,4 +114,7 @@ def server(mlflow_store: str, tmp_path: Path) -> Iterator[Callable[..., CanaryPr
 
 
 def ask(program: CanaryProgram, count: int, start: int = 0) -> list[str]:
-    return [program(question=f"How long is {n}?", request_id=f"r{n}").answer for n in range(start, start + count)]
+    return [
+        program(question=f"How long is {n}?", request_id=f"r{n}").answer
+        for n in range(start, start + count)
+    ]

@@ -18,7 +18,7 @@ hardware: {kind: NVIDIA H100, count: 2, memory_gb: 80, network: same rack, slots
 budget: {rollouts: 5000, tokens: 20000000, gpu_seconds: 7200, deadline: 2999-01-31, binds: rollouts}
 evaluation: {dataset: formula-mini, split: by formula, scorer: exact match, owner: Ada Lovelace, used_to_tune: false}
 failure_cost: a wrong answer is seen by a customer and refunded
-""")  # fmt: skip
+""")
 
 
 def search(levels, rows=ROWS, total=None):
@@ -40,6 +40,9 @@ class Converged(Story):
             candidate = f"{index:016d}"
             for row in range(120):
                 await self._roll(log, candidate, "validation", row, float(row < 120 * share), index)
-            log.emit("validated", {"candidate": candidate, "index": index, "score": share, "rows": 120, "best": True})
+            log.emit(
+                "validated",
+                {"candidate": candidate, "index": index, "score": share, "rows": 120, "best": True},
+            )
         for row in range(1_000):
             await self._roll(log, candidate, "train", row, 1.0, 2 + row)

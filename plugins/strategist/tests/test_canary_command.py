@@ -32,7 +32,9 @@ def test_publish_status_promote_and_rollback(shell, tmp_path, mlflow_store):
     assert "0 pairs are scored of 20" in err
     with dspy.context(lm=lm_for(lambda: "right"), adapter=dspy.ChatAdapter()):
         # The folder is the one that commands look into by themselves.
-        program = CanaryProgram("qa", PROGRAM, judge=metric, uri=mlflow_store, serving=Serving(shadow=1.0, ttl=3600.0))
+        program = CanaryProgram(
+            "qa", PROGRAM, judge=metric, uri=mlflow_store, serving=Serving(shadow=1.0, ttl=3600.0)
+        )
         ask(program, 40)
         program.close()
     code, out, _ = shell("canary", "status", "qa", *given)

@@ -69,7 +69,13 @@ def test_the_ceiling_is_what_stays_serial_and_what_the_slots_take():
 
 def test_a_diagnosis_is_read_as_it_was_written_and_its_page_obeys_nobody(tmp_path):
     curve = search(CONVERGED)
-    hostile = Curve(curve.rollouts, curve.scores, curve.total, (), "<script>x</script>[a](javascript:b)\n| # \x1b[2J")
+    hostile = Curve(
+        curve.rollouts,
+        curve.scores,
+        curve.total,
+        (),
+        "<script>x</script>[a](javascript:b)\n| # \x1b[2J",
+    )
     found = diagnose(hostile)
     found.save(tmp_path)
     assert read_diagnosis(tmp_path) == found
@@ -100,7 +106,9 @@ def test_gepas_own_results_are_a_curve():
 
 def test_gepas_scores_are_paired_by_example_whatever_their_order():
     scores = [{0: 0.0, 1: 0.25, 2: 0.5, 3: 1.0}, {3: 1.0, 2: 0.5, 1: 0.25, 0: 0.0}]
-    results = SimpleNamespace(val_subscores=scores, discovery_eval_counts=[4, 8], total_metric_calls=12)
+    results = SimpleNamespace(
+        val_subscores=scores, discovery_eval_counts=[4, 8], total_metric_calls=12
+    )
     assert Curve.of_gepa(results).scores == ((0.0, 0.25, 0.5, 1.0),) * 2
 
 

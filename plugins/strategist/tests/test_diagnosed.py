@@ -19,7 +19,9 @@ def compiled(world, place, many=False, **given):
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
         combee = world.combee(log_dir=place, max_metric_calls=20, **given)
         if many:
-            return compile_many([Task("one", dspy.Predict("question -> answer"), examples(6))], combee=combee)
+            return compile_many(
+                [Task("one", dspy.Predict("question -> answer"), examples(6))], combee=combee
+            )
         return combee.compile(dspy.Predict("question -> answer"), trainset=examples(6))
 
 
@@ -51,7 +53,12 @@ def test_where_it_is_required_nothing_is_bought_without_a_go(world, tmp_path, ma
     required = {"search": Search(require_diagnosis=True), "many": many}
     # Neither few workers nor no log_dir nor another's diagnosis is a way around it.
     told(tmp_path / "another", CONVERGED)
-    for place, threads in ((tmp_path / "a", 16), (tmp_path / "a", None), (tmp_path / "a", 2), (None, 16)):
+    for place, threads in (
+        (tmp_path / "a", 16),
+        (tmp_path / "a", None),
+        (tmp_path / "a", 2),
+        (None, 16),
+    ):
         with pytest.raises(RefusedError, match=SAID):
             compiled(world, place, num_threads=threads, **required)
     for levels in ([0.4] * 15, [0.4 + 0.02 * step for step in range(15)]):

@@ -21,9 +21,13 @@ log_dir: log
 """
 
 
-def test_a_file_is_searched_serially_and_diagnosed_without_a_look_at_the_held_out_set(shell, tmp_path):
+def test_a_file_is_searched_serially_and_diagnosed_without_a_look_at_the_held_out_set(
+    shell, tmp_path
+):
     # A slash at the end of a folder's name changes nothing.
-    (tmp_path / "run.yaml").write_text(SERIAL.replace("log_dir: log", "log_dir: log/"), encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(
+        SERIAL.replace("log_dir: log", "log_dir: log/"), encoding="utf-8"
+    )
     code, out, err = shell("diagnose", "run.yaml", "--slots", "64")
     assert code in (0, 1), err
     assert "simulated service, no language model" in out
@@ -59,7 +63,11 @@ def test_the_curve_that_mlflow_holds_is_the_journals(recorded, tmp_path, monkeyp
 
     monkeypatch.setattr(mlflow, "MlflowClient", Client)
     theirs, ours = Curve.of_mlflow("abc", "the store"), Curve.of_run(recorded)
-    assert (theirs.rollouts, theirs.scores, theirs.seconds) == (ours.rollouts, ours.scores, ours.seconds)
+    assert (theirs.rollouts, theirs.scores, theirs.seconds) == (
+        ours.rollouts,
+        ours.scores,
+        ours.seconds,
+    )
     assert len(ours.scores) > 1
     assert theirs.source == "mlflow:abc"
 
@@ -73,8 +81,15 @@ def test_a_run_that_is_not_there_is_one_line(shell):
 
 def test_nine_gaps_are_nine_lines_and_no_plan(shell, tmp_path):
     spec = {name: dict(one) if isinstance(one, dict) else one for name, one in SPEC.items()}
-    for section, key in (("task", "metric"), ("task", "baseline"), ("serial", "method"), ("budget", "tokens"),
-                         ("budget", "binds"), ("hardware", "slots"), ("hardware", "models")):  # fmt: skip
+    for section, key in (
+        ("task", "metric"),
+        ("task", "baseline"),
+        ("serial", "method"),
+        ("budget", "tokens"),
+        ("budget", "binds"),
+        ("hardware", "slots"),
+        ("hardware", "models"),
+    ):
         del spec[section][key]
     spec |= {"failure_cost": "bad", "evaluation": {**spec["evaluation"], "owner": "TBD"}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
@@ -86,7 +101,10 @@ def test_nine_gaps_are_nine_lines_and_no_plan(shell, tmp_path):
 
 def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_path, monkeypatch):
     flat = {
-        f"{part}.{key}": one for part, found in SPEC.items() if isinstance(found, dict) for key, one in found.items()
+        f"{part}.{key}": one
+        for part, found in SPEC.items()
+        if isinstance(found, dict)
+        for key, one in found.items()
     }
     flat["failure_cost"] = SPEC["failure_cost"]
     asked = []
@@ -102,8 +120,13 @@ def test_init_asks_for_what_no_run_has_measured_and_the_plan_follows(shell, tmp_
     assert "task.name is vague" in out
     assert not {"serial.rollouts", "serial.score", "task.inputs", "task.outputs"} & set(asked)
     written = yaml.safe_load((tmp_path / "spec.yaml").read_text(encoding="utf-8"))
-    assert (written["task"]["inputs"], written["task"]["outputs"]) == ("question: str", "answer: str")
-    assert shell("plan", "init", "specs/new.yaml", "--run", "serial")[0] == 0, "answers are kept in a new folder"
+    assert (written["task"]["inputs"], written["task"]["outputs"]) == (
+        "question: str",
+        "answer: str",
+    )
+    assert shell("plan", "init", "specs/new.yaml", "--run", "serial")[0] == 0, (
+        "answers are kept in a new folder"
+    )
     assert (tmp_path / "specs" / "new.yaml").is_file()
     code, out, err = shell("plan", "spec.yaml", "--output", "plans/wide.md")
     assert (code, (tmp_path / "plans" / "wide.md").is_file()) == (0, True), err
@@ -119,17 +142,24 @@ def test_the_run_that_a_specification_names_is_checked(shell, tmp_path):
     spec = {**SPEC, "serial": {**SPEC["serial"], "run": "serial"}, "run": "wide.yaml"}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     wide = yaml.safe_load(SERIAL)
-    for choice, said in (({"cache": False}, "cache"), ({"num_threads": 64, "diversity": False}, "diversity off")):
+    for choice, said in (
+        ({"cache": False}, "cache"),
+        ({"num_threads": 64, "diversity": False}, "diversity off"),
+    ):
         (tmp_path / "wide.yaml").write_text(yaml.safe_dump({**wide, **choice}), encoding="utf-8")
         code, _, err = shell("plan", "spec.yaml")
         assert code == 2
         assert said in err
         assert not (tmp_path / "plan.md").exists()
-    spec["overrides"] = {"cache": {"value": False, "reason": "the metric reads the clock each time"}}
+    spec["overrides"] = {
+        "cache": {"value": False, "reason": "the metric reads the clock each time"}
+    }
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     (tmp_path / "wide.yaml").write_text(yaml.safe_dump({**wide, "cache": False}), encoding="utf-8")
     assert shell("plan", "spec.yaml")[0] == 0
-    assert "because the metric reads the clock" in (tmp_path / "plan.md").read_text(encoding="utf-8")
+    assert "because the metric reads the clock" in (tmp_path / "plan.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_wide_run_without_a_diagnosis_is_said_and_can_be_refused(shell, tmp_path, caplog):

@@ -11,7 +11,14 @@ from dspy.utils import DummyLM
 from combee_dspy import Budget, Combee, Diversity, Validation
 from combee_dspy.costs import totals
 from combee_dspy.diversity import Temperature
-from combee_dspy.evaluation import Calibration, CostPerPoint, Heldout, Judge, PairedDifference, SerialBaseline
+from combee_dspy.evaluation import (
+    Calibration,
+    CostPerPoint,
+    Heldout,
+    Judge,
+    PairedDifference,
+    SerialBaseline,
+)
 from combee_dspy.exceptions import ArgumentError, ArgumentValueError, RefusedError
 from combee_dspy.report import CombeeReport
 from combee_dspy.stopping import Patience, Target
@@ -34,7 +41,9 @@ def combee(scorer=metric, lm=None, **given):
 
 
 def report(**given):
-    measured = CostPerPoint.of(SerialBaseline(0.5), 0.6, SerialBaseline(0.6), point=0.01, versus=BETTER)
+    measured = CostPerPoint.of(
+        SerialBaseline(0.5), 0.6, SerialBaseline(0.6), point=0.01, versus=BETTER
+    )
     whole = {"heldout": BETTER, "per_point": measured, **given}
     return CombeeReport("done", 0.4, 0.6, 100, 10, 1.0, totals([]), **whole)
 
@@ -49,7 +58,11 @@ def refused(match, call, *arguments, **given):
 def test_defaults_are_refused_nothing():
     check_search(combee(), **SPLITS)
     check_search(combee(num_threads=512), workers=512, **SPLITS)
-    check_search(combee(reflection_minibatch_size=3), reasons={"controller": "as the serial baseline had"}, **SPLITS)
+    check_search(
+        combee(reflection_minibatch_size=3),
+        reasons={"controller": "as the serial baseline had"},
+        **SPLITS,
+    )
     check_converged(DONE)
     check_headline(report())
 
@@ -59,7 +72,9 @@ def test_defaults_are_refused_nothing():
     [
         False,
         Diversity.off(),
-        Diversity(embedder=None, temperature=Temperature()),  # something is on, but not what refuses copies
+        Diversity(
+            embedder=None, temperature=Temperature()
+        ),  # something is on, but not what refuses copies
         Diversity(threshold=0.9999),  # on, and refuses nothing
     ],
 )
@@ -84,7 +99,12 @@ def test_a_cache_that_is_off_without_a_reason(reasons):
     [
         {"reflection_minibatch_size": 8},
         {"controller": {"name": "static", "params": {"size": 8, "reason": "."}}},
-        {"controller": {"name": "static", "params": {"size": 8, "reason": "reflection_minibatch_size was given"}}},
+        {
+            "controller": {
+                "name": "static",
+                "params": {"size": 8, "reason": "reflection_minibatch_size was given"},
+            }
+        },
     ],
 )
 def test_a_static_batch_without_a_reason(given):
@@ -98,10 +118,18 @@ def test_a_static_batch_needs_a_reason_to_be_made_at_all():
 
 
 @pytest.mark.parametrize("rule", [Patience(updates=3), Target(score=0.9)])
-@pytest.mark.parametrize("nested", [lambda rule: rule, lambda rule: Budget(rollouts=9) | (Budget(dollars=1) & rule)])
+@pytest.mark.parametrize(
+    "nested", [lambda rule: rule, lambda rule: Budget(rollouts=9) | (Budget(dollars=1) & rule)]
+)
 @pytest.mark.parametrize("valset", [None, [], ROWS[:10], ROWS[9:]])
 def test_patience_on_the_training_score(rule, nested, valset):
-    refused("training score", check_search, combee(budget=nested(rule)), trainset=ROWS[:10], valset=valset)
+    refused(
+        "training score",
+        check_search,
+        combee(budget=nested(rule)),
+        trainset=ROWS[:10],
+        valset=valset,
+    )
     check_search(combee(budget=nested(rule)), **SPLITS)
 
 
@@ -112,11 +140,15 @@ def test_patience_cannot_be_told_to_read_the_training_score():
 
 def test_a_proposer_as_judge_without_a_calibration():
     strong, other = dspy.LM("openai/strong"), dspy.LM("openai/small")
-    judge = Judge("Is it right?", lm=dspy.LM("openai/strong", temperature=0.3))  # another object of the same model
+    judge = Judge(
+        "Is it right?", lm=dspy.LM("openai/strong", temperature=0.3)
+    )  # another object of the same model
     with pytest.raises(ArgumentValueError, match="examiner"):
         check_search(combee(judge, strong), **SPLITS)
     for reference, passes in ((judge, False), (metric, True)):
-        calibrated = combee(judge, strong, validation=Validation(calibration=Calibration(reference)))
+        calibrated = combee(
+            judge, strong, validation=Validation(calibration=Calibration(reference))
+        )
         if passes:
             check_search(calibrated, **SPLITS)
         else:
@@ -138,7 +170,9 @@ def test_a_headline_without_a_baseline():
 
 def test_a_papers_numbers_as_a_headline():
     # Typed in, however completely; and what was measured here with another model than the paper's.
-    typed = CostPerPoint.of(SerialBaseline(0.62, 1200, 2e6, 3.0, 7200, 900), 0.7, SerialBaseline(0.7), point=0.01)
+    typed = CostPerPoint.of(
+        SerialBaseline(0.62, 1200, 2e6, 3.0, 7200, 900), 0.7, SerialBaseline(0.7), point=0.01
+    )
     refused("paper", check_headline, replace(report(), per_point=typed))
     for number in (17.0, {"points": 0.62}):
         with pytest.raises(ArgumentError):
@@ -147,4 +181,6 @@ def test_a_papers_numbers_as_a_headline():
 
 def test_a_headline_of_a_run_that_claims_nothing():
     refused("held-out", check_headline, report(heldout=None))
-    refused("supports no claim", check_headline, report(warnings=("The judge was not calibrated.",)))
+    refused(
+        "supports no claim", check_headline, report(warnings=("The judge was not calibrated.",))
+    )

@@ -19,15 +19,25 @@ from tests.cli.spoiled import JUDGED, STATIC, TRAIN_ALONE, refused
         (TRAIN_ALONE, "patience on the training score is refused"),
         (JUDGED, "examiner"),
         # A judge without a model of its own is judged by the task's, which here proposes as well.
-        ({**JUDGED, "metric": "their_qa:plain", "lms": {"task": {"model": "openai/x"}}}, "examiner"),
+        (
+            {**JUDGED, "metric": "their_qa:plain", "lms": {"task": {"model": "openai/x"}}},
+            "examiner",
+        ),
     ],
-)  # fmt: skip
+)
 def test_nor_is_it_planned(shell, files, tmp_path, change, said):
     files("wide.yaml", **change)
     # A reason that says nothing is none.
-    overrides = {name: {"value": "yes", "reason": "we know best"} for name in ("cache", "controller")}
-    for more in ({}, {"overrides": {"diagnosis": {"value": "later", "reason": "there was no time for it"}}}):
-        (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "run": "wide.yaml", **more}), encoding="utf-8")
+    overrides = {
+        name: {"value": "yes", "reason": "we know best"} for name in ("cache", "controller")
+    }
+    for more in (
+        {},
+        {"overrides": {"diagnosis": {"value": "later", "reason": "there was no time for it"}}},
+    ):
+        (tmp_path / "spec.yaml").write_text(
+            yaml.safe_dump({**SPEC, "run": "wide.yaml", **more}), encoding="utf-8"
+        )
         refused(shell, said, "plan", "spec.yaml")
     vague = {name: {**one, "reason": "ok"} for name, one in overrides.items()}
     (tmp_path / "spec.yaml").write_text(

@@ -8,7 +8,15 @@ import json
 import pytest
 
 from combee_dspy.exceptions import ArgumentValueError, PromotionRefusedError, RegistryError
-from combee_strategist.canary import CanaryPlan, Registry, promote, publish, rollback, status, withdraw
+from combee_strategist.canary import (
+    CanaryPlan,
+    Registry,
+    promote,
+    publish,
+    rollback,
+    status,
+    withdraw,
+)
 from plugins.strategist.tests.canaries import LESSON, QUICK, ask, compiled, lm_for
 
 
@@ -28,7 +36,12 @@ def test_the_first_publication_registers_both_programs(published):
     assert after.plan.epsilon == 0.2
     assert after.plan.target == after.receipt["difference"]["before"] == 0.0
     first, second = registry.audit()
-    assert (second["who"], second["why"], second["action"], second["to"]) == ("ada", "for a test", "publish", 2)
+    assert (second["who"], second["why"], second["action"], second["to"]) == (
+        "ada",
+        "for a test",
+        "publish",
+        2,
+    )
     assert first["to"] == 1
 
 
@@ -69,13 +82,21 @@ def test_what_mlflows_client_has_written_over_is_refused(published, way):
     if way == "line gone":
         registry._client.delete_prompt_tag(registry.name, key)
     if way == "line added":
-        registry._client.set_prompt_tag(registry.name, f"{key}x", json.dumps({**line, "sha256": digest}))
-    for refused in (lambda: registry.version(2), lambda: status(registry), lambda: promote(registry)):
+        registry._client.set_prompt_tag(
+            registry.name, f"{key}x", json.dumps({**line, "sha256": digest})
+        )
+    for refused in (
+        lambda: registry.version(2),
+        lambda: status(registry),
+        lambda: promote(registry),
+    ):
         with pytest.raises(RegistryError, match="not as it was published"):
             refused()
 
 
-def test_terms_that_were_written_over_audit_line_and_all_have_no_evidence(published, server, dspy_context, folder):
+def test_terms_that_were_written_over_audit_line_and_all_have_no_evidence(
+    published, server, dspy_context, folder
+):
     registry = ready(published, server, dspy_context, CanaryPlan(epsilon=0.2, pairs=500, hours=0))
     digest = written_over(registry, pairs=20)
     key, line = audit_line(registry)
@@ -88,7 +109,9 @@ def test_an_alias_that_was_moved_past_the_audit_is_told(published):
     registry = published()
     assert status(registry).missing[0].startswith("0 pairs")
     registry._client.set_prompt_alias(registry.name, "production", 2)
-    assert status(registry).missing[0] == "version 2 is in production, and no audit line put it there"
+    assert (
+        status(registry).missing[0] == "version 2 is in production, and no audit line put it there"
+    )
     with pytest.raises(PromotionRefusedError, match="no audit line"):
         promote(registry)
 
@@ -128,7 +151,10 @@ def test_promotion_and_rollback_leave_audit_lines(published, server, dspy_contex
     # No journal and no run is needed any more.
     assert rollback(registry, who="cy", why="complaints") == 1
     assert (registry.at("production"), registry.at("challenger")) == (1, None)
-    lines = [(one["action"], one["from"], one["to"], one["who"], one["carried_out"]) for one in registry.audit()]
+    lines = [
+        (one["action"], one["from"], one["to"], one["who"], one["carried_out"])
+        for one in registry.audit()
+    ]
     assert lines[2:] == [
         ("promote", 1, 2, "bea", True),
         ("rollback", 2, 1, "cy", True),
@@ -138,7 +164,9 @@ def test_promotion_and_rollback_leave_audit_lines(published, server, dspy_contex
         rollback(registry)
 
 
-def test_what_was_rolled_back_is_not_promoted_by_its_old_evidence(published, server, dspy_context, folder):
+def test_what_was_rolled_back_is_not_promoted_by_its_old_evidence(
+    published, server, dspy_context, folder
+):
     registry = ready(published, server, dspy_context)
     promote(registry, folder)
     rollback(registry)

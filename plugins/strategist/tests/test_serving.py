@@ -42,7 +42,9 @@ def test_callers_get_the_incumbent_and_both_are_scored(published, server, tmp_pa
     assert program.counts() == {"sampled": 30, "answered": 30, "scored": 30}
     found = status(registry, tmp_path / "serving")
     assert (found.pairs, found.difference) == (30, 1.0)
-    sides = {one["version"]: (one["requests"], one["errors"], one["score"]) for one in found.versions}
+    sides = {
+        one["version"]: (one["requests"], one["errors"], one["score"]) for one in found.versions
+    }
     assert sides == {"v1 serving": (30, 0, 0.0), "v2 shadow": (30, 0, 30.0)}
     assert all(one["tokens"] > 0 for one in found.versions)
     assert found.shadows["answered"] == 30
@@ -67,12 +69,15 @@ def test_a_challenger_that_raises_hangs_and_floods_is_seen_by_no_caller(publishe
             import contextvars
 
             asked = [
-                callers.submit(contextvars.copy_context().run, ask, program, 10, start) for start in range(0, 40, 10)
+                callers.submit(contextvars.copy_context().run, ask, program, 10, start)
+                for start in range(0, 40, 10)
             ]
             assert [one for done in asked for one in done.result()] == ["wrong"] * 40
 
         async def several():
-            found = await asyncio.gather(*(program.acall(question="How long?", request_id=f"a{n}") for n in range(40)))
+            found = await asyncio.gather(
+                *(program.acall(question="How long?", request_id=f"a{n}") for n in range(40))
+            )
             return [one.answer for one in found]
 
         assert asyncio.run(several()) == ["wrong"] * 40
@@ -85,7 +90,9 @@ def test_a_challenger_that_raises_hangs_and_floods_is_seen_by_no_caller(publishe
         found = program.counts()
         program.close()
     assert found["sampled"] == 80
-    assert found["sampled"] == sum(found[one] for one in ("dropped", "answered", "raised", "timed out"))
+    assert found["sampled"] == sum(
+        found[one] for one in ("dropped", "answered", "raised", "timed out")
+    )
     assert found["dropped"] > 0
     assert found["timed out"] > 0
     # A failure counts as a score of 0; what was dropped leaves no pair.
@@ -154,7 +161,9 @@ def test_no_shadow_runs_where_no_share_is_given_and_the_caller_keeps_its_trace(p
         assert len(next(iter(usage.usage_data.values()))) == 1
 
 
-def test_a_share_of_requests_is_answered_by_the_challenger_where_it_is_asked_for(published, server, tmp_path):
+def test_a_share_of_requests_is_answered_by_the_challenger_where_it_is_asked_for(
+    published, server, tmp_path
+):
     registry = published()
     with serving(lm_for(lambda: "right")):
         program = server(registry, serving={"live": 0.5})
@@ -166,7 +175,9 @@ def test_a_share_of_requests_is_answered_by_the_challenger_where_it_is_asked_for
     assert (found.pairs, found.difference) == (60, 1.0)
 
 
-def test_a_live_challenger_that_fails_is_followed_by_the_incumbent_and_counts_as_failed(published, server, tmp_path):
+def test_a_live_challenger_that_fails_is_followed_by_the_incumbent_and_counts_as_failed(
+    published, server, tmp_path
+):
     registry = published()
     with serving(lm_for(raises, lambda: "right")):
         program = server(registry, serving={"live": 1.0})
@@ -183,7 +194,9 @@ def test_labels_that_come_later_score_what_waits_for_them(published, server, tmp
         ask(program, 8)
         assert program._pool.idle(10)
         assert "scored" not in program.counts()
-        assert [program.feedback(f"r{n}", label="wrong") for n in range(8)] == [False] * 3 + [True] * 5
+        assert [program.feedback(f"r{n}", label="wrong") for n in range(8)] == [False] * 3 + [
+            True
+        ] * 5
         assert not program.feedback("r7", label="wrong")
         assert not program.feedback("unknown", label="wrong")
         program.close()
@@ -194,7 +207,7 @@ def test_labels_that_come_later_score_what_waits_for_them(published, server, tmp
 
 
 def test_a_judge_is_asked_where_labels_do_not_come(published, server, monkeypatch):
-    monkeypatch.setattr("combee_dspy.canary._serving._LABEL_SECONDS", 0.0)
+    monkeypatch.setattr("combee_strategist.canary._serving._LABEL_SECONDS", 0.0)
     asked = []
 
     def judge(gold, pred, *more):
@@ -210,7 +223,9 @@ def test_a_judge_is_asked_where_labels_do_not_come(published, server, monkeypatc
 
 
 @pytest.mark.parametrize("value", [float("nan"), 7.0, "good"])
-def test_a_score_that_cannot_be_compared_is_counted_and_used_for_nothing(published, server, tmp_path, value):
+def test_a_score_that_cannot_be_compared_is_counted_and_used_for_nothing(
+    published, server, tmp_path, value
+):
     registry = published()
     with serving(lm_for(lambda: "right")):
         program = server(registry, judged=False, metric=None, judge=lambda *given: value)
@@ -220,7 +235,9 @@ def test_a_score_that_cannot_be_compared_is_counted_and_used_for_nothing(publish
     assert status(registry, tmp_path / "serving").pairs == 0
 
 
-def test_a_running_server_follows_the_alias_and_the_same_id_counts_once(published, server, tmp_path):
+def test_a_running_server_follows_the_alias_and_the_same_id_counts_once(
+    published, server, tmp_path
+):
     registry = published()
     with serving(lm_for(lambda: "right")):
         program, other = server(registry), server(registry, serving={"ttl": 0.01})
@@ -288,7 +305,9 @@ def test_a_challenger_that_fails_where_the_incumbent_fails_too_stays(published, 
 
 
 @pytest.mark.parametrize("breach", ["errors", "score"])
-def test_a_promoted_version_that_breaches_a_bound_is_rolled_back_once(published, server, tmp_path, breach):
+def test_a_promoted_version_that_breaches_a_bound_is_rolled_back_once(
+    published, server, tmp_path, breach
+):
     registry = published(CanaryPlan(epsilon=0.2, pairs=20, hours=0, window=20, score=0.5))
     turned = []
 
@@ -313,7 +332,9 @@ def test_a_promoted_version_that_breaches_a_bound_is_rolled_back_once(published,
         program.refresh()
         assert registry.at("production") == 1
         moves = [line for line in registry.audit() if line["action"] == "rollback"]
-        assert [(one["from"], one["to"], one["who"]) for one in moves] == [(2, 1, "combee (automatic)")]
+        assert [(one["from"], one["to"], one["who"]) for one in moves] == [
+            (2, 1, "combee (automatic)")
+        ]
         # What the run began with was never promoted: no bound takes it back.
         ask(program, 30)
         assert program._pool.idle(10)
@@ -330,7 +351,9 @@ def test_a_challenger_that_was_edited_is_not_tried(published, server, caplog):
     assert "not as it was published" in caplog.text
 
 
-def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_kept(published, server, tmp_path):
+def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_kept(
+    published, server, tmp_path
+):
     registry = published()
     with serving(lm_for(lambda: "right")):
         first = server(registry, judged=False, privacy=Privacy(texts="all"))
@@ -350,7 +373,10 @@ def test_labels_may_come_after_a_restart_or_to_another_server_where_texts_are_ke
     assert other.counts() == {"scored": 2, "labels without a request": 1}
     found = status(registry, tmp_path / "serving")
     assert (found.pairs, found.difference) == (3, pytest.approx(-1 / 3))
-    assert {one["version"]: one["requests"] for one in found.versions} == {"v1 serving": 5, "v2 shadow": 5}
+    assert {one["version"]: one["requests"] for one in found.versions} == {
+        "v1 serving": 5,
+        "v2 shadow": 5,
+    }
 
 
 def test_shadows_that_hang_keep_no_pair_from_being_scored(published, server):
@@ -414,13 +440,17 @@ def test_a_servers_journal_is_read_as_a_runs(published, server, tmp_path):
     assert "v2 shadow" in page
 
 
-def test_what_is_no_program_is_refused_and_so_is_a_name_that_nobody_published(published, mlflow_store):
+def test_what_is_no_program_is_refused_and_so_is_a_name_that_nobody_published(
+    published, mlflow_store
+):
     with pytest.raises(ArgumentTypeError, match="no DSPy program"):
         CanaryProgram("qa", "question -> answer", uri=mlflow_store)  # type: ignore[arg-type]
     with pytest.raises(RegistryError, match="nothing is in production"):
         CanaryProgram("nobody", PROGRAM, uri=mlflow_store)
     with pytest.raises(RegistryError, match="has components"):
-        CanaryProgram(published(QUICK).name, dspy.ReAct("question -> answer", tools=[]), uri=mlflow_store)
+        CanaryProgram(
+            published(QUICK).name, dspy.ReAct("question -> answer", tools=[]), uri=mlflow_store
+        )
 
 
 def test_prometheus_counts_what_the_server_counts(published, server):
@@ -431,5 +461,8 @@ def test_prometheus_counts_what_the_server_counts(published, server):
         ask(program, 5)
         program.close()
     text = prometheus.generate_latest(registry).decode()
-    assert f'combee_request_seconds_count{{program="{program._name}",purpose="shadow",version="2"}} 5.0' in text
+    assert (
+        f'combee_request_seconds_count{{program="{program._name}",purpose="shadow",version="2"}} 5.0'
+        in text
+    )
     assert f'combee_shadows_total{{outcome="answered",program="{program._name}"}} 5.0' in text

@@ -35,15 +35,30 @@ def test_a_whole_specification_is_read():
 
 
 def test_nine_gaps_are_nine_lines_each_with_a_purpose_and_an_example():
-    spec = without("task.metric", "serial.rollouts", "hardware.slots", "budget.binds", "evaluation.used_to_tune")
+    spec = without(
+        "task.metric",
+        "serial.rollouts",
+        "hardware.slots",
+        "budget.binds",
+        "evaluation.used_to_tune",
+    )
     spec["task"]["inputs"] = "TBD"  # vague
     spec["failure_cost"] = "it is bad"  # vague
     spec["serial"]["score"] = 62  # points where a share is meant
     spec["budget"]["deadline"] = "soon"
     found = gaps(spec)
     assert len(found) == 9
-    for field in ("task.metric", "task.inputs", "serial.rollouts", "serial.score", "hardware.slots", "budget.binds",
-                  "budget.deadline", "evaluation.used_to_tune", "failure_cost"):  # fmt: skip
+    for field in (
+        "task.metric",
+        "task.inputs",
+        "serial.rollouts",
+        "serial.score",
+        "hardware.slots",
+        "budget.binds",
+        "budget.deadline",
+        "evaluation.used_to_tune",
+        "failure_cost",
+    ):
         (line,) = [one for one in found if one.startswith(f"{field} ")]
         assert "(such as: " in line
         assert len(line.split(": ", 1)[1]) > 20
@@ -54,12 +69,25 @@ def test_nine_gaps_are_nine_lines_each_with_a_purpose_and_an_example():
 def test_an_empty_specification_lacks_every_field_and_a_missing_section_each_of_its_own():
     names = [name for name, _ in questions()]
     assert [one.split()[0] for one in gaps({})] == names
-    assert [one.split()[0] for one in gaps(without("budget"))] == [one for one in names if one.startswith("budget.")]
+    assert [one.split()[0] for one in gaps(without("budget"))] == [
+        one for one in names if one.startswith("budget.")
+    ]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "?", "TBD", "n/a", "todo...", "something", "Unknown", "  ", "to be decided", "not yet known"],
+    [
+        "",
+        "?",
+        "TBD",
+        "n/a",
+        "todo...",
+        "something",
+        "Unknown",
+        "  ",
+        "to be decided",
+        "not yet known",
+    ],
 )
 def test_a_word_that_says_nothing_is_no_answer(text):
     spec = copy.deepcopy(SPEC)
@@ -77,20 +105,32 @@ def test_a_key_that_is_not_known_is_a_gap_that_names_the_nearest():
 
 
 def test_an_override_without_a_reason_is_a_gap():
-    assert gaps({**SPEC, "overrides": {"workers": {"value": 4}}})[0].startswith("overrides.workers.reason is missing")
-    assert gaps({**SPEC, "overrides": {"workers": {"value": 4, "reason": "faster"}}})[0].count("is vague")
+    assert gaps({**SPEC, "overrides": {"workers": {"value": 4}}})[0].startswith(
+        "overrides.workers.reason is missing"
+    )
+    assert gaps({**SPEC, "overrides": {"workers": {"value": 4, "reason": "faster"}}})[0].count(
+        "is vague"
+    )
 
 
-@pytest.mark.parametrize("reason", ["we we we we we", "still to be decided later", "a a b b c c", "... - ... - ..."])
+@pytest.mark.parametrize(
+    "reason", ["we we we we we", "still to be decided later", "a a b b c c", "... - ... - ..."]
+)
 def test_a_reason_is_a_sentence_that_says_something(reason):
-    assert gaps({**SPEC, "overrides": {"workers": {"value": 4, "reason": reason}}})[0].count("is vague")
+    assert gaps({**SPEC, "overrides": {"workers": {"value": 4, "reason": reason}}})[0].count(
+        "is vague"
+    )
 
 
 def test_fields_that_contradict_each_other_are_all_said():
     spec = copy.deepcopy(SPEC)
     spec["serial"]["score"] = spec["task"]["baseline"]
     spec["budget"] |= {"gpu_seconds": 0, "binds": "gpu_seconds", "deadline": "2020-02-01"}
-    assert [one.split()[0] for one in gaps(spec)] == ["budget.deadline", "serial.score", "budget.binds"]
+    assert [one.split()[0] for one in gaps(spec)] == [
+        "budget.deadline",
+        "serial.score",
+        "budget.binds",
+    ]
 
 
 @pytest.mark.parametrize("name", ["two words", "a;b", "../up", "$(x)", "`x`", 'a"b', "a\nb"])
@@ -108,7 +148,12 @@ def test_a_file_that_holds_no_mapping_is_refused(tmp_path):
 
 
 def test_what_is_measured_is_not_asked_and_a_bad_answer_is_asked_again():
-    flat = {f"{part}.{key}": value for part, one in SPEC.items() if isinstance(one, dict) for key, value in one.items()}
+    flat = {
+        f"{part}.{key}": value
+        for part, one in SPEC.items()
+        if isinstance(one, dict)
+        for key, value in one.items()
+    }
     flat["failure_cost"] = SPEC["failure_cost"]
     known, asked = {"serial.rollouts": 900, "serial.run": "runs/serial"}, []
     first = {"task.name": "TBD", "task.baseline": "forty"}
@@ -120,4 +165,9 @@ def test_what_is_measured_is_not_asked_and_a_bad_answer_is_asked_again():
     spec = read_spec(ask(known, answer))
     assert (spec.serial.rollouts, spec.serial.run) == (900, "runs/serial")
     assert "serial.rollouts" not in [name for name, _ in asked]
-    assert [bool(problem) for name, problem in asked if name in ("task.name", "task.baseline")] == [0, 1, 0, 1]
+    assert [bool(problem) for name, problem in asked if name in ("task.name", "task.baseline")] == [
+        0,
+        1,
+        0,
+        1,
+    ]

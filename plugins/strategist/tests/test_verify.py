@@ -11,7 +11,14 @@ import pytest
 from combee_dspy import Budget, Task, compile_many
 from combee_dspy.evaluation import CostPerPoint, SerialBaseline
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
-from combee_strategist.planning import Claim, Verification, check_run, check_slices, over_serial, slices_of
+from combee_strategist.planning import (
+    Claim,
+    Verification,
+    check_run,
+    check_slices,
+    over_serial,
+    slices_of,
+)
 from plugins.strategist.tests.claims import RIGHT, ROWS, WRONG, report
 from tests.worlds import World, examples
 
@@ -19,9 +26,14 @@ from tests.worlds import World, examples
 def beside(found, serial=RIGHT, seconds=(300.0, 100.0), margin=0.02):
     """The report with what it has cost above a serial search."""
     cost = over_serial(found, report(after=serial), margin=margin)
-    slow, fast = (SerialBaseline(score, seconds=one) for score, one in zip((0.8, 0.8), seconds, strict=True))
+    slow, fast = (
+        SerialBaseline(score, seconds=one) for score, one in zip((0.8, 0.8), seconds, strict=True)
+    )
     return replace(
-        found, per_point=CostPerPoint.of(slow, fast.score, fast, point=0.01, versus=cost.versus, margin=margin)
+        found,
+        per_point=CostPerPoint.of(
+            slow, fast.score, fast, point=0.01, versus=cost.versus, margin=margin
+        ),
     )
 
 
@@ -32,9 +44,11 @@ def verdicts(checks):
 def test_what_holds_everywhere_survives_and_is_ready(tmp_path):
     claim, found = Claim(faster=2.0), beside(report())
     checks = [
-        *check_run("run", "seed 0", claim, found), *check_slices(claim, found, slices_of(ROWS, ["kind"])),
-        *check_run("seed", "seed 1", claim, found), *check_run("hardware", "small", claim, found),
-    ]  # fmt: skip
+        *check_run("run", "seed 0", claim, found),
+        *check_slices(claim, found, slices_of(ROWS, ["kind"])),
+        *check_run("seed", "seed 1", claim, found),
+        *check_run("hardware", "small", claim, found),
+    ]
     assert {one.verdict for one in checks} == {"survives"}
     whole = Verification(claim, "run.yaml", str(found.per_point), tuple(checks))
     assert whole.ready
@@ -59,7 +73,10 @@ def test_a_slice_that_pays_for_the_others_is_caught():
     found = report(before, after)
     assert found.heldout.low > 0.05
     checks = list(check_slices(Claim(), found, slices_of(ROWS, ["kind"])))
-    assert verdicts(checks[:2]) == {("kind a (100 rows)", "survives"), ("kind b (100 rows)", "fails")}
+    assert verdicts(checks[:2]) == {
+        ("kind a (100 rows)", "survives"),
+        ("kind b (100 rows)", "fails"),
+    }
     assert checks[2].verdict == "survives"
     # Where a slice has too few rows to tell, that is said, and is no yes.
     few = {"few": [1, 3]}
@@ -79,7 +96,10 @@ def test_a_gain_of_a_few_lucky_rows_does_not_survive_being_drawn_again():
     ("given", "verdicts"),
     [
         ({"seconds": (300.0, 290.0)}, ["survives", "fails"]),  # as good, and hardly faster
-        ({"seconds": (300.0, 1.0), "serial": [1.0] * 200}, ["survives", "fails"]),  # fast, and worse
+        (
+            {"seconds": (300.0, 1.0), "serial": [1.0] * 200},
+            ["survives", "fails"],
+        ),  # fast, and worse
         ({"serial": [0.8] * 200}, ["survives", "not shown"]),  # these rows cannot tell
         ({"seconds": (None, 1.0)}, ["survives", "not shown"]),  # nobody knows how fast
     ],
@@ -114,7 +134,13 @@ def test_rows_that_came_in_another_order_are_paired_by_what_they_are():
 def test_what_a_run_has_paid_is_its_own_where_a_journal_holds_several(tmp_path):
     world = World.made()
     tasks = [
-        Task(name, dspy.Predict("question -> answer"), examples(train), examples(6, 100), heldout=examples(6, 200))
+        Task(
+            name,
+            dspy.Predict("question -> answer"),
+            examples(train),
+            examples(6, 100),
+            heldout=examples(6, 200),
+        )
         for name, train in (("large", 24), ("small", 4))
     ]
     combee = world.combee(log_dir=tmp_path, budget=Budget(epochs=1), skip_perfect_score=False)
@@ -128,9 +154,11 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(ArgumentValueError, match="other held-out rows"):
         over_serial(report(), report(WRONG[:100], RIGHT[:100], ROWS[:100]))
     assert over_serial(report(), report(models={"task": "another"})).versus is None
-    for one in (report(), replace(report(), heldout=None), replace(report(), per_point=over_serial(
-        report(), report(models={"task": "another"})
-    ))):  # fmt: skip
+    for one in (
+        report(),
+        replace(report(), heldout=None),
+        replace(report(), per_point=over_serial(report(), report(models={"task": "another"}))),
+    ):
         with pytest.raises(RefusedError, match="a claim of seed 1"):
             list(check_run("seed", "seed 1", Claim(), one))
     with pytest.raises(RefusedError, match="held-out"):
@@ -141,7 +169,9 @@ def test_slices_cut_the_rows_into_parts():
     lengths = slices_of(ROWS)
     assert list(lengths) == [f"length of the inputs, quarter {n}" for n in (1, 2, 3, 4)]
     assert sorted(place for places in lengths.values() for place in places) == list(range(200))
-    assert max(lengths["length of the inputs, quarter 1"]) < min(lengths["length of the inputs, quarter 2"])
+    assert max(lengths["length of the inputs, quarter 1"]) < min(
+        lengths["length of the inputs, quarter 2"]
+    )
     years = slices_of(ROWS, ["year", "kind"])
     assert len(years) == 6
     assert [len(one) for one in years.values()] == [50, 50, 50, 50, 100, 100]

@@ -112,15 +112,17 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
     if production is not None and production != _placed(audit):
         missing.append(f"version {production} is in production, and no audit line put it there")
     if challenger in (None, production) or production is None:
-        missing.append("nothing is published" if production is None else "no challenger is on trial")
+        missing.append(
+            "nothing is published" if production is None else "no challenger is on trial"
+        )
         return CanaryStatus(registry.name, production, None, missing=tuple(missing), audit=audit)
     version = registry.version(challenger)
     plan = version.plan
     folder = Path("combee_serving") / registry.name if log_dir is None else Path(log_dir)
-    found = _Evidence(folder, registry.name, production, version.sha256)
-    differences = list(found.differences.values())
+    evidence = _Evidence(folder, registry.name, production, version.sha256)
+    differences = list(evidence.differences.values())
     low, high = interval(differences, plan.level)
-    hours = (found.last - found.first) / 3600 if differences else 0.0
+    hours = (evidence.last - evidence.first) / 3600 if differences else 0.0
     receipt = version.receipt or {}
     heldout = receipt["difference"]["after"] if receipt.get("stage") == "read" else None
     missing += _unready(plan, heldout, len(differences), hours)
@@ -133,14 +135,30 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
         missing.append(f"version {challenger} was rolled back: publish again")
     mean = float(np.mean(differences)) if differences else math.nan
     return CanaryStatus(
-        registry.name, production, challenger, plan, heldout, len(differences), mean, low, high, hours,
-        found.shadows, found.versions, tuple(missing), audit,
-    )  # fmt: skip
+        registry.name,
+        production,
+        challenger,
+        plan,
+        heldout,
+        len(differences),
+        mean,
+        low,
+        high,
+        hours,
+        evidence.shadows,
+        evidence.versions,
+        tuple(missing),
+        audit,
+    )
 
 
 def _placed(audit: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the version that should be in production, by the audit alone."""
-    moves = [line["to"] for line in audit if line["action"] in ("promote", "rollback") and line["carried_out"]]
+    moves = [
+        line["to"]
+        for line in audit
+        if line["action"] in ("promote", "rollback") and line["carried_out"]
+    ]
     return moves[-1] if moves else audit[0]["to"] if audit else None
 
 
@@ -169,14 +187,14 @@ class _Evidence:
                 if run:
                     self._pairs(reader, production, challenger)
                     self._sums(reader, sums)
-        self.versions = tuple({"version": name, **found} for name, found in sorted(sums.items()))
+        self.versions = tuple({"version": name, **counts} for name, counts in sorted(sums.items()))
 
     def _pairs(self, reader: Reader, production: int, challenger: str) -> None:
         for row in reader.rows("SELECT data FROM event WHERE kind = 'pair' ORDER BY id"):
-            one = json.loads(row["data"])
-            if (one["incumbent"], one.get("sha256")) == (production, challenger):
-                self.differences.setdefault(one["request"], one["after"] - one["before"])
-                self.first, self.last = min(self.first, one["at"]), max(self.last, one["at"])
+            pair = json.loads(row["data"])
+            if (pair["incumbent"], pair.get("sha256")) == (production, challenger):
+                self.differences.setdefault(pair["request"], pair["after"] - pair["before"])
+                self.first, self.last = min(self.first, pair["at"]), max(self.last, pair["at"])
         last = reader.rows("SELECT data FROM event WHERE kind = 'shadows' ORDER BY id DESC LIMIT 1")
         self.shadows.update(json.loads(last[0]["data"]) if last else {})
 
@@ -192,7 +210,8 @@ class _Evidence:
         )
         for row in (*reader.rows(sql), *reader.rows(spent)):
             into = sums.setdefault(f"{row['candidate']} {row['purpose']}", Counter())
-            into.update({key: row[key] for key in row.keys() if key not in ("candidate", "purpose")})  # noqa: SIM118 - no mapping
+            columns = dict(zip(row.keys(), row, strict=True))
+            into.update({name: columns[name] for name in columns.keys() - {"candidate", "purpose"}})
 
 
 def promote(
@@ -204,15 +223,20 @@ def promote(
         PromotionRefusedError: Something is missing; it lists everything.
         RegistryError: The registry does not answer, or the challenger is not as it was published.
     """
-    found = status(registry, log_dir)
-    if found.missing or found.production is None or found.challenger is None:
-        raise PromotionRefusedError(registry.name, found.missing)
-    said = why or f"{found.pairs} pairs in {found.hours:.1f} h: {found.difference:+.4f}, at least {found.low:+.4f}"
-    registry.move("promote", found.production, found.challenger, who, said)
-    return found
+    standing = status(registry, log_dir)
+    if standing.missing or standing.production is None or standing.challenger is None:
+        raise PromotionRefusedError(registry.name, standing.missing)
+    reason = (
+        why
+        or f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f}, at least {standing.low:+.4f}"
+    )
+    registry.move("promote", standing.production, standing.challenger, who, reason)
+    return standing
 
 
-def rollback(registry: Registry, *, who: str | None = None, why: str = "", only: int | None = None) -> int | None:
+def rollback(
+    registry: Registry, *, who: str | None = None, why: str = "", only: int | None = None
+) -> int | None:
     """Put the version before into production, and return its number. Needs the registry alone.
 
     Args:
@@ -225,29 +249,46 @@ def rollback(registry: Registry, *, who: str | None = None, why: str = "", only:
         ArgumentValueError: Nothing was promoted that could be rolled back.
     """
     now = registry.at(PRODUCTION)
-    moves = [line for line in registry.audit() if line["action"] in ("promote", "rollback") and line["carried_out"]]
+    moves = [
+        line
+        for line in registry.audit()
+        if line["action"] in ("promote", "rollback") and line["carried_out"]
+    ]
     if only is not None and not (now == only and moves and moves[-1]["action"] == "promote"):
         return None
-    before = next((line["from"] for line in reversed(moves) if line["action"] == "promote" and line["to"] == now), None)
+    before = next(
+        (
+            line["from"]
+            for line in reversed(moves)
+            if line["action"] == "promote" and line["to"] == now
+        ),
+        None,
+    )
     if before is None or now is None:
         remedy = f"To end a trial: combee canary rollback {registry.name} --challenger"
-        raise ArgumentValueError("name", registry.name, "has nothing in production that was promoted", remedy)
+        raise ArgumentValueError(
+            "name", registry.name, "has nothing in production that was promoted", remedy
+        )
     registry.move("rollback", now, before, who, why)
     if registry.at(CHALLENGER) == now:
         registry.withdraw(now, who, "it was rolled back")
     return int(before)
 
 
-def withdraw(registry: Registry, *, who: str | None = None, why: str = "", only: int | None = None) -> int | None:
+def withdraw(
+    registry: Registry, *, who: str | None = None, why: str = "", only: int | None = None
+) -> int | None:
     """End the trial of the challenger, and return its number; ``None`` where another than ``only`` is on trial.
 
     Raises:
         ArgumentValueError: There is none.
     """
-    found = registry.at(CHALLENGER)
-    if only is not None and found != only:
+    challenger = registry.at(CHALLENGER)
+    if only is not None and challenger != only:
         return None
-    if found is None:
-        raise ArgumentValueError("name", registry.name, "has no challenger", "See combee canary status.")
-    registry.withdraw(found, who, why)
-    return found
+    if challenger is None:
+        raise ArgumentValueError(
+            "name", registry.name, "has no challenger", "See combee canary status."
+        )
+    registry.withdraw(challenger, who, why)
+    return challenger

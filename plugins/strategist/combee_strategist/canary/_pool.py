@@ -87,9 +87,9 @@ class Pool:
                 self._waiting -= 1
                 job.deadline = time.monotonic() + self._timeout
                 self._running.add(job)
-            found, error = None, None
+            result, error = None, None
             try:
-                found = job.work()
+                result = job.work()
             except BaseException as raised:  # noqa: BLE001 - whatever a challenger does, the thread goes on
                 error = raised
             with self._lock:
@@ -98,7 +98,7 @@ class Pool:
                 self._lost -= overdue
                 self._threads -= replaced
             if not overdue:
-                self._settle(job, found, error)
+                self._settle(job, result, error)
             if replaced:
                 return
 
@@ -117,9 +117,9 @@ class Pool:
                     self._start()
                 self._settle(job, None, Overdue(f"took longer than {self._timeout:g} s"))
 
-    def _settle(self, job: _Job, found: Any, error: BaseException | None) -> None:
+    def _settle(self, job: _Job, result: Any, error: BaseException | None) -> None:
         try:
-            job.settle(found, error)
+            job.settle(result, error)
         except Exception:  # a thread that ended here would be missed by every later job
             logger.exception("canary: what became of a job could not be kept")
         finally:

@@ -52,40 +52,64 @@ def publish(
         number = run_number(reader, task)
         row = reader.rows("SELECT name, description FROM run WHERE id = ?", (number,))[0]
         sql = "SELECT data FROM event WHERE run = ? AND kind = 'receipt' ORDER BY id"
-        receipts = [Receipt.from_json(one["data"]) for one in reader.rows(sql, (number,))]
-    read = next((one for one in reversed(receipts) if one.stage == "read" and one.difference), None)
+        receipts = [Receipt.from_json(event["data"]) for event in reader.rows(sql, (number,))]
+    read = next(
+        (
+            receipt
+            for receipt in reversed(receipts)
+            if receipt.stage == "read" and receipt.difference
+        ),
+        None,
+    )
     if read is None:
         remedy = "Compile with heldout=…: scores on training or validation rows are what the search chose by."
         raise ArgumentValueError("run", os.fspath(run), "has no held-out receipt", remedy)
     if len(set(read.programs)) < 2:
-        raise ArgumentValueError("run", os.fspath(run), "returned the program that it was given", "Learn something.")
-    known = {one.id: one for one in candidates(run) if one.run == row["name"]}
-    before, after = (known[one] for one in read.programs)
+        raise ArgumentValueError(
+            "run", os.fspath(run), "returned the program that it was given", "Learn something."
+        )
+    of_run = {
+        candidate.id: candidate for candidate in candidates(run) if candidate.run == row["name"]
+    }
+    before, after = (of_run[candidate_id] for candidate_id in read.programs)
     artifact = json.loads(row["description"])["specs"]["artifact"]
     registry = Registry(name, uri)
     production, waiting = registry.at(PRODUCTION), registry.at(CHALLENGER)
     if waiting not in (None, production):
         remedy = f"Promote it, or: combee canary rollback {name} --challenger"
-        raise ArgumentValueError("name", name, f"has a challenger already, version {waiting}", remedy)
+        raise ArgumentValueError(
+            "name", name, f"has a challenger already, version {waiting}", remedy
+        )
     if production is None:
-        registry.add(_document(before, artifact, plan), PRODUCTION, who, f"what {row['name']} began with")
-    return registry.add(_document(after, artifact, plan, read), CHALLENGER, who, why or f"learned by {row['name']}")
+        registry.add(
+            _document(before, artifact, plan), PRODUCTION, who, f"what {row['name']} began with"
+        )
+    return registry.add(
+        _document(after, artifact, plan, read), CHALLENGER, who, why or f"learned by {row['name']}"
+    )
 
 
 def _document(
-    one: CandidateRecord, artifact: dict[str, Any], plan: CanaryPlan, receipt: Receipt | None = None
+    candidate: CandidateRecord,
+    artifact: dict[str, Any],
+    plan: CanaryPlan,
+    receipt: Receipt | None = None,
 ) -> dict[str, Any]:
     terms = plan.to_dict()
-    said = None
+    summary = None
     if receipt is not None and receipt.difference is not None:
         whole = receipt.to_dict()
         digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
         heldout = {key: value for key, value in whole["heldout"].items() if key not in _OF_ROWS}
-        said = {key: value for key, value in whole.items() if key not in ("before", "after")}
-        said |= {"heldout": heldout, "sha256": digest}
+        summary = {key: value for key, value in whole.items() if key not in ("before", "after")}
+        summary |= {"heldout": heldout, "sha256": digest}
         if terms["target"] is None:
             terms["target"] = receipt.difference.before
     return {
-        "candidate": one.id, "run": one.run, "artifact": artifact, "texts": dict(one.texts), "receipt": said,
+        "candidate": candidate.id,
+        "run": candidate.run,
+        "artifact": artifact,
+        "texts": dict(candidate.texts),
+        "receipt": summary,
         "plan": terms,
-    }  # fmt: skip
+    }

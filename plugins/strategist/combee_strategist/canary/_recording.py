@@ -78,11 +78,19 @@ class Window:
         """Return which bound was breached, in words; failures beyond the share that another version has beside it."""
         plan = self._plan
         least = plan.window // 4
-        errors, scores, others = list(self.errors), list(self.scores), list(beside.errors) if beside else []
+        errors, scores, others = (
+            list(self.errors),
+            list(self.scores),
+            list(beside.errors) if beside else [],
+        )
         most = plan.errors + (sum(others) / len(others) if others else 0.0)
         if len(errors) >= least and sum(errors) / len(errors) > most:
             return f"{sum(errors)} of the last {len(errors)} requests failed, more than {most:.0%}"
-        if plan.score is not None and len(scores) >= least and sum(scores) / len(scores) < plan.score:
+        if (
+            plan.score is not None
+            and len(scores) >= least
+            and sum(scores) / len(scores) < plan.score
+        ):
             return f"the mean of the last {len(scores)} scores is {sum(scores) / len(scores):.3f}, below {plan.score}"
         return None
 
@@ -101,9 +109,15 @@ class Recorder:
     """
 
     def __init__(
-        self, name: str, folder: Path, metric: Metric | None, judge: Metric | None, patience: float, most: int,
+        self,
+        name: str,
+        folder: Path,
+        metric: Metric | None,
+        judge: Metric | None,
+        patience: float,
+        most: int,
         privacy: Privacy,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._name, self._metric, self._judge = name, metric, judge
         self._patience, self._most = patience, most
         self._texts, self._folder = Texts(privacy, scrub), folder
@@ -115,7 +129,7 @@ class Recorder:
         self._number, self._lock = itertools.count(), threading.Lock()
         self._waiting: OrderedDict[str, Pair] = OrderedDict()
         self.counts: Counter[str] = Counter()
-        self._told: dict[str, int] = {}
+        self._counts_written: dict[str, int] = {}
         self.windows: dict[int, Window] = {}
         self.tariff = Tariff()
         self.observe: Callable[[Answer], None] = lambda answer: None
@@ -143,18 +157,32 @@ class Recorder:
         texts: dict[str, Any] = {"seconds": answer.seconds}
         if inputs is not None:
             rollout = Rollout(
-                request, answer.score or 0.0, error=answer.error, prediction=answer.prediction, seconds=answer.seconds,
+                request,
+                answer.score or 0.0,
+                error=answer.error,
+                prediction=answer.prediction,
+                seconds=answer.seconds,
                 failed_in="program" if answer.error else None,
-            )  # fmt: skip
+            )
             # What the queries show of a rollout's inputs stands there.
-            asked = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
-            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": asked})
+            request_inputs = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
+            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": request_inputs})
         effect = Effect(
-            f"{answer.purpose}/{request}/{next(self._number)}", "rollout", texts, "serving", answer.purpose,
-            candidate=f"v{answer.version}", example=request, split="serving", score=answer.score, error=answer.error,
-            failed_in="program" if answer.error else None, started=answer.started,
-            ended=answer.started + answer.seconds, usage=answer.usage,
-        )  # fmt: skip
+            f"{answer.purpose}/{request}/{next(self._number)}",
+            "rollout",
+            texts,
+            "serving",
+            answer.purpose,
+            candidate=f"v{answer.version}",
+            example=request,
+            split="serving",
+            score=answer.score,
+            error=answer.error,
+            failed_in="program" if answer.error else None,
+            started=answer.started,
+            ended=answer.started + answer.seconds,
+            usage=answer.usage,
+        )
         self._log.put(self._texts.written(effect))
 
     def wait(self, pair: Pair) -> None:
@@ -178,9 +206,19 @@ class Recorder:
             self.write(pair.request, answer, pair.inputs)
         elif answer is not None and self.recalls:
             # Labels may come to another server, or after this one has ended.
-            answers = [(one.version, one.started, one.prediction, one.error, one.score) for one in pair.answers]
-            said = {"inputs": pair.inputs, "answers": answers, "versions": (pair.incumbent, pair.challenger)}
-            self._log.emit("waiting", self._texts.scrubbed(encode_rollout(Rollout(pair.request, 0.0, prediction=said))))
+            answers = [
+                (other.version, other.started, other.prediction, other.error, other.score)
+                for other in pair.answers
+            ]
+            record = {
+                "inputs": pair.inputs,
+                "answers": answers,
+                "versions": (pair.incumbent, pair.challenger),
+            }
+            self._log.emit(
+                "waiting",
+                self._texts.scrubbed(encode_rollout(Rollout(pair.request, 0.0, prediction=record))),
+            )
 
     def label(self, request: str, labels: Mapping[str, Any]) -> bool:
         """Give labels to a request that waits for them; ``False`` where none of that id does."""
@@ -196,34 +234,55 @@ class Recorder:
         sql = "SELECT data FROM event WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
         for path in self._folder.rglob("journal.sqlite"):
             with Reader(path) as reader:
-                kept = [decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))]
-            for said in (one.prediction for one in kept if one is not None and one.prediction is not None):
-                answers = [Answer(one, "", at, 0.0, (), *more) for one, at, *more in said["answers"]]
-                incumbent, challenger = said["versions"]
-                pair = Pair(request, said["inputs"], answers, incumbent, challenger, True, dict(labels), True)
+                rollouts = [
+                    decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))
+                ]
+            for rollout in rollouts:
+                if rollout is None or rollout.prediction is None:
+                    continue
+                record = rollout.prediction
+                answers = [
+                    Answer(version, "", at, 0.0, (), *more)
+                    for version, at, *more in record["answers"]
+                ]
+                incumbent, challenger = record["versions"]
+                pair = Pair(
+                    request,
+                    record["inputs"],
+                    answers,
+                    incumbent,
+                    challenger,
+                    True,
+                    dict(labels),
+                    True,
+                )
                 self.wait(pair)
                 return
         self.count("labels without a request")
 
     def ready(self, request: str | None = None) -> list[tuple[Pair, Metric]]:
         """Return what can be scored now and by what, of one request or of all; let go of what waits no more."""
-        now, found, late = time.monotonic(), [], []
+        now, scorable, late = time.monotonic(), [], []
         with self._lock:
-            waiting = list(self._waiting.values()) if request is None else [self._waiting.get(request)]
+            waiting = (
+                list(self._waiting.values()) if request is None else [self._waiting.get(request)]
+            )
             for pair in waiting:
                 if pair is None or not pair.complete:
                     continue
                 if pair.labels is None and now - pair.since < self._patience:
                     continue
-                scorer = self._judge if pair.labels is None or self._metric is None else self._metric
+                scorer = (
+                    self._judge if pair.labels is None or self._metric is None else self._metric
+                )
                 del self._waiting[pair.request]
                 if scorer is None:
                     late.append(pair)
                 else:
-                    found.append((pair, scorer))
+                    scorable.append((pair, scorer))
         for pair in late:
             self.unscored(pair, "without labels")
-        return found
+        return scorable
 
     def score(self, pair: Pair, scorer: Metric) -> tuple[tuple[float, ...], tuple[CallUsage, ...]]:
         """Return the score of each answer of a request, and what scoring it has cost.
@@ -242,19 +301,23 @@ class Recorder:
                     scorer(example, dspy.Prediction(**(answer.prediction or {})), None, None, None)
                 )
                 if not 0 <= score <= 1:
-                    raise ValueError(f"the metric returned {score}, and a canary compares scores from 0 to 1")
+                    raise ValueError(
+                        f"the metric returned {score}, and a canary compares scores from 0 to 1"
+                    )
                 scores.append(score)
         return tuple(scores), meter.usage()
 
-    def scored(self, pair: Pair, scorer: Metric, found: Any, error: BaseException | None) -> None:
+    def scored(self, pair: Pair, scorer: Metric, outcome: Any, error: BaseException | None) -> None:
         """Write a request whose answers were scored, or could not be."""
         if error is not None:
             logger.warning(
-                "canary %s: a request was not scored: %s", self._name, scrub(f"{type(error).__name__}: {error}")
+                "canary %s: a request was not scored: %s",
+                self._name,
+                scrub(f"{type(error).__name__}: {error}"),
             )
             self.unscored(pair, "not scored")
             return
-        scores, usage = found
+        scores, usage = outcome
         for answer, score in zip(pair.answers, scores, strict=True):
             answer.score = score
             if (window := self.windows.get(answer.version)) is not None:
@@ -263,15 +326,21 @@ class Recorder:
                 self.write(pair.request, answer, pair.inputs)
         if usage:
             key = f"score/{pair.request}/{next(self._number)}"
-            self._log.put(Effect(key, "call", {}, "evaluator", "feedback", example=pair.request, usage=usage))
+            self._log.put(
+                Effect(key, "call", {}, "evaluator", "feedback", example=pair.request, usage=usage)
+            )
         if len(pair.answers) == 2:
             by = {answer.version: score for answer, score in zip(pair.answers, scores, strict=True)}
-            said = {
-                "request": pair.request, "at": pair.answers[0].started, "incumbent": pair.incumbent,
-                "sha256": pair.challenger, "by": "judge" if scorer is self._judge else "metric",
-                "before": by.pop(pair.incumbent), "after": by.popitem()[1],
-            }  # fmt: skip
-            self._log.emit("pair", said)
+            event = {
+                "request": pair.request,
+                "at": pair.answers[0].started,
+                "incumbent": pair.incumbent,
+                "sha256": pair.challenger,
+                "by": "judge" if scorer is self._judge else "metric",
+                "before": by.pop(pair.incumbent),
+                "after": by.popitem()[1],
+            }
+            self._log.emit("pair", event)
             self.count("scored")
 
     def unscored(self, pair: Pair, why: str) -> None:
@@ -285,8 +354,8 @@ class Recorder:
         """Write the counts so far where they have changed."""
         with self._lock:
             counts = dict(self.counts)
-        if counts != self._told:
-            self._told = counts
+        if counts != self._counts_written:
+            self._counts_written = counts
             self._log.emit("shadows", counts)
 
     def close(self) -> None:

@@ -120,9 +120,13 @@ class Registry:
 
             make_store(uri or "")
         except ImportError as error:
-            raise MissingDistributionError("the canary's registry", "combee-dspy[mlflow]") from error
+            raise MissingDistributionError(
+                "the canary's registry", "combee-dspy[mlflow]"
+            ) from error
         self.name, self._failure = name, MlflowException
-        self._client: Any = self._ask(lambda: mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri))
+        self._client: Any = self._ask(
+            lambda: mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+        )
 
     def _ask(self, call: Callable[[], Any], *, absent: bool = False) -> Any:
         """Return what MLflow says; ``None`` where something is not there and may be ``absent``."""
@@ -135,8 +139,10 @@ class Registry:
 
     def at(self, alias: str) -> int | None:
         """Return the number of the version that an alias names; one call."""
-        found = self._ask(lambda: self._client.get_prompt_version_by_alias(self.name, alias), absent=True)
-        return None if found is None else int(found.version)
+        version = self._ask(
+            lambda: self._client.get_prompt_version_by_alias(self.name, alias), absent=True
+        )
+        return None if version is None else int(version.version)
 
     def audit(self) -> list[dict[str, Any]]:
         """Return every change, oldest first.
@@ -147,31 +153,54 @@ class Registry:
             and ``carried_out``: ``False`` where the process ended before the alias had moved.
         """
         # MLflow's own get_prompt says "there is none" of a server that is down as well: the aliases tell them apart.
-        found = self._ask(lambda: self._client.get_prompt(self.name))
-        if found is None:
+        prompt = self._ask(lambda: self._client.get_prompt(self.name))
+        if prompt is None:
             self._ask(lambda: self._client.get_prompt_version(self.name, 1), absent=True)
             return []
-        lines = [json.loads(value) for key, value in sorted(found.tags.items()) if key.startswith(_AUDIT)]
-        stood: Any = self.at(PRODUCTION)
+        lines = [
+            json.loads(value)
+            for key, value in sorted(prompt.tags.items())
+            if key.startswith(_AUDIT)
+        ]
+        in_production: Any = self.at(PRODUCTION)
         for line in reversed(lines):
             line["carried_out"] = True
             if line["action"] in ("promote", "rollback"):
-                line["carried_out"] = line["to"] == stood
-                stood = line["from"]
+                line["carried_out"] = line["to"] == in_production
+                in_production = line["from"]
         return lines
 
     def note(
-        self, action: Literal["publish", "promote", "rollback", "withdraw"], source: int | None, target: int | None,
-        who: str | None, why: str, **more: str,
-    ) -> None:  # fmt: skip
+        self,
+        action: Literal["publish", "promote", "rollback", "withdraw"],
+        source: int | None,
+        target: int | None,
+        who: str | None,
+        why: str,
+        **more: str,
+    ) -> None:
         """Write an audit line; for a move, before it is made."""
         at = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         who = who or user() or "unknown"
-        line = {"at": at, "who": who, "why": why[:1000], "action": action, "from": source, "to": target}
+        line = {
+            "at": at,
+            "who": who,
+            "why": why[:1000],
+            "action": action,
+            "from": source,
+            "to": target,
+        }
         key = f"{_AUDIT}{time.time_ns():020d}.{secrets.token_hex(2)}"
         self._ask(lambda: self._client.set_prompt_tag(self.name, key, json.dumps({**line, **more})))
 
-    def move(self, action: Literal["promote", "rollback"], source: int, target: int, who: str | None, why: str) -> None:
+    def move(
+        self,
+        action: Literal["promote", "rollback"],
+        source: int,
+        target: int,
+        who: str | None,
+        why: str,
+    ) -> None:
         """Let ``production`` name another version. The alias is moved by one call: before it all is old, after it new.
 
         Raises:
@@ -200,10 +229,16 @@ class Registry:
         text = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
         if len(text) > _LONGEST:
             remedy = "Shorten the texts or the demonstrations: see Guards(max_tokens=…)."
-            raise ArgumentValueError("run", len(text), f"needs over {_LONGEST:,} characters in the registry", remedy)
+            raise ArgumentValueError(
+                "run", len(text), f"needs over {_LONGEST:,} characters in the registry", remedy
+            )
         digest = hashlib.sha256(text.encode()).hexdigest()
-        made = self._ask(lambda: self._client.register_prompt(name=self.name, template=text, commit_message=why[:200]))
-        number = int(made.version)
+        prompt = self._ask(
+            lambda: self._client.register_prompt(
+                name=self.name, template=text, commit_message=why[:200]
+            )
+        )
+        number = int(prompt.version)
         self.note("publish", None, number, who, why, sha256=digest)
         self._ask(lambda: self._client.set_prompt_alias(self.name, alias, number))
         return number
@@ -214,13 +249,19 @@ class Registry:
         Raises:
             RegistryError: There is none of that number, or it is not as it was published.
         """
-        found = self._ask(lambda: self._client.get_prompt_version(self.name, number))
-        noted = [line["sha256"] for line in self.audit() if line["action"] == "publish" and line["to"] == number]
-        digest = hashlib.sha256(found.template.encode()).hexdigest()
-        if noted != [digest]:
+        prompt = self._ask(lambda: self._client.get_prompt_version(self.name, number))
+        digests = [
+            line["sha256"]
+            for line in self.audit()
+            if line["action"] == "publish" and line["to"] == number
+        ]
+        digest = hashlib.sha256(prompt.template.encode()).hexdigest()
+        if digests != [digest]:
             problem = f"version {number} is not as it was published; publish it again"
             raise RegistryError(self.name, problem)
         try:
-            return _VERSION.validate_python({**json.loads(found.template), "number": number, "sha256": digest})
+            return _VERSION.validate_python(
+                {**json.loads(prompt.template), "number": number, "sha256": digest}
+            )
         except (ValueError, ValidationError) as error:
             raise RegistryError(self.name, f"version {number} cannot be read: {error}") from error

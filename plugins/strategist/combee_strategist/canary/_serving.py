@@ -11,13 +11,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import dspy
-from pydantic import Field
 
 from combee_dspy.costs import Meter
 from combee_dspy.exceptions import ArgumentTypeError, CombeeError, RegistryError
@@ -26,59 +24,19 @@ from combee_dspy.loading import artifact_of
 from combee_dspy.operators import visible
 from combee_dspy.options import Privacy
 from combee_dspy.rollouts import Metric
-from combee_dspy.strategies import parameters
+from combee_strategist.canary._arms import Arm, View, answer_of
 from combee_strategist.canary._decide import rollback, withdraw
+from combee_strategist.canary._options import Serving
 from combee_strategist.canary._pool import Dropped, Overdue, Pool
 from combee_strategist.canary._recording import Answer, Pair, Recorder, Window
-from combee_strategist.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Registry, Version
+from combee_strategist.canary._registry import AUTOMATIC, CHALLENGER, PRODUCTION, Registry
 
-__all__ = ["CanaryProgram", "Serving"]
+__all__ = ["CanaryProgram"]
 
 logger = logging.getLogger("combee_dspy")
 
-_Share = Annotated[float, Field(ge=0, le=1)]
 # How long a pair waits for labels before the judge is asked: most come within a day.
 _LABEL_SECONDS = 86_400.0
-
-
-@parameters
-class Serving:
-    """How a server tries a challenger.
-
-    Args:
-        shadow: Share of requests that the other version answers too, out of the caller's sight.
-        live: Share of requests that the challenger itself answers. Where it fails the incumbent answers; where it hangs
-            the caller waits as long as the LM does.
-        ttl: Seconds between two looks at the registry: how long a server may go on with a version after a change.
-        timeout: Seconds after which a shadow is given up.
-        workers: Shadows at once; as many threads more score.
-        queue: Shadows that may wait; more are dropped, and counted.
-        labels: Requests that may wait for :meth:`CanaryProgram.feedback`, in memory, and for being
-            scored. After a day without it the judge is asked.
-    """
-
-    shadow: _Share = 0.05
-    live: _Share = 0.0
-    ttl: Annotated[float, Field(gt=0)] = 5.0
-    timeout: Annotated[float, Field(gt=0)] = 30.0
-    workers: Annotated[int, Field(ge=1)] = 4
-    queue: Annotated[int, Field(ge=1)] = 64
-    labels: Annotated[int, Field(ge=1)] = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Arm:
-    version: Version
-    program: dspy.Module
-    window: Window
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What the registry says: replaced as a whole, so that a request sees one state of it."""
-
-    production: _Arm
-    challenger: _Arm | None
 
 
 class CanaryProgram(dspy.Module):
@@ -126,18 +84,26 @@ class CanaryProgram(dspy.Module):
         prometheus: Any = None,
     ) -> None:
         super().__init__()
-        given: object = program
-        if not isinstance(given, dspy.Module):
-            raise ArgumentTypeError("program", given, "is no DSPy program", "Give the program that was compiled.")
+        student: object = program
+        if not isinstance(student, dspy.Module):
+            raise ArgumentTypeError(
+                "program", student, "is no DSPy program", "Give the program that was compiled."
+            )
         self.program = program
         self._name, self._serving = name, serving or Serving()
         self._registry = Registry(name, uri)
         patience = 0.0 if metric is None else _LABEL_SECONDS
         folder = Path("combee_serving") / name if log_dir is None else Path(log_dir)
-        self._arms: dict[int, _Arm] = {}
+        self._arms: dict[int, Arm] = {}
         view = self._looked()
         self._recorder = Recorder(
-            name, folder, metric, judge, patience, self._serving.labels, privacy or Privacy(texts="hashes")
+            name,
+            folder,
+            metric,
+            judge,
+            patience,
+            self._serving.labels,
+            privacy or Privacy(texts="hashes"),
         )
         self._pool = Pool(self._serving.workers, self._serving.queue, self._serving.timeout)
         self._scorers = Pool(self._serving.workers, self._serving.labels, self._serving.timeout)
@@ -147,7 +113,9 @@ class CanaryProgram(dspy.Module):
             self._recorder.observe = observer(name, prometheus, self.counts)
         self._follow(view)
         self._closed, self._failing = threading.Event(), False
-        self._poller = threading.Thread(target=self._poll, name="combee-canary-registry", daemon=True)
+        self._poller = threading.Thread(
+            target=self._poll, name="combee-canary-registry", daemon=True
+        )
         self._poller.start()
 
     def forward(self, *, request_id: str | None = None, **inputs: Any) -> Any:
@@ -177,7 +145,10 @@ class CanaryProgram(dspy.Module):
     def versions(self) -> tuple[int, int | None]:
         """The numbers of the version that serves and of the one on trial, as this server knows them."""
         view = self._view
-        return view.production.version.number, view.challenger.version.number if view.challenger else None
+        return (
+            view.production.version.number,
+            view.challenger.version.number if view.challenger else None,
+        )
 
     def counts(self) -> Mapping[str, int]:
         """Return how many shadows were ``sampled``, and what became of them.
@@ -202,7 +173,7 @@ class CanaryProgram(dspy.Module):
             recorder.count("labels without a request")
             return False
         work = partial(recorder.recall, request, labels)
-        return self._scorers.submit(work, lambda found, error: self._score(request))
+        return self._scorers.submit(work, lambda outcome, error: self._score(request))
 
     def refresh(self) -> None:
         """Look at the registry now, and do all else that is done every ``ttl`` seconds.
@@ -236,10 +207,12 @@ class CanaryProgram(dspy.Module):
                     logger.warning("canary %s: %s", self._name, scrub(str(error)))
                 self._failing = True
 
-    def _looked(self) -> _View:
+    def _looked(self) -> View:
         production, challenger = self._registry.at(PRODUCTION), self._registry.at(CHALLENGER)
         if production is None:
-            raise RegistryError(self._name, f"nothing is in production: combee publish RUN --name {self._name}")
+            raise RegistryError(
+                self._name, f"nothing is in production: combee publish RUN --name {self._name}"
+            )
         on_trial = None
         if challenger not in (None, production):
             try:
@@ -247,11 +220,13 @@ class CanaryProgram(dspy.Module):
             except CombeeError as error:
                 # One that cannot be trusted is not tried, and keeps nobody from following production.
                 logger.warning("canary %s: %s", self._name, error)
-        view = _View(self._arm(production), on_trial)
-        self._arms = {arm.version.number: arm for arm in (view.production, on_trial) if arm is not None}
+        view = View(self._arm(production), on_trial)
+        self._arms = {
+            arm.version.number: arm for arm in (view.production, on_trial) if arm is not None
+        }
         return view
 
-    def _arm(self, number: int) -> _Arm:
+    def _arm(self, number: int) -> Arm:
         if number in self._arms:
             return self._arms[number]
         version = self._registry.version(number)
@@ -260,13 +235,13 @@ class CanaryProgram(dspy.Module):
         if wanted != own:
             problem = f"version {number} has components {sorted(wanted)}, the program {sorted(own)}"
             raise RegistryError(self._name, problem)
-        return _Arm(version, artifact.build(self.program, dict(version.texts)), Window(version.plan))
+        return Arm(version, artifact.build(self.program, dict(version.texts)), Window(version.plan))
 
-    def _follow(self, view: _View) -> None:
+    def _follow(self, view: View) -> None:
         self._view = view
         self._recorder.windows = {number: arm.window for number, arm in self._arms.items()}
 
-    def _take_back(self, view: _View) -> None:
+    def _take_back(self, view: View) -> None:
         """Withdraw a challenger, or roll back a version that was promoted, whose bound was breached."""
         trial, served = view.challenger, view.production
         if trial is not None and (why := trial.window.breach(served.window)):
@@ -278,7 +253,13 @@ class CanaryProgram(dspy.Module):
         """Have the other version answer too; called once the caller's answer is there."""
         recorder, arm, failed = self._recorder, turn.other, turn.failed
         incumbent, trial = turn.view.production.version, turn.view.challenger
-        pair = Pair(turn.request, turn.inputs, [served], incumbent.number, trial.version.sha256 if trial else "")
+        pair = Pair(
+            turn.request,
+            turn.inputs,
+            [served],
+            incumbent.number,
+            trial.version.sha256 if trial else "",
+        )
         recorder.wait(pair)
         if arm is None or failed is not None:
             for what in ("sampled", "raised") if failed is not None else ():
@@ -292,17 +273,27 @@ class CanaryProgram(dspy.Module):
         def settle(prediction: Any, error: BaseException | None) -> None:
             answer, outcome = None, "dropped"
             if not isinstance(error, Dropped):
-                answer = _answer(arm, "shadow", started, time.time() - started, meter, prediction, error)
-                outcome = "answered" if error is None else "timed out" if isinstance(error, Overdue) else "raised"
+                answer = answer_of(
+                    arm, "shadow", started, time.time() - started, meter, prediction, error
+                )
+                outcome = (
+                    "answered"
+                    if error is None
+                    else "timed out"
+                    if isinstance(error, Overdue)
+                    else "raised"
+                )
                 recorder.ended(answer)
             recorder.count(outcome)
             recorder.complete(pair, answer)
             self._score(turn.request)
 
-        if not self._pool.submit(partial(turn.context.run, self._run, arm, pair.inputs, meter), settle):
+        if not self._pool.submit(
+            partial(turn.context.run, self._run, arm, pair.inputs, meter), settle
+        ):
             settle(None, Dropped())
 
-    def _run(self, arm: _Arm, inputs: Mapping[str, Any], meter: Meter) -> Any:
+    def _run(self, arm: Arm, inputs: Mapping[str, Any], meter: Meter) -> Any:
         # A plain list: meters around the caller hear what the caller pays for.
         own = dspy.context(trace=[], usage_tracker=None, callbacks=[*dspy.settings.callbacks])
         with own, dspy.context(**meter.settings()):
@@ -320,16 +311,23 @@ class CanaryProgram(dspy.Module):
 class _Turn:
     """One request's part in the canary."""
 
-    def __init__(self, owner: CanaryProgram, request_id: str | None, inputs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, owner: CanaryProgram, request_id: str | None, inputs: Mapping[str, Any]
+    ) -> None:
         self.owner, self.view, self.inputs = owner, owner._view, inputs
         named = str(uuid.uuid4()) if request_id is None else str(request_id)
         self.request = owner._recorder.request(named)
         production, challenger = self.view.production, self.view.challenger
         trial = challenger.version.number if challenger else 0
-        digest = hashlib.blake2b(f"{owner._name}\0{trial}\0{named}".encode(), digest_size=16).digest()
+        digest = hashlib.blake2b(
+            f"{owner._name}\0{trial}\0{named}".encode(), digest_size=16
+        ).digest()
         shares = (int.from_bytes(part, "big") / 2**64 for part in (digest[:8], digest[8:]))
         self.sampled, live = (
-            one < share for one, share in zip(shares, (owner._serving.shadow, owner._serving.live), strict=True)
+            position < share
+            for position, share in zip(
+                shares, (owner._serving.shadow, owner._serving.live), strict=True
+            )
         )
         self.arms = [challenger, production] if live and challenger else [production]
         self.context = contextvars.copy_context() if self.sampled else contextvars.Context()
@@ -340,7 +338,7 @@ class _Turn:
 class _Attempt:
     """One version's try at a request; swallows the error of a challenger, since the incumbent is asked then."""
 
-    def __init__(self, turn: _Turn, arm: _Arm) -> None:
+    def __init__(self, turn: _Turn, arm: Arm) -> None:
         self._turn, self._arm = turn, arm
         self._meter = Meter(turn.owner._recorder.tariff, "serving")
         self.prediction: Any = None
@@ -351,11 +349,15 @@ class _Attempt:
         self._began, self._started = time.time(), time.perf_counter()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+    ) -> bool:
         seconds = time.perf_counter() - self._started
         self._scope.__exit__(kind, error, trace)
         turn, recorder = self._turn, self._turn.owner._recorder
-        answer = _answer(self._arm, "serving", self._began, seconds, self._meter, self.prediction, error)
+        answer = answer_of(
+            self._arm, "serving", self._began, seconds, self._meter, self.prediction, error
+        )
         recorder.ended(answer)
         if self._arm is not turn.arms[-1] and isinstance(error, Exception):
             if turn.sampled:
@@ -368,15 +370,3 @@ class _Attempt:
         else:
             recorder.write(turn.request, answer)
         return False
-
-
-def _answer(
-    arm: _Arm, purpose: str, started: float, seconds: float, meter: Meter, prediction: Any, error: BaseException | None
-) -> Answer:  # fmt: skip
-    fields = None
-    if error is None:
-        # By kind: an object of the user's own may have "items" that are something else.
-        has_fields = isinstance(prediction, (dspy.Example, Mapping))
-        fields = dict(prediction.items()) if has_fields else {"prediction": prediction}
-    said = None if error is None else f"{type(error).__name__}: {error}"
-    return Answer(arm.version.number, purpose, started, seconds, meter.usage(), fields, said)

@@ -19,10 +19,18 @@ __all__ = ["diagnose", "one_task", "serially"]
 
 def diagnose(
     source: Annotated[str, typer.Argument(metavar="RUN|CONFIG.yaml|mlflow:ID", show_default=False)],
-    slots: Annotated[int | None, typer.Option(min=1, help="Calls that the service answers at once.")] = None,
-    margin: Annotated[float, typer.Option(help="What a plateau may still gain in its half, in points.")] = 3.0,
-    run: Annotated[str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder to write into; the run's own by default.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Calls that the service answers at once.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="What a plateau may still gain in its half, in points.")
+    ] = 3.0,
+    run: Annotated[
+        str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write into; the run's own by default.")
+    ] = None,
 ) -> None:
     """Decide whether serial search has converged, so that going wide can pay.
 
@@ -38,11 +46,11 @@ def diagnose(
     curve, folder = _curve(source, run)
     folder = output or folder
     folder.mkdir(parents=True, exist_ok=True)
-    found = planning.diagnose(curve, margin=margin / 100, slots=slots)
-    found.save(folder)
+    diagnosis = planning.diagnose(curve, margin=margin / 100, slots=slots)
+    diagnosis.save(folder)
     typer.echo((folder / "diagnosis.md").read_text(encoding="utf-8"))
     typer.echo(f"Wrote {folder / 'diagnosis.html'}")
-    if not found.go:
+    if not diagnosis.go:
         raise typer.Exit(1)
 
 
@@ -80,8 +88,10 @@ def serially(data: dict[str, Any]) -> dict[str, Any]:
     # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no rollouts at all.
     return data | {
         "strategies": {**_reading.section(data, "strategies"), "controller": controller},
-        "search": {**_reading.section(data, "search"), "staleness": 0}, "num_threads": 1, "cache": False,
-    }  # fmt: skip
+        "search": {**_reading.section(data, "search"), "staleness": 0},
+        "num_threads": 1,
+        "cache": False,
+    }
 
 
 def _searched(config: Path) -> Path:
@@ -94,7 +104,10 @@ def _searched(config: Path) -> Path:
     plan = _plan.plan_run(data, config.resolve().parent)
     check_folder(plan.folder / data["log_dir"])
     # The look at the held-out set is the wide search's.
-    plan = replace(plan, tasks=tuple(replace(one, task=replace(one.task, heldout=None)) for one in plan.tasks))
+    plan = replace(
+        plan,
+        tasks=tuple(replace(task, task=replace(task.task, heldout=None)) for task in plan.tasks),
+    )
     for result in compiled(plan):
         if result.error is not None:
             raise result.error

@@ -27,10 +27,18 @@ _ENDINGS = (".md", ".html", ".json")
 
 def plan(
     spec: Annotated[str, typer.Argument(metavar="SPEC.yaml|init", show_default=False)],
-    target: Annotated[Path | None, typer.Argument(metavar="[SPEC.yaml]", show_default=False)] = None,
-    run: Annotated[Path | None, typer.Option(help="For init: log_dir of the serial search, which is measured.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write, without its ending; plan by default.")] = None,
-    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the plan to MLflow as well.")] = False,
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC.yaml]", show_default=False)
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="For init: log_dir of the serial search, which is measured.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where to write, without its ending; plan by default.")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Log the plan to MLflow as well.")
+    ] = False,
 ) -> None:
     """Write the plan of a wide search from a specification without gaps.
 
@@ -51,17 +59,21 @@ def plan(
     place = output or file.with_name("plan")
     place = place.with_suffix("") if place.suffix in _ENDINGS else place
     try:
-        found = read_spec(file)
-        combee = None if found.run is None else _checked_run(file.parent / found.run, found)
-        made = make_plan(found, file.parent, combee)
+        specification = read_spec(file)
+        combee = (
+            None
+            if specification.run is None
+            else _checked_run(file.parent / specification.run, specification)
+        )
+        written_plan = make_plan(specification, file.parent, combee)
     except PlanGapsError as error:
         for gap in error.gaps:
             typer.echo(plain(scrub(gap)), err=True)
         raise typer.Exit(2) from error
     place.parent.mkdir(parents=True, exist_ok=True)
-    made.write(place)
+    written_plan.write(place)
     if mlflow:
-        _log(found.task.name, place)
+        _log(specification.task.name, place)
     typer.echo(f"Wrote {', '.join(f'{place}{ending}' for ending in _ENDINGS)}")
 
 
@@ -72,12 +84,16 @@ def _checked_run(config: Path, spec: Spec) -> Combee:
     from combee_strategist.planning import check_search
 
     plan = planned(config)
-    combee = plan.combee(dspy.LM(plan.proposer.model))  # never called: who judges is told by the names of models
-    reasons = {name: one.reason for name, one in spec.overrides.items()}
-    for one in plan.tasks:
-        combee.metric_fn = one.task.metric or combee.metric_fn
-        with dspy.context(lm=dspy.LM(one.lm.model)):
-            check_search(combee, trainset=one.task.trainset, valset=one.task.valset, reasons=reasons)
+    combee = plan.combee(
+        dspy.LM(plan.proposer.model)
+    )  # never called: who judges is told by the names of models
+    reasons = {name: task.reason for name, task in spec.overrides.items()}
+    for task in plan.tasks:
+        combee.metric_fn = task.task.metric or combee.metric_fn
+        with dspy.context(lm=dspy.LM(task.lm.model)):
+            check_search(
+                combee, trainset=task.task.trainset, valset=task.task.valset, reasons=reasons
+            )
     return combee
 
 
@@ -89,38 +105,52 @@ def _log(name: str, place: Path) -> None:
             mlflow.log_artifact(f"{place}{ending}")
 
 
-def _known(run: Path, shown: str) -> dict[str, Any]:
+def _measured(run: Path, place: str) -> dict[str, Any]:
     """Return what the journal of a serial search says of a specification's fields."""
     from combee_dspy import tracking
     from combee_strategist import planning
 
-    found = planning.diagnose(planning.Curve.of_run(run))
-    typer.echo(f"Measured: {found.source}: {found.verdict}, {found.score:.3f} after {found.rollouts} rollouts.")
-    known = {"serial.run": shown, "serial.score": round(found.score, 4),
-             "serial.rollouts": found.to_plateau or found.rollouts}  # fmt: skip
-    known["serial.method"] = "the same search, serially: minibatches of three, as dspy.GEPA"
+    diagnosis = planning.diagnose(planning.Curve.of_run(run))
+    typer.echo(
+        f"Measured: {diagnosis.source}: {diagnosis.verdict}, {diagnosis.score:.3f} after {diagnosis.rollouts} rollouts."
+    )
+    answers = {
+        "serial.run": place,
+        "serial.score": round(diagnosis.score, 4),
+        "serial.rollouts": diagnosis.to_plateau or diagnosis.rollouts,
+    }
+    answers["serial.method"] = "the same search, serially: minibatches of three, as dspy.GEPA"
     for row in tracking.runs(run)[:1]:
         if row["heldout_n"]:
-            known |= {"task.baseline": row["heldout_before"], "serial.score": row["heldout_after"]}
+            answers |= {
+                "task.baseline": row["heldout_before"],
+                "serial.score": row["heldout_after"],
+            }
     for part in tracking.audit(run)[:1]:
-        known["serial.version"] = f"combee_dspy {part['version']}, dspy {part['dspy']}"
-    for one in tracking.rollouts(run, where="purpose = 'validation' AND error IS NULL", limit=1):
+        answers["serial.version"] = f"combee_dspy {part['version']}, dspy {part['dspy']}"
+    for rollout in tracking.rollouts(
+        run, where="purpose = 'validation' AND error IS NULL", limit=1
+    ):
         for field, name in (("task.inputs", "inputs"), ("task.outputs", "prediction")):
             try:
-                values = json.loads(one[name] or "")
+                values = json.loads(rollout[name] or "")
             except ValueError:
                 continue  # kept as a hash
             if isinstance(values, dict) and values:
-                known[field] = ", ".join(f"{key}: {type(value).__name__}" for key, value in values.items())
-    return known
+                answers[field] = ", ".join(
+                    f"{key}: {type(value).__name__}" for key, value in values.items()
+                )
+    return answers
 
 
 def _init(target: Path, run: Path | None) -> None:
     from combee_strategist import planning
 
     if os.path.lexists(target):
-        raise ArgumentValueError("SPEC.yaml", str(target), "is there already", "Name another file, or remove it.")
-    known = {} if run is None else _known(run, os.path.relpath(run, target.parent))
+        raise ArgumentValueError(
+            "SPEC.yaml", str(target), "is there already", "Name another file, or remove it."
+        )
+    answers = {} if run is None else _measured(run, os.path.relpath(run, target.parent))
 
     def answer(name: str, field: Any, problem: str) -> str:
         if problem:
@@ -128,7 +158,7 @@ def _init(target: Path, run: Path | None) -> None:
         typer.echo(f"{name}: {field.description}. Such as: {field.examples[0]}")
         return str(typer.prompt(name, default="", show_default=False))
 
-    text = yaml.safe_dump(planning.ask(known, answer), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(planning.ask(answers, answer), sort_keys=False, allow_unicode=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_plain(target, text)
     typer.echo(f"Wrote {target}: now combee plan {target}")

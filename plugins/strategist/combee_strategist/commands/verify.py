@@ -27,18 +27,26 @@ _HARDWARE = ("costs", "lms", "num_threads")
 def verify(  # noqa: PLR0913 - each has a default
     config: Annotated[Path, typer.Argument(metavar="RUN.yaml", show_default=False)],
     hardware: Annotated[
-        list[Path] | None, typer.Option(help="A file whose lms, num_threads or costs stand in place of the run's.")
+        list[Path] | None,
+        typer.Option(help="A file whose lms, num_threads or costs stand in place of the run's."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=0, help="How many other seeds.")] = 2,
     by: Annotated[
-        list[str] | None, typer.Option(help="Field of the held-out rows; the length of their inputs by default.")
+        list[str] | None,
+        typer.Option(help="Field of the held-out rows; the length of their inputs by default."),
     ] = None,
-    gain: Annotated[float, typer.Option(min=0, help="The claimed held-out gain over the student, in points.")] = 0.0,
-    margin: Annotated[float, typer.Option(min=0.01, max=10, help="How much worse is no worse, in points.")] = 2.0,
+    gain: Annotated[
+        float, typer.Option(min=0, help="The claimed held-out gain over the student, in points.")
+    ] = 0.0,
+    margin: Annotated[
+        float, typer.Option(min=0.01, max=10, help="How much worse is no worse, in points.")
+    ] = 2.0,
     faster: Annotated[
         float, typer.Option(min=0, help="Times as fast as serial search, at least; 0: not claimed.")
     ] = 1.0,
-    output: Annotated[Path | None, typer.Option(help="Folder to write into; log_dir-verify by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write into; log_dir-verify by default.")
+    ] = None,
 ) -> None:
     """Re-run a claim where it might not hold.
 
@@ -65,7 +73,12 @@ def verify(  # noqa: PLR0913 - each has a default
     headline, simulated = "", False
     # Everything is read and checked before the first search is bought.
     variants = [
-        (kind, where, _plan.plan_run(wide, folder), _plan.plan_run(_serial(data, wide, name), folder))
+        (
+            kind,
+            where,
+            _plan.plan_run(wide, folder),
+            _plan.plan_run(_serial(data, wide, name), folder),
+        )
         for kind, where, name, wide in _variants(data, seed, seeds, hardware or [])
     ]
     own = folder / f"{data['log_dir']}-verify"
@@ -74,7 +87,9 @@ def verify(  # noqa: PLR0913 - each has a default
     slices = planning.slices_of(rows, by or ())
     for kind, where, plan, baseline in variants:
         report, serial = _searched(plan), _searched(baseline)
-        report = replace(report, per_point=planning.over_serial(report, serial, margin=claim.margin))
+        report = replace(
+            report, per_point=planning.over_serial(report, serial, margin=claim.margin)
+        )
         if kind == "run":
             planning.check_headline(report)
             headline = str(report.per_point)
@@ -83,13 +98,13 @@ def verify(  # noqa: PLR0913 - each has a default
             checks += planning.check_slices(claim, report, slices)
             simulated = "simulated" in (plan.tasks[0].lm.model, plan.proposer.model)
     source = f"{config.name}{' (a simulated service, no language model)' if simulated else ''}"
-    found = planning.Verification(claim, source, headline, tuple(checks))
+    verification = planning.Verification(claim, source, headline, tuple(checks))
     target = output or own
     target.mkdir(parents=True, exist_ok=True)
-    found.save(target)
+    verification.save(target)
     typer.echo((target / "verify.md").read_text(encoding="utf-8"))
     typer.echo(f"Wrote {target / 'verify.html'}")
-    if not found.ready:
+    if not verification.ready:
         raise typer.Exit(1)
 
 
@@ -109,23 +124,45 @@ def _variants(
     yield "run", f"seed {seed}", f"seed {seed}", data
     place = f"{data['log_dir']}-verify"
     for other in range(seed + 1, seed + 1 + seeds):
-        yield "seed", f"seed {other}", f"seed {other}", {**data, "seed": other, "log_dir": f"{place}/seed {other}"}
+        yield (
+            "seed",
+            f"seed {other}",
+            f"seed {other}",
+            {**data, "seed": other, "log_dir": f"{place}/seed {other}"},
+        )
     for file in hardware:
-        given = _reading.read_mapping(file)
-        if beyond := set(given) - set(_HARDWARE):
-            remedy = f"A file of hardware holds {', '.join(_HARDWARE)}, and leaves the claim as it is."
-            raise ArgumentValueError("--hardware", str(file), f"changes {', '.join(sorted(beyond))}", remedy)
-        if {**data, **given} == data:
-            remedy = "Give another num_threads, lms or costs: another service, or another concurrency."
+        hardware_settings = _reading.read_mapping(file)
+        if beyond := set(hardware_settings) - set(_HARDWARE):
+            remedy = (
+                f"A file of hardware holds {', '.join(_HARDWARE)}, and leaves the claim as it is."
+            )
+            raise ArgumentValueError(
+                "--hardware", str(file), f"changes {', '.join(sorted(beyond))}", remedy
+            )
+        if {**data, **hardware_settings} == data:
+            remedy = (
+                "Give another num_threads, lms or costs: another service, or another concurrency."
+            )
             raise ArgumentValueError("--hardware", str(file), "changes nothing of the run", remedy)
         # An edited file is other hardware, and is searched anew.
-        name = f"{file.stem} {row_hash(given)[:8]}"
-        yield "hardware", file.stem, name, {**data, **given, "log_dir": f"{place}/on {name}"}
+        name = f"{file.stem} {row_hash(hardware_settings)[:8]}"
+        yield (
+            "hardware",
+            file.stem,
+            name,
+            {**data, **hardware_settings, "log_dir": f"{place}/on {name}"},
+        )
 
 
 def _serial(data: dict[str, Any], wide: dict[str, Any], name: str) -> dict[str, Any]:
-    heldout = {name: one for name, one in (wide.get("heldout") or {}).items() if name != "baseline"}
-    return {**serially(wide), "heldout": heldout, "log_dir": f"{data['log_dir']}-verify/serial {name}"}
+    heldout = {
+        name: value for name, value in (wide.get("heldout") or {}).items() if name != "baseline"
+    }
+    return {
+        **serially(wide),
+        "heldout": heldout,
+        "log_dir": f"{data['log_dir']}-verify/serial {name}",
+    }
 
 
 def _searched(plan: Plan) -> CombeeReport:
@@ -141,5 +178,7 @@ def _searched(plan: Plan) -> CombeeReport:
 def _rows(plan: Plan) -> Sequence[Any]:
     heldout: Any = plan.tasks[0].task.heldout
     if heldout is None:
-        raise RefusedError("a claim without held-out rows", "the search chose by the others", "Name data.heldout.")
+        raise RefusedError(
+            "a claim without held-out rows", "the search chose by the others", "Name data.heldout."
+        )
     return heldout.rows

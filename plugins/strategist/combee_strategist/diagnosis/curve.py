@@ -70,16 +70,18 @@ class Curve:
     source: str = "given"
 
     def __post_init__(self) -> None:
-        sizes = {len(one) for one in self.scores}
+        sizes = {len(row) for row in self.scores}
         if len(self.rollouts) != len(self.scores) or len(sizes) != 1 or min(sizes) < _FEWEST:
             problem = f"has {len(self.scores)} validated candidates of {sorted(sizes)} examples"
             remedy = (
-                f"Validate on {_FEWEST} examples at the very least, and rather on 100, the same for each candidate."
+                f"Validate each candidate on the same examples, {_FEWEST} or better 100 of them."
             )
             raise ArgumentValueError("curve", self.source, problem, remedy)
         if self.total <= self.rollouts[0]:
             remedy = "Search serially for longer."
-            raise ArgumentValueError("curve", self.source, "has no rollouts after the student's validation", remedy)
+            raise ArgumentValueError(
+                "curve", self.source, "has no rollouts after the student's validation", remedy
+            )
         if list(self.rollouts) != sorted(self.rollouts) or self.total < self.rollouts[-1]:
             remedy = "Give them in the order in which they were bought."
             raise ArgumentValueError("curve.rollouts", self.rollouts, "do not ascend", remedy)
@@ -99,8 +101,12 @@ class Curve:
 
         with Reader(journal_file(place)) as reader:
             number = run_number(reader, run)
-            simulated = reader.rows("SELECT json_extract(description, '$.simulated') FROM run WHERE id = ?", (number,))
-            source = f"{place}, run {number}" + (" (a simulated service, no language model)" if simulated[0][0] else "")
+            simulated = reader.rows(
+                "SELECT json_extract(description, '$.simulated') FROM run WHERE id = ?", (number,)
+            )
+            source = f"{place}, run {number}" + (
+                " (a simulated service, no language model)" if simulated[0][0] else ""
+            )
             return cls.of_rollouts(map(dict, reader.rows(_ROLLOUTS, (number,))), source)
 
     @classmethod
@@ -117,11 +123,20 @@ class Curve:
             with TemporaryDirectory(prefix="combee-") as folder:
                 client = mlflow.MlflowClient(tracking_uri)
                 files = Path(client.download_artifacts(run, "rollouts", folder))
-                tables = [pyarrow.parquet.read_table(one, columns=[*_COLUMNS]) for one in sorted(files.iterdir())]
+                tables = [
+                    pyarrow.parquet.read_table(file, columns=[*_COLUMNS])
+                    for file in sorted(files.iterdir())
+                ]
         except (mlflow.exceptions.MlflowException, OSError) as error:
-            remedy = "Give the id of a run that tracker='mlflow' has logged, and where MLflow keeps it."
-            raise ArgumentValueError("mlflow", run, f"has no rollouts to read: {error}", remedy) from error
-        return cls.of_rollouts([row for table in tables for row in table.to_pylist()], f"mlflow:{run}")
+            remedy = (
+                "Give the id of a run that tracker='mlflow' has logged, and where MLflow keeps it."
+            )
+            raise ArgumentValueError(
+                "mlflow", run, f"has no rollouts to read: {error}", remedy
+            ) from error
+        return cls.of_rollouts(
+            [row for table in tables for row in table.to_pylist()], f"mlflow:{run}"
+        )
 
     @classmethod
     def of_rollouts(cls, rows: Iterable[Mapping[str, Any]], source: str) -> Curve:
@@ -130,21 +145,34 @@ class Curve:
         A candidate counts from the end of its validation on.
         """
         own = [row for row in rows if row["purpose"] != "heldout"]
-        found: dict[str, dict[str, list[float]]] = {}
+        scores_of: dict[str, dict[str, list[float]]] = {}
         validated: dict[str, float] = {}
         for row in own:
             if row["purpose"] == "validation" and row["score"] is not None:
-                found.setdefault(row["candidate"], {}).setdefault(row["example"], []).append(row["score"])
-                validated[row["candidate"]] = max(row["ended"], validated.get(row["candidate"], 0.0))
-        examples = sorted({example for scores in found.values() for example in scores})
-        whole = [one for one in sorted(validated, key=validated.__getitem__) if len(found[one]) == len(examples)]
+                scores_of.setdefault(row["candidate"], {}).setdefault(row["example"], []).append(
+                    row["score"]
+                )
+                validated[row["candidate"]] = max(
+                    row["ended"], validated.get(row["candidate"], 0.0)
+                )
+        examples = sorted({example for scores in scores_of.values() for example in scores})
+        whole = [
+            candidate
+            for candidate in sorted(validated, key=validated.__getitem__)
+            if len(scores_of[candidate]) == len(examples)
+        ]
         spans = sorted((row["started"], row["ended"]) for row in own)
         ends = sorted(end for _, end in spans)
         return cls(
-            tuple(bisect_right(ends, validated[one]) for one in whole),
-            tuple(tuple(fmean(found[one][example]) for example in examples) for one in whole),
+            tuple(bisect_right(ends, validated[candidate]) for candidate in whole),
+            tuple(
+                tuple(fmean(scores_of[candidate][example]) for example in examples)
+                for candidate in whole
+            ),
             len(ends),
-            (ends[-1] - spans[0][0], _covered(spans), sum(end - start for start, end in spans)) if spans else (),
+            (ends[-1] - spans[0][0], _covered(spans), sum(end - start for start, end in spans))
+            if spans
+            else (),
             source,
         )
 
@@ -156,8 +184,10 @@ class Curve:
         """
         # By example: a candidate's scores stand in the order in which its own examples were evaluated.
         scores = [
-            tuple(one[key] for key in sorted(one)) if isinstance(one, Mapping) else tuple(one)
-            for one in results.val_subscores
+            tuple(subscores[key] for key in sorted(subscores))
+            if isinstance(subscores, Mapping)
+            else tuple(subscores)
+            for subscores in results.val_subscores
         ]
         counts = tuple(results.discovery_eval_counts)
         return cls(counts, tuple(scores), max(results.total_metric_calls or 0, *counts), (), source)

@@ -19,7 +19,15 @@ from combee_dspy.streams import derive_seed
 from combee_strategist.diagnosis.curve import Ceiling, Curve
 from combee_strategist.diagnosis.page import write_page
 
-__all__ = ["MARGIN", "POINT", "Diagnosis", "diagnose", "diagnosis_now", "read_diagnosis", "serial_verdict"]
+__all__ = [
+    "MARGIN",
+    "POINT",
+    "Diagnosis",
+    "diagnose",
+    "diagnosis_now",
+    "read_diagnosis",
+    "serial_verdict",
+]
 
 DIAGNOSIS = "diagnosis.json"
 """Where a diagnosis lies, beside the journal that it is of."""
@@ -96,12 +104,22 @@ class Diagnosis:
         target = max(self.score, min(self.score + POINT, 1.0))
         # An interval around 0 would end below the margin; its width falls with the root of the rows.
         rows = math.ceil(self.gain.n * ((self.gain.high - self.gain.low) / 2 / self.margin) ** 2)
-        need = f"Validate on about {rows} rows" if rows > self.gain.n else "Search for longer, validate on more rows"
+        need = (
+            f"Validate on about {rows} rows"
+            if rows > self.gain.n
+            else "Search for longer, validate on more rows"
+        )
         return _ALTERNATIVE[self.verdict].format(
-            wide=_WIDER * (self.to_plateau or 0), target=target, more=more, rollouts=self.rollouts // 2,
-            low=self.gain.low / POINT, high=self.gain.high / POINT, rows=self.gain.n, validated=self.validated,
+            wide=_WIDER * (self.to_plateau or 0),
+            target=target,
+            more=more,
+            rollouts=self.rollouts // 2,
+            low=self.gain.low / POINT,
+            high=self.gain.high / POINT,
+            rows=self.gain.n,
+            validated=self.validated,
             need=need,
-        )  # fmt: skip
+        )
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
@@ -124,7 +142,9 @@ def read_diagnosis(place: Path | str) -> Diagnosis | None:
     try:
         return TypeAdapter(Diagnosis).validate_json(read_plain(file))
     except (OSError, ValidationError) as error:
-        raise ArgumentValueError("diagnosis", str(file), f"cannot be read: {error}", "Run combee diagnose.") from error
+        raise ArgumentValueError(
+            "diagnosis", str(file), f"cannot be read: {error}", "Run combee diagnose."
+        ) from error
 
 
 def diagnosis_now(place: Path | str) -> Diagnosis | None:
@@ -135,12 +155,12 @@ def diagnosis_now(place: Path | str) -> Diagnosis | None:
     Raises:
         ArgumentValueError: It cannot be read.
     """
-    found = read_diagnosis(place)
+    diagnosis = read_diagnosis(place)
     try:
         journal_file(place)
     except ArgumentValueError:
-        return found  # there is none
-    return None if found is None else diagnose(Curve.of_run(place))
+        return diagnosis  # there is none
+    return None if diagnosis is None else diagnose(Curve.of_run(place))
 
 
 def serial_verdict(folder: Path) -> SerialVerdict | None:
@@ -154,7 +174,12 @@ def serial_verdict(folder: Path) -> SerialVerdict | None:
 
 
 def diagnose(
-    curve: Curve, *, margin: float = MARGIN, confidence: float = 0.9, slots: int | None = None, seed: int = 0
+    curve: Curve,
+    *,
+    margin: float = MARGIN,
+    confidence: float = 0.9,
+    slots: int | None = None,
+    seed: int = 0,
 ) -> Diagnosis:
     """Decide whether a serial search has converged.
 
@@ -185,9 +210,14 @@ def diagnose(
     """
     import numpy as np
 
-    for name, value, fine in (("margin", margin, 0 < margin < 1), ("slots", slots, slots is None or slots > 0)):
+    for name, value, fine in (
+        ("margin", margin, 0 < margin < 1),
+        ("slots", slots, slots is None or slots > 0),
+    ):
         if not fine:
-            raise ArgumentValueError(name, value, "is out of its range", "Give score units in 0 to 1, slots from 1.")
+            raise ArgumentValueError(
+                name, value, "is out of its range", "Give score units in 0 to 1, slots from 1."
+            )
     scores = np.asarray(curve.scores, dtype=float)
     grid = np.linspace(curve.rollouts[0], curve.total, _GRID)
     unbiased = _incumbents(scores, np.searchsorted(curve.rollouts, grid, side="right") - 1, seed)
@@ -204,14 +234,23 @@ def diagnose(
         verdict = "rising"
     elif gain.high < margin and shape != "line":
         verdict = "converged" if above.low > 0 else "flat"
-    near = [math.ceil(x) for x, mean in zip(grid, means, strict=True) if mean >= above.after - POINT]
+    near = [
+        math.ceil(x) for x, mean in zip(grid, means, strict=True) if mean >= above.after - POINT
+    ]
     return Diagnosis(
-        verdict, gain, above, shape, curve.total,
+        verdict,
+        gain,
+        above,
+        shape,
+        curve.total,
         near[0] if verdict == "converged" else None,
         None if saturating is None else math.ceil(saturating + float(grid[0])),
-        len(curve.scores), margin, tuple(zip(grid.tolist(), means.tolist(), strict=True)), curve.source,
+        len(curve.scores),
+        margin,
+        tuple(zip(grid.tolist(), means.tolist(), strict=True)),
+        curve.source,
         None if slots is None else curve.ceiling(slots),
-    )  # fmt: skip
+    )
 
 
 def _difference(before: Any, after: Any, confidence: float, seed: int) -> PairedDifference:
@@ -223,14 +262,14 @@ def _incumbents(scores: Any, latest: Any, seed: int) -> Any:
     import numpy as np
 
     generator = np.random.default_rng(derive_seed(seed, "diagnosis", "halves"))
-    found = np.zeros((len(latest), scores.shape[1]))
+    unbiased = np.zeros((len(latest), scores.shape[1]))
     for _ in range(_HALVINGS):
         order = generator.permutation(scores.shape[1])
         for chosen, scored in ((order[::2], order[1::2]), (order[1::2], order[::2])):
             means = scores[:, chosen].mean(axis=1)
             best = [int(np.argmax(means[: last + 1])) for last in latest]
-            found[:, scored] += scores[best][:, scored] / _HALVINGS
-    return found
+            unbiased[:, scored] += scores[best][:, scored] / _HALVINGS
+    return unbiased
 
 
 def _shape(x: Any, y: Any) -> tuple[str, float | None]:
@@ -251,7 +290,9 @@ def _shape(x: Any, y: Any) -> tuple[str, float | None]:
     law: Any = None
     try:
         start = (float(y[-1]), max(float(y[-1] - y[0]), 1e-3), span / 4)
-        law, _ = curve_fit(saturating, x, y, p0=start, bounds=([-1, 0, span / 100], [2, 2, 4 * span]))
+        law, _ = curve_fit(
+            saturating, x, y, p0=start, bounds=([-1, 0, span / 100], [2, 2, 4 * span])
+        )
         fits["saturating"] = (3, lambda at: saturating(at, *law))
     except RuntimeError:
         pass  # it does not converge: the others are left
@@ -260,10 +301,18 @@ def _shape(x: Any, y: Any) -> tuple[str, float | None]:
     def criterion(name: str) -> float:
         k, fit = fits[name][0] + 1, fits[name][1]
         # A fit better than scores can be told apart is no better than another such one.
-        return n * math.log(max(float(np.mean((y - fit(x)) ** 2)), 1e-8)) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        return (
+            n * math.log(max(float(np.mean((y - fit(x)) ** 2)), 1e-8))
+            + 2 * k
+            + 2 * k * (k + 1) / (n - k - 1)
+        )
 
     best = min(fits, key=criterion)
     if best == "line" and line[1] <= 0:
         best = "falling"
-    left = None if law is None or best != "saturating" else float(law[2] * math.log(max(law[1] / POINT, 1.0)))
+    left = (
+        None
+        if law is None or best != "saturating"
+        else float(law[2] * math.log(max(law[1] / POINT, 1.0)))
+    )
     return best, left

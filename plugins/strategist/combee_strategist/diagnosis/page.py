@@ -29,10 +29,18 @@ blockquote {{ margin: 1rem 0; padding: .2rem 1rem; border-left: 4px solid #0969d
 """
 
 
-def _told(value: object) -> str:
+def _written(value: object) -> str:
     """Return a value as one line in which nothing is markup."""
-    text = f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)
-    return _MARKS.sub(r"\\\1", re.sub(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", " ", text))
+    text = (
+        f"{value:,.4g}"
+        if isinstance(value, float)
+        else f"{value:,}"
+        if type(value) is int
+        else str(value)
+    )
+    return _MARKS.sub(
+        r"\\\1", re.sub(r"[^\S ]|[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", " ", text)
+    )
 
 
 def beside(path: Path, ending: str) -> Path:
@@ -40,27 +48,34 @@ def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def write_page(path: Path, package: str, template: str, **given: Any) -> str:
+def write_page(path: Path, package: str, template: str, **values: Any) -> str:
     """Write a page of a package's template as ``.md`` and ``.html``; return the Markdown.
 
-    Every value is escaped by ``told``: it may come from a journal or a file.
+    Every value is escaped: it may come from a journal or a file.
     """
     import jinja2
     from markdown_it import MarkdownIt
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: resources.files(package).joinpath(name).read_text("utf-8")),
+        loader=jinja2.FunctionLoader(
+            lambda name: resources.files(package).joinpath(name).read_text("utf-8")
+        ),
         autoescape=False,  # noqa: S701 - this is Markdown, where finalize escapes; raw HTML is off below
-        finalize=_told,
+        finalize=_written,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
     environment.filters["points"] = lambda value: f"{round(100 * value, 1) + 0.0:+.1f}"
-    text = environment.get_template(template).render(**given)
+    text = environment.get_template(template).render(**values)
     # Raw HTML is shown and not obeyed; links and images are no part of these pages.
-    body = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"]).render(text)
+    body = (
+        MarkdownIt("commonmark", {"html": False})
+        .enable("table")
+        .disable(["link", "image", "autolink"])
+        .render(text)
+    )
     title = re.sub(r"[^\w .,:-]", "", text.partition("\n")[0]).strip()
     write_plain(beside(path, ".md"), text)
     write_plain(beside(path, ".html"), f"{_HEAD.format(title=title)}<body>\n{body}</body></html>\n")

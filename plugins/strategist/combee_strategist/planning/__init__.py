@@ -7,7 +7,8 @@ refused (:func:`check_search`, :func:`check_headline`).
 """
 
 from combee_strategist.diagnosis import Ceiling, Curve, Diagnosis, diagnose, read_diagnosis
-from combee_strategist.planning.plan import Choices, Plan, batch_sizes, make_plan
+from combee_strategist.planning.choices import Choices
+from combee_strategist.planning.plan import Plan, batch_sizes, make_plan
 from combee_strategist.planning.refusals import check_converged, check_headline, check_search
 from combee_strategist.planning.spec import Override, Spec, ask, questions, read_spec
 from combee_strategist.planning.verify import (

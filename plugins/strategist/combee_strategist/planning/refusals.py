@@ -30,14 +30,18 @@ _WORDS = 3
 HOLD_OUT = "Compile with heldout=…, rows that nothing has learned from."
 
 
-def check_converged(found: Diagnosis | None) -> None:
+def check_converged(diagnosis: Diagnosis | None) -> None:
     """Refuse parallelism before convergence.
 
     Raises:
         RefusedError: There is no diagnosis, or it is no go.
     """
-    remedy = "Run combee diagnose on a serial search of this task." if found is None else found.advice
-    check_verdict(None if found is None else found.verdict, remedy)
+    remedy = (
+        "Run combee diagnose on a serial search of this task."
+        if diagnosis is None
+        else diagnosis.advice
+    )
+    check_verdict(None if diagnosis is None else diagnosis.verdict, remedy)
 
 
 def check_search(
@@ -62,17 +66,25 @@ def check_search(
             patience or a target on scores of the training examples.
         ArgumentValueError: The judge is the proposer, and nothing calibrates it.
     """
-    given = {name: why for name, why in (reasons or {}).items() if len({*why.lower().split()}) >= _WORDS}
+    reasoned = {
+        name: why for name, why in (reasons or {}).items() if len({*why.lower().split()}) >= _WORDS
+    }
     check_wide(workers, combee.diversity)
-    if combee.cache is False and "cache" not in given:
+    if combee.cache is False and "cache" not in reasoned:
         reason = "the same rollout is bought twice, and cost per point counts it twice"
         raise RefusedError("a cache that is off without a reason", reason, _say("cache"))
     controller = combee.controller
-    if isinstance(controller, Static) and "controller" not in given and not _reasoned(controller):
+    if (
+        isinstance(controller, Static)
+        and "controller" not in reasoned
+        and not _reasoned(controller)
+    ):
         reason = "the size decides what a scan keeps and how long an update takes"
         raise RefusedError("a static batch without a reason", reason, _say("controller"))
     calibration = combee.validation.calibration
-    check_roles(combee.metric_fn, combee.reflection_lm, calibration=calibration, default=dspy.settings.lm)
+    check_roles(
+        combee.metric_fn, combee.reflection_lm, calibration=calibration, default=dspy.settings.lm
+    )
     learned = {row_hash(row) for row in trainset}
     compared = {row_hash(row) for row in valset or ()}
     if trainset and (not compared or compared & learned):
@@ -89,15 +101,17 @@ def _say(name: str) -> str:
 
 def _reasoned(controller: Static) -> bool:
     # The package's own words for a size that somebody gave say nothing of why.
-    return len({*controller.reason.lower().split()}) >= _WORDS and "was given" not in controller.reason
+    return (
+        len({*controller.reason.lower().split()}) >= _WORDS and "was given" not in controller.reason
+    )
 
 
 def _rules(rule: StoppingRule | None) -> Iterator[StoppingRule]:
-    for one in getattr(rule, "rules", (rule,)):
-        if one is not rule:
-            yield from _rules(one)
-        elif one is not None:
-            yield one
+    for part in getattr(rule, "rules", (rule,)):
+        if part is not rule:
+            yield from _rules(part)
+        elif part is not None:
+            yield part
 
 
 def check_headline(report: CombeeReport) -> None:
@@ -114,10 +128,18 @@ def check_headline(report: CombeeReport) -> None:
         reason = "the run was compared on rows that it chose by, or learned from"
         raise RefusedError("a headline without held-out rows", reason, HOLD_OUT)
     if report.warnings:
-        raise RefusedError("a headline of a run that supports no claim", report.warnings[0].rstrip("."), "Mend that.")
-    remedy = "Search serially on this hardware and split, and give its log_dir: Heldout(baseline=…)."
+        raise RefusedError(
+            "a headline of a run that supports no claim",
+            report.warnings[0].rstrip("."),
+            "Mend that.",
+        )
+    remedy = (
+        "Search serially on this hardware and split, and give its log_dir: Heldout(baseline=…)."
+    )
     if report.per_point is None:
-        raise RefusedError("a headline without a baseline", "a gain is a gain over something", remedy)
+        raise RefusedError(
+            "a headline without a baseline", "a gain is a gain over something", remedy
+        )
     if report.per_point.versus is None:
         reason = "figures of a paper were measured elsewhere, with another model, service or split"
         raise RefusedError("a paper's number as a headline", reason, remedy)

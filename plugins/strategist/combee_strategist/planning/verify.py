@@ -9,7 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from combee_dspy.evaluation import CostPerPoint, PairedDifference, Receipt, SerialBaseline, paired_difference
+from combee_dspy.evaluation import (
+    CostPerPoint,
+    PairedDifference,
+    Receipt,
+    SerialBaseline,
+    paired_difference,
+)
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
 from combee_dspy.files import write_plain
 from combee_dspy.journal import Reader
@@ -20,9 +26,19 @@ from combee_strategist.diagnosis import POINT
 from combee_strategist.diagnosis.page import write_page
 from combee_strategist.planning.refusals import HOLD_OUT
 
-__all__ = ["Check", "Claim", "Kind", "Verification", "check_run", "check_slices", "over_serial", "slices_of"]
+__all__ = [
+    "Check",
+    "Claim",
+    "Kind",
+    "Verification",
+    "check_run",
+    "check_slices",
+    "over_serial",
+    "slices_of",
+]
 
 Kind = Literal["run", "seed", "slice", "hardware"]
+Verdict = Literal["survives", "fails", "not shown"]
 _KINDS: tuple[Kind, ...] = ("run", "seed", "slice", "hardware")
 _MOST, _QUARTERS, _RESAMPLES = 8, 4, 1_000
 _LOSS = 0.1
@@ -45,7 +61,10 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not 0 < self.margin <= _LOSS:
-            problem, remedy = f"is not above 0 and at most {_LOSS}", "A larger loss is one: claim no less than that."
+            problem, remedy = (
+                f"is not above 0 and at most {_LOSS}",
+                "A larger loss is one: claim no less than that.",
+            )
             raise ArgumentValueError("margin", self.margin, problem, remedy)
 
 
@@ -64,7 +83,7 @@ class Check:
     kind: Kind
     where: str
     claim: str
-    verdict: Literal["survives", "fails", "not shown"]
+    verdict: Verdict
     found: str
 
 
@@ -87,12 +106,12 @@ class Verification:
     @property
     def untried(self) -> tuple[Kind, ...]:
         """Kinds of checks of which there is none."""
-        return tuple(kind for kind in _KINDS if kind not in {one.kind for one in self.checks})
+        return tuple(kind for kind in _KINDS if kind not in {check.kind for check in self.checks})
 
     @property
     def ready(self) -> bool:
         """Whether it was tried in every way, and survives everywhere."""
-        return not self.untried and all(one.verdict == "survives" for one in self.checks)
+        return not self.untried and all(check.verdict == "survives" for check in self.checks)
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, as JSON, and as one page of Markdown and of HTML."""
@@ -101,7 +120,9 @@ class Verification:
         write_page(folder / "verify", __package__, "verify.md.j2", v=self)
 
 
-def over_serial(report: CombeeReport, serial: CombeeReport, *, margin: float = 0.02) -> CostPerPoint | None:
+def over_serial(
+    report: CombeeReport, serial: CombeeReport, *, margin: float = 0.02
+) -> CostPerPoint | None:
     """Return what each held-out point above a serial search has cost, as both journals say.
 
     Args:
@@ -118,7 +139,9 @@ def over_serial(report: CombeeReport, serial: CombeeReport, *, margin: float = 0
     if report.receipt is None or serial.receipt is None:
         return None
     if report.receipt.heldout.content != serial.receipt.heldout.content:
-        raise ArgumentValueError("serial", serial.journal, "has read other held-out rows", "Give both the same rows.")
+        raise ArgumentValueError(
+            "serial", serial.journal, "has read other held-out rows", "Give both the same rows."
+        )
     baseline = SerialBaseline(fmean(serial.receipt.after), **_spent(serial.journal, serial.receipt))
     spent = SerialBaseline(fmean(report.receipt.after), **_spent(report.journal, report.receipt))
     versus = report.receipt.against(serial.receipt) if report.models == serial.models else None
@@ -148,21 +171,33 @@ def check_run(kind: Kind, where: str, claim: Claim, report: CombeeReport) -> Ite
     gain, cost = report.heldout, report.per_point
     if gain is None or cost is None or cost.versus is None:
         remedy = "Hold rows out, and search serially with the same ones and the same models."
-        raise RefusedError(f"a claim of {where}", "it was not measured beside a serial search", remedy)
+        raise RefusedError(
+            f"a claim of {where}", "it was not measured beside a serial search", remedy
+        )
     yield _above(kind, where, f"held-out gain above {claim.gain:g}", claim.gain, gain)
-    said = f"no more than {claim.margin:g} worse than serial search"
+    words = f"no more than {claim.margin:g} worse than serial search"
     if not claim.faster:
-        yield _above(kind, where, said, -claim.margin, cost.versus)
+        yield _above(kind, where, words, -claim.margin, cost.versus)
         return
     # A speed stands beside the guarantee or not at all: one check, of both.
-    whole = _above(kind, where, f"at least {claim.faster:g} times as fast, and {said}", -claim.margin, cost.versus)
+    whole = _above(
+        kind,
+        where,
+        f"at least {claim.faster:g} times as fast, and {words}",
+        -claim.margin,
+        cost.versus,
+    )
     verdict = whole.verdict
-    if verdict == "survives":
-        verdict = "not shown" if cost.speedup is None else "survives" if cost.speedup >= claim.faster else "fails"
+    if verdict == "survives" and cost.speedup is None:
+        verdict = "not shown"
+    elif verdict == "survives" and cost.speedup is not None and cost.speedup < claim.faster:
+        verdict = "fails"
     yield replace(whole, verdict=verdict, found=cost.guarded)
 
 
-def check_slices(claim: Claim, report: CombeeReport, slices: Mapping[str, Sequence[int]]) -> Iterator[Check]:
+def check_slices(
+    claim: Claim, report: CombeeReport, slices: Mapping[str, Sequence[int]]
+) -> Iterator[Check]:
     """Try the claim on slices of the held-out rows, and on rows drawn again with replacement.
 
     On a slice the result may not be more than the margin worse than the student. Of 1,000 sets of rows drawn again, as
@@ -179,28 +214,38 @@ def check_slices(claim: Claim, report: CombeeReport, slices: Mapping[str, Sequen
     import numpy as np
 
     if report.receipt is None or report.heldout is None:
-        raise RefusedError("a claim without held-out rows", "the search chose by the others", HOLD_OUT)
+        raise RefusedError(
+            "a claim without held-out rows", "the search chose by the others", HOLD_OUT
+        )
     before, after = np.asarray(report.receipt.before), np.asarray(report.receipt.after)
     level, seed = report.heldout.confidence, report.seed
-    said = f"no more than {claim.margin:g} worse than the student"
+    words = f"no more than {claim.margin:g} worse than the student"
     for name, rows in slices.items():
-        found = paired_difference(before[list(rows)].tolist(), after[list(rows)].tolist(), confidence=level, seed=seed)
-        yield _above("slice", f"{name} ({found.n} rows)", said, -claim.margin, found)
+        difference = paired_difference(
+            before[list(rows)].tolist(), after[list(rows)].tolist(), confidence=level, seed=seed
+        )
+        yield _above("slice", f"{name} ({difference.n} rows)", words, -claim.margin, difference)
     draws = np.random.default_rng(derive_seed(seed, "verify", "bootstrap"))
     changes = after - before
     means = changes[draws.integers(changes.size, size=(_RESAMPLES, changes.size))].mean(axis=1)
     share = float((means > claim.gain).mean())
     yield Check(
-        "slice", f"{_RESAMPLES:,} bootstrap draws of {changes.size} rows",
+        "slice",
+        f"{_RESAMPLES:,} bootstrap draws of {changes.size} rows",
         f"held-out gain above {claim.gain:g} in {level:.0%} of them",
         "survives" if share >= level else "fails" if share <= 1 - level else "not shown",
         f"in {share:.1%}; 90 % of them between {np.quantile(means, 0.05):+.3f} and {np.quantile(means, 0.95):+.3f}",
-    )  # fmt: skip
+    )
 
 
-def _above(kind: Kind, where: str, claim: str, limit: float, found: PairedDifference) -> Check:
-    verdict: Any = "survives" if found.low > limit else "fails" if found.high <= limit else "not shown"
-    figures = f"{found.difference:+.3f}, {found.confidence:.0%} interval {found.low:+.3f} to {found.high:+.3f}"
+def _above(kind: Kind, where: str, claim: str, limit: float, difference: PairedDifference) -> Check:
+    verdict: Verdict = "not shown"
+    if difference.low > limit:
+        verdict = "survives"
+    elif difference.high <= limit:
+        verdict = "fails"
+    interval = f"{difference.low:+.3f} to {difference.high:+.3f}"
+    figures = f"{difference.difference:+.3f}, {difference.confidence:.0%} interval {interval}"
     return Check(kind, where, claim, verdict, figures)
 
 
@@ -219,21 +264,24 @@ def slices_of(rows: Sequence[Any], by: Sequence[str] = ()) -> dict[str, list[int
     if not by:
         lengths = [sum(len(str(value)) for value in dict(row.inputs()).values()) for row in rows]
         return _quarters("length of the inputs", lengths)
-    found: dict[str, list[int]] = {}
+    slices: dict[str, list[int]] = {}
     for name in by:
         values = [row.get(name) for row in rows]
-        known = sorted(set(map(str, values)))
-        if len(known) <= _MOST and None not in values:
-            found |= {
-                f"{name} {one}": [place for place, value in enumerate(values) if str(value) == one] for one in known
+        distinct = sorted(set(map(str, values)))
+        if len(distinct) <= _MOST and None not in values:
+            slices |= {
+                f"{name} {text}": [
+                    place for place, value in enumerate(values) if str(value) == text
+                ]
+                for text in distinct
             }
         elif all(isinstance(value, (int, float)) for value in values):
-            found |= _quarters(name, values)
+            slices |= _quarters(name, values)
         else:
-            problem = f"has {len(known)} values, or is missing in a row"
+            problem = f"has {len(distinct)} values, or is missing in a row"
             remedy = f"Name a field that every held-out row has: a number, or one of at most {_MOST} values."
             raise ArgumentValueError("by", name, problem, remedy)
-    return found
+    return slices
 
 
 def _quarters(name: str, values: Sequence[Any]) -> dict[str, list[int]]:
