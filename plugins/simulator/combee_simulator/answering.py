@@ -13,7 +13,13 @@ from combee_simulator.knowledge import SimulatedTask, same_answer
 from combee_simulator.laws import ReasoningLaw, WordingLaw, uniform
 from combee_simulator.matching import Hit, QuestionIndex, words_of
 from combee_simulator.requests import ChatRequest, Message
-from combee_simulator.shapes import OutputField, RequestShape, Style, final_user_message, request_shape
+from combee_simulator.shapes import (
+    OutputField,
+    RequestShape,
+    Style,
+    final_user_message,
+    request_shape,
+)
 from combee_simulator.stats import Kind
 from combee_simulator.writing import Writer
 
@@ -62,7 +68,9 @@ class SimulatedModel:
         self._joiner = task.joiner if task else None
         self._seed = seed
         self._targets = [words_of(question.target) for question in self._questions]
-        self._writer = Writer(self._index, self._questions, lessons, capacity, seed, wording or WordingLaw())
+        self._writer = Writer(
+            self._index, self._questions, lessons, capacity, seed, wording or WordingLaw()
+        )
         self._demonstrated = lru_cache(maxsize=_DEMONSTRATIONS_KEPT)(self._keys_demonstrated)
 
     def reply(self, request: ChatRequest, occurrence: int = 0, choice: int = 0) -> Reply:
@@ -98,17 +106,19 @@ class SimulatedModel:
             return Kind.TASK
         return Kind.REFLECT if any(_takes_lessons(field) for field in shape.fields) else Kind.OTHER
 
-    def _answer(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> str:
+    def _answer(
+        self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]
+    ) -> str:
         last = final_user_message(request.messages)
         hits = self._index.scan(request.messages[last].text).hits
-        asked = hits[-1:] if self._joiner is None else hits
-        known = [(hit, self._knows(request, last, hit, place)) for hit in asked]
+        asked_hits = hits[-1:] if self._joiner is None else hits
+        answers = [(hit, self._knows(request, last, hit, place)) for hit in asked_hits]
         if not shape.fields:
-            return self._said_of_all(OutputField("answer"), known)
+            return self._answer_to_all(OutputField("answer"), answers)
         values = {}
         for field in shape.fields:
             if field.name in self._answer_fields:
-                values[field.name] = answer_value(field, self._said_of_all(field, known))
+                values[field.name] = answer_value(field, self._answer_to_all(field, answers))
             else:
                 values[field.name] = self._aside(field, place) if field.is_text else filler(field)
         return render(shape, values)
@@ -118,34 +128,44 @@ class SimulatedModel:
             return REASONING
         return self._reasoning.text(self._seed, *place)
 
-    def _said_of_all(self, field: OutputField, known: list[tuple[Hit, bool]]) -> str:
-        if not known:
-            return self._said(field, None, False)
-        return (self._joiner or "").join(self._said(field, hit, right) for hit, right in known)
+    def _answer_to_all(self, field: OutputField, answers: list[tuple[Hit, bool]]) -> str:
+        if not answers:
+            return self._answer_to(field, None, False)
+        return (self._joiner or "").join(
+            self._answer_to(field, hit, right) for hit, right in answers
+        )
 
-    def _said(self, field: OutputField, asked: Hit | None, right: bool) -> str:
-        if asked is None:
-            return str(field.options[0]) if field.options else {"int": "0", "float": "0"}.get(field.type, _UNKNOWN)
-        question = self._questions[asked.question]
+    def _answer_to(self, field: OutputField, hit: Hit | None, right: bool) -> str:
+        if hit is None:
+            return (
+                str(field.options[0])
+                if field.options
+                else {"int": "0", "float": "0"}.get(field.type, _UNKNOWN)
+            )
+        question = self._questions[hit.question]
         if right:
             return question.target
-        others = [str(option) for option in field.options if not same_answer(str(option), question.target)]
+        others = [
+            str(option) for option in field.options if not same_answer(str(option), question.target)
+        ]
         if not others or question.wrong in others:
             return question.wrong
         # Where the answer is one of a few labels, so is a wrong one.
         return others[int(uniform(self._seed, "label", question.text) * len(others))]
 
-    def _knows(self, request: ChatRequest, last: int, asked: Hit, place: tuple[str, int, int]) -> bool:
-        key = self._questions[asked.question].key
+    def _knows(
+        self, request: ChatRequest, last: int, hit: Hit, place: tuple[str, int, int]
+    ) -> bool:
+        key = self._questions[hit.question].key
         assert self._task is not None  # noqa: S101 - a hit exists only where a task does; narrows the type
-        taught = self._taught(request.messages, last, asked, key)
-        if taught and self._task.taught_rate >= 1:
+        is_taught = self._is_taught(request.messages, last, hit, key)
+        if is_taught and self._task.taught_rate >= 1:
             return True
-        drawn = (self._questions[asked.question].text, *(place if request.temperature > 0 else ()))
-        rate = self._task.taught_rate if taught else self._task.base_rate
+        drawn = (self._questions[hit.question].text, *(place if request.temperature > 0 else ()))
+        rate = self._task.taught_rate if is_taught else self._task.base_rate
         return uniform(self._seed, "knows", *drawn) < rate
 
-    def _taught(self, messages: tuple[Message, ...], last: int, asked: Hit, key: str) -> bool:
+    def _is_taught(self, messages: tuple[Message, ...], last: int, sought: Hit, key: str) -> bool:
         for place, message in enumerate(messages[: last + 1]):
             if message.role == "assistant":
                 continue
@@ -155,18 +175,18 @@ class SimulatedModel:
                     return True
                 continue
             scan = self._index.scan(message.text)
-            stop = asked.start if place == last else None
+            stop = sought.start if place == last else None
             if any(name == key and (stop is None or at < stop) for at, name in scan.keys):
                 return True
             if any(
-                self._shown(hit, key, scan.hits[number + 1 : number + _JOINED])
+                self._is_demonstrated(hit, key, scan.hits[number + 1 : number + _JOINED])
                 for number, hit in enumerate(scan.hits)
                 if stop is None or hit.start < stop
             ):
                 return True
         return False
 
-    def _shown(self, hit: Hit, key: str, later: tuple[Hit, ...]) -> bool:
+    def _is_demonstrated(self, hit: Hit, key: str, later: tuple[Hit, ...]) -> bool:
         # A demonstration written into the text: a known question with its answer before the next one,
         # or, where answers are joined, after the questions that were asked with it.
         target = self._targets[hit.question]
@@ -174,14 +194,18 @@ class SimulatedModel:
             return False
         size = len(target)
         tails = [hit.tail, *(other.tail for other in later if self._joiner is not None)]
-        return any(tail[start : start + size] == target for tail in tails for start in range(len(tail) - size + 1))
+        return any(
+            tail[start : start + size] == target
+            for tail in tails
+            for start in range(len(tail) - size + 1)
+        )
 
-    def _keys_demonstrated(self, asked: str, answered: str) -> frozenset[str]:
-        hits = self._index.scan(asked).hits
-        said = (_field_text(answered, field) for field in self._answer_fields)
-        given = [text for text in said if text is not None] or [answered]
+    def _keys_demonstrated(self, question_text: str, answer_text: str) -> frozenset[str]:
+        hits = self._index.scan(question_text).hits
+        fields = (_field_text(answer_text, field) for field in self._answer_fields)
+        answers = [text for text in fields if text is not None] or [answer_text]
         keys = set()
-        for text in given:
+        for text in answers:
             parts = [text] if self._joiner is None else text.split(self._joiner.strip() or None)
             for hit, part in zip(hits[-1:] if self._joiner is None else hits, parts, strict=False):
                 question = self._questions[hit.question]

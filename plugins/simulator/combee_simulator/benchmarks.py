@@ -24,7 +24,9 @@ __all__ = ["benchmark_service", "benchmark_task", "finer_task", "formula_task"]
 
 _NAME = re.compile(r"Use formula (.+?) to answer (?:the question\.|this question:)", re.DOTALL)
 _FORMULA = re.compile(r"Formula: (.+?), Explanation:", re.DOTALL)
-_QUESTION = re.compile(r"[Qq]uestion:\s*(.+?)\s*(?:with a numerical answer\b.*?)?\.?\s*Answer:\s*\Z", re.DOTALL)
+_QUESTION = re.compile(
+    r"[Qq]uestion:\s*(.+?)\s*(?:with a numerical answer\b.*?)?\.?\s*Answer:\s*\Z", re.DOTALL
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z]*|\d+")
 
 
@@ -53,12 +55,17 @@ def formula_task(
         ArgumentValueError: A row has another form.
     """
     rows = [_formula_parts(record) for record in records]
-    names = {name: f"F{number:02d}" for number, name in enumerate(sorted({row[0] for row in rows}), start=1)}
+    names = {
+        name: f"F{number:02d}"
+        for number, name in enumerate(sorted({row[0] for row in rows}), start=1)
+    }
     questions = []
     for name, formula, text, target in rows:
         wrong = wrong_number(target, seed, text)
         if wrong is None:
-            raise ArgumentValueError("records", target, "hold a target that is no number", "Formula's targets are.")
+            raise ArgumentValueError(
+                "records", target, "hold a target that is no number", "Formula's targets are."
+            )
         lesson = f"{name}: compute {formula} and answer with the plain number."
         questions.append(SimulatedQuestion(text, target, wrong, names[name], lesson))
     return SimulatedTask(tuple(questions), answer_fields, base_rate)
@@ -72,10 +79,14 @@ def _formula_parts(record: Mapping[str, Any]) -> tuple[str, str, str, str]:
             formula = _FORMULA.search(context)
             rule = formula[1] if formula else "the formula"
             return " ".join(name[1].split()), " ".join(rule.split()), question[1], str(target)
-    raise ArgumentValueError("records", record, "hold a row that is not Formula's", "It needs context and target.")
+    raise ArgumentValueError(
+        "records", record, "hold a row that is not Formula's", "It needs context and target."
+    )
 
 
-def finer_task(records: Iterable[Mapping[str, Any]], *, base_rate: float = 0.3, seed: int = 0) -> SimulatedTask:
+def finer_task(
+    records: Iterable[Mapping[str, Any]], *, base_rate: float = 0.3, seed: int = 0
+) -> SimulatedTask:
     """Build the knowledge from records of FiNER.
 
     Each numbered question of a record is a question of its own; a request that
@@ -99,20 +110,33 @@ def finer_task(records: Iterable[Mapping[str, Any]], *, base_rate: float = 0.3, 
     questions: list[SimulatedQuestion] = []
     for record in records:
         text = record["questions"] if "questions" in record else record.get("context")
-        found = parse({"context": text, "target": record["tags"] if "tags" in record else record.get("target")})
-        if isinstance(found, str):
-            raise ArgumentValueError("records", record, f"hold a row that is not FiNER's: {found}", "See Finer.")
-        for question in found.questions:
+        record_parts = parse(
+            {
+                "context": text,
+                "target": record["tags"] if "tags" in record else record.get("target"),
+            }
+        )
+        if isinstance(record_parts, str):
+            raise ArgumentValueError(
+                "records", record, f"hold a row that is not FiNER's: {record_parts}", "See Finer."
+            )
+        for question in record_parts.questions:
             others = [label for label in LABELS if label.casefold() != question.target.casefold()]
             wrong = derive(seed, "wrong", question.text).choice(others)
             words = " ".join(_WORD.findall(question.target)).lower()
             lesson = f"a number that its sentence gives as {words} has this tag."
-            questions.append(SimulatedQuestion(question.text, question.target, wrong, question.target, lesson))
+            questions.append(
+                SimulatedQuestion(question.text, question.target, wrong, question.target, lesson)
+            )
     return SimulatedTask(tuple(questions), ("tags",), base_rate, joiner=",")
 
 
 def benchmark_task(
-    benchmark: LoadedBenchmark, seed: int = 0, *, params: Mapping[str, Any] | None = None, base_rate: float = 0.3
+    benchmark: LoadedBenchmark,
+    seed: int = 0,
+    *,
+    params: Mapping[str, Any] | None = None,
+    base_rate: float = 0.3,
 ) -> SimulatedTask:
     """Build the knowledge of a benchmark: a lesson for each formula, for each tag, or else for each label.
 
@@ -142,13 +166,18 @@ def benchmark_task(
         return formula_task(records, base_rate=base_rate, seed=seed)
     if benchmark.name == "finer":
         return finer_task(rows, base_rate=base_rate, seed=seed)
-    question, answer = next(iter(benchmark.signature.input_fields)), next(iter(benchmark.signature.output_fields))
+    question, answer = (
+        next(iter(benchmark.signature.input_fields)),
+        next(iter(benchmark.signature.output_fields)),
+    )
 
     def key_of(row: Mapping[str, Any]) -> str:
         # A key starts with a letter, and a label may be a number.
         return str(row["formula"]) if "formula" in row else f"{answer} {row[answer]}"
 
-    return SimulatedTask.from_examples(rows, question, answer, key_of=key_of, base_rate=base_rate, seed=seed)
+    return SimulatedTask.from_examples(
+        rows, question, answer, key_of=key_of, base_rate=base_rate, seed=seed
+    )
 
 
 @contextmanager

@@ -117,13 +117,23 @@ class CapacityModel:
         return cls(attended_items=None, written_lessons=None)
 
     def crowded(
-        self, items: int, seed: int = 0, *place: str | int, tokens: Sequence[int] = (), records: int | None = None
+        self,
+        items: int,
+        seed: int = 0,
+        *place: str | int,
+        tokens: Sequence[int] = (),
+        records: int | None = None,
     ) -> bool:
         """Whether a call leaves one of so many items unread, by the same draw as :meth:`attend`."""
         return len(self._read(items, tokens, records, seed, *place)) < items
 
     def attend(
-        self, items: Sequence[T], seed: int, *place: str | int, tokens: Sequence[int] = (), records: int | None = None
+        self,
+        items: Sequence[T],
+        seed: int,
+        *place: str | int,
+        tokens: Sequence[int] = (),
+        records: int | None = None,
     ) -> tuple[T, ...]:
         """Return the items that are read, in their order.
 
@@ -134,41 +144,59 @@ class CapacityModel:
             tokens: Tokens of each item, needed with ``attended_tokens`` alone.
             records: How many of the items are reflection records; by default all.
         """
-        kept = tuple(items[index] for index in self._read(len(items), tokens, records, seed, *place))
+        read = tuple(
+            items[index] for index in self._read(len(items), tokens, records, seed, *place)
+        )
         if self.lesson_miss_rate == 0:
-            return kept
+            return read
         stream = derive(seed, "miss", *place)
-        return tuple(item for item in kept if stream.random() >= self.lesson_miss_rate)
+        return tuple(item for item in read if stream.random() >= self.lesson_miss_rate)
 
     def _read(
         self, items: int, tokens: Sequence[int], records: int | None, seed: int, *place: str | int
     ) -> Sequence[int]:
         """Return the places of the items that are read, in order."""
-        if self.platitude_share and derive(seed, "platitudes", *place).random() < self.platitude_share:
+        if (
+            self.platitude_share
+            and derive(seed, "platitudes", *place).random() < self.platitude_share
+        ):
             return ()
-        read = self._within(items, tokens, seed, *place)
+        places = self._within(items, tokens, seed, *place)
         share = items**-self.dilution if items else 1.0
-        if self.collapsing_records is not None and (items if records is None else records) > self.collapsing_records:
+        if (
+            self.collapsing_records is not None
+            and (items if records is None else records) > self.collapsing_records
+        ):
             share *= self.collapsed_share
         if share == 1:
-            return read
+            return places
         stream = derive(seed, "overload", *place)
-        return [one for one in read if stream.random() < share]
+        return [index for index in places if stream.random() < share]
 
-    def _within(self, items: int, tokens: Sequence[int], seed: int, *place: str | int) -> Sequence[int]:
+    def _within(
+        self, items: int, tokens: Sequence[int], seed: int, *place: str | int
+    ) -> Sequence[int]:
         """Return the places of the items that the limits on number and tokens let through, in order."""
         if self.attended_tokens is None:
             return _sample(range(items), self.attended_items, seed, "attend", *place)
         if len(tokens) != items:
             remedy = "attended_tokens counts the tokens of every item."
-            raise ArgumentValueError("tokens", len(tokens), f"are not those of {items} items", remedy)
+            raise ArgumentValueError(
+                "tokens", len(tokens), f"are not those of {items} items", remedy
+            )
         most = items if self.attended_items is None else min(items, self.attended_items)
         # A sample comes in random order.
         order = derive(seed, "attend", *place).sample(range(items), most)
         before = accumulate((tokens[index] for index in order), initial=0)
-        return sorted(index for index, taken in zip(order, before, strict=False) if taken < self.attended_tokens)
+        return sorted(
+            index
+            for index, tokens_before in zip(order, before, strict=False)
+            if tokens_before < self.attended_tokens
+        )
 
-    def write(self, old: Sequence[T], new: Sequence[T], seed: int, *place: str | int) -> tuple[T, ...]:
+    def write(
+        self, old: Sequence[T], new: Sequence[T], seed: int, *place: str | int
+    ) -> tuple[T, ...]:
         """Return the lessons that are written, old ones first.
 
         Args:

@@ -18,20 +18,23 @@ PLATITUDE = "Read every question with care and check the result before you answe
 _BRIEF = 0.125
 
 _SECTION = r"^\[\[ ## %s ## \]\]\s+(.*?)\s*(?=^\[\[ ## \w+ ## \]\]|\Z)"
-_CURRENT = tuple(re.compile(_SECTION % name, re.MULTILINE | re.DOTALL) for name in ("current_playbook", "bullets_used"))
+_CURRENT = tuple(
+    re.compile(_SECTION % name, re.MULTILINE | re.DOTALL)
+    for name in ("current_playbook", "bullets_used")
+)
 _SECTIONS = re.compile(r"^\[\[ ## sections ## \]\]\s+", re.MULTILINE)
 _BULLET = re.compile(r"\[([^\s\[\]]+)\] helpful=\d+ harmful=\d+ :: (.*)")
 
 
 def without_playbook(user: str) -> tuple[str, str]:
     """Return a user message without the playbook and the bullets in it, and what those said."""
-    said = []
+    bullets = []
     for pattern in _CURRENT:
-        found = pattern.search(user)
-        if found:
-            said.append(found[1])
-            user = user[: found.start(1)] + user[found.end(1) :]
-    return user, "\n".join(said)
+        match = pattern.search(user)
+        if match:
+            bullets.append(match[1])
+            user = user[: match.start(1)] + user[match.end(1) :]
+    return user, "\n".join(bullets)
 
 
 class Curator:
@@ -51,19 +54,28 @@ class Curator:
         seed: Seed of every draw.
     """
 
-    def __init__(self, keys_of: Callable[[str], Sequence[str]], capacity: CapacityModel, seed: int) -> None:
+    def __init__(
+        self, keys_of: Callable[[str], Sequence[str]], capacity: CapacityModel, seed: int
+    ) -> None:
         self._keys_of = keys_of
         self._capacity = capacity
         self._seed = seed
 
     def tags(self, bullets: str, attended: Sequence[str]) -> dict[str, str]:
         """Return the tag of every bullet in their section, given the keys of the trajectory that were read."""
-        found = (_BULLET.match(line) for line in _strings(bullets))
-        helps = {one[1]: set(self._keys_of(one[2])) & set(attended) for one in found if one}
+        matches = (_BULLET.match(line) for line in _strings(bullets))
+        helps = {
+            match[1]: set(self._keys_of(match[2])) & set(attended) for match in matches if match
+        }
         return {name: "helpful" if keys else "neutral" for name, keys in helps.items()}
 
     def operations(
-        self, user: str, playbook: str, lessons: Mapping[str, str], platitude: str | None, place: tuple[str, int, int]
+        self,
+        user: str,
+        playbook: str,
+        lessons: Mapping[str, str],
+        platitude: str | None,
+        place: tuple[str, int, int],
     ) -> list[dict[str, Any]]:
         """Return what the insights change: updates and merges first, then additions, then a deletion.
 
@@ -75,25 +87,34 @@ class Curator:
             place: What identifies the call.
         """
         sections = _list_at(user, _SECTIONS)
-        section = next((name for name in sections if "formula" in name.lower()), sections[0] if sections else "")
+        section = next(
+            (name for name in sections if "formula" in name.lower()),
+            sections[0] if sections else "",
+        )
         matched = (_BULLET.match(line) for line in playbook.splitlines())
-        bullets = [(one[1], one[2], set(self._keys_of(one[2]))) for one in matched if one]
+        bullets = [(match[1], match[2], set(self._keys_of(match[2]))) for match in matched if match]
         changes, fresh = [], []
         for key, line in lessons.items():
-            found = [(name, content) for name, content, keys in bullets if keys == {key}]
-            if len(found) > 1:
-                changes.append({"op": "MERGE", "ids": [name for name, _ in found], "content": line})
-            elif found and found[0][1] != line:
-                changes.append({"op": "UPDATE", "ids": [found[0][0]], "content": line})
+            stating = [(name, content) for name, content, keys in bullets if keys == {key}]
+            if len(stating) > 1:
+                changes.append(
+                    {"op": "MERGE", "ids": [name for name, _ in stating], "content": line}
+                )
+            elif stating and stating[0][1] != line:
+                changes.append({"op": "UPDATE", "ids": [stating[0][0]], "content": line})
             elif not any(key in keys for _, _, keys in bullets):
                 fresh.append(key)
-        kept = self._capacity.write((), tuple(fresh), self._seed, *place)
-        added = [self._worded(key, lessons[key], place) for key in kept]
+        written = self._capacity.write((), tuple(fresh), self._seed, *place)
+        added = [self._worded(key, lessons[key], place) for key in written]
         empty = [name for name, content, _ in bullets if content == PLATITUDE]
         if platitude is not None and not empty:
             added.append(platitude)
         deleted = [{"op": "DELETE", "ids": [name]} for name in empty] if platitude is None else []
-        return [*changes, *({"op": "ADD", "section": section, "content": line} for line in added), *deleted]
+        return [
+            *changes,
+            *({"op": "ADD", "section": section, "content": line} for line in added),
+            *deleted,
+        ]
 
     def _worded(self, key: str, line: str, place: tuple[str, int, int]) -> str:
         words = line.split()
@@ -107,16 +128,20 @@ def _strings(section: str) -> list[str]:
         value = json.loads(section)
     except (ValueError, RecursionError):
         # ChatAdapter numbers the items of a list of texts.
-        return re.findall(r"^(?:\[\d+\] )?[«\"]*(\[[^\s\[\]]+\] helpful=.*?)[»\"]*$", section, re.MULTILINE)
+        return re.findall(
+            r"^(?:\[\d+\] )?[«\"]*(\[[^\s\[\]]+\] helpful=.*?)[»\"]*$", section, re.MULTILINE
+        )
     return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _list_at(user: str, header: re.Pattern[str]) -> list[str]:
-    found = header.search(user)
-    if not found:
+    start = header.search(user)
+    if not start:
         return []
     try:
-        value = json.JSONDecoder().raw_decode(user, found.end())[0]
+        value = json.JSONDecoder().raw_decode(user, start.end())[0]
     except (ValueError, RecursionError):
-        return re.findall(r"^\[\d+\] «(.*?)»$", user[found.end() :].split("[[ ##", 1)[0], re.MULTILINE)
+        return re.findall(
+            r"^\[\d+\] «(.*?)»$", user[start.end() :].split("[[ ##", 1)[0], re.MULTILINE
+        )
     return [str(item) for item in value] if isinstance(value, list) else []

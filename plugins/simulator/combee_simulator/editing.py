@@ -47,12 +47,16 @@ class Editor:
         seed: Seed of every draw.
     """
 
-    def __init__(self, keys_of: Callable[[str], Sequence[str]], capacity: CapacityModel, seed: int) -> None:
+    def __init__(
+        self, keys_of: Callable[[str], Sequence[str]], capacity: CapacityModel, seed: int
+    ) -> None:
         self._keys_of = keys_of
         self._capacity = capacity
         self._seed = seed
 
-    def answer(self, field: str, user: str, most: Mapping[str, int], place: tuple[str, int, int]) -> list[Any]:
+    def answer(
+        self, field: str, user: str, most: Mapping[str, int], place: tuple[str, int, int]
+    ) -> list[Any]:
         """Return the value of one of :data:`EDITING_FIELDS`.
 
         Args:
@@ -77,14 +81,14 @@ class Editor:
         return []
 
     def _useless(self, lines: Sequence[str]) -> list[int]:
-        known: set[str] = set()
-        found = []
+        seen: set[str] = set()
+        repeated = []
         for number, line in enumerate(lines, start=1):
             keys = set(self._keys_of(line))
-            if keys <= known:
-                found.append(number)
-            known |= keys
-        return found
+            if keys <= seen:
+                repeated.append(number)
+            seen |= keys
+        return repeated
 
     def _same(self, lessons: Sequence[str], place: tuple[str, int, int]) -> list[list[int]]:
         """Return groups of the numbers that lessons with the same keys begin with, in order of appearance."""
@@ -105,9 +109,9 @@ class Editor:
 
 
 def _items(user: str, section: str) -> list[str]:
-    found = re.search(_HEADER % section, user, re.MULTILINE)
+    header = re.search(_HEADER % section, user, re.MULTILINE)
     try:
-        items = json.JSONDecoder().raw_decode(user, found.end())[0] if found else []
+        items = json.JSONDecoder().raw_decode(user, header.end())[0] if header else []
     except (ValueError, RecursionError):
         return []
     return [str(item) for item in items] if isinstance(items, list) else []

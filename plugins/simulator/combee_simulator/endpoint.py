@@ -129,7 +129,9 @@ class Endpoint:
             self._check_window(request)
         except BadRequestError as error:
             self._counters.ended(Kind.OTHER, Status.BAD_REQUEST, (0, 0), 0.0)
-            return _response(HTTPStatus.BAD_REQUEST, _error(str(error), "invalid_request_error", _code(error)))
+            return _response(
+                HTTPStatus.BAD_REQUEST, _error(str(error), "invalid_request_error", _code(error))
+            )
         reply = self._reply(request)
         full = self._in_flight >= self._slots
         if full and self._config.reject_when_full and reply.status is not Status.RATE_LIMITED:
@@ -137,13 +139,19 @@ class Endpoint:
         if reply.status is Status.RATE_LIMITED or self._config.time_scale == 0:
             # A refusal takes no slot; without waiting, no call holds one for any time.
             started = arrived
-            self._counters.note(in_flight=self._in_flight + (reply.status is not Status.RATE_LIMITED))
+            self._counters.note(
+                in_flight=self._in_flight + (reply.status is not Status.RATE_LIMITED)
+            )
         else:
             started = await self._held(reply.seconds, arrived)
         gone = http.transport is None or http.transport.is_closing()
         status = Status.ABANDONED if gone and reply.status in _BILLED else reply.status
         moments = (arrived, started, asyncio.get_running_loop().time())
-        record = self._record(reply, status, moments, request.messages) if self._config.log_calls else None
+        record = (
+            self._record(reply, status, moments, request.messages)
+            if self._config.log_calls
+            else None
+        )
         # Counted before it is sent: who has the answer finds it in the counters.
         self._counters.ended(reply.kind, status, reply.tokens, reply.seconds, record)
         return _response(reply.code, reply.body, reply.headers)
@@ -179,7 +187,9 @@ class Endpoint:
     def _check_window(self, request: ChatRequest) -> None:
         window = self._config.context_window
         if window is not None and (used := prompt_tokens(request.messages)) > window:
-            raise BadRequestError(f"the maximum context length is {window} tokens, the messages have {used}")
+            raise BadRequestError(
+                f"the maximum context length is {window} tokens, the messages have {used}"
+            )
 
     def _attempt(self, request: ChatRequest) -> int:
         # Counted only where something depends on it: a long run would hold a counter per request for nothing.
@@ -194,7 +204,9 @@ class Endpoint:
         attempt = self._attempt(request)
         occurrence = attempt if request.temperature > 0 else 0
         status = config.failures.draw(config.seed, content, attempt)
-        replies = [self._model.reply(request, occurrence, choice) for choice in range(request.choices)]
+        replies = [
+            self._model.reply(request, occurrence, choice) for choice in range(request.choices)
+        ]
         texts = [_GARBLED if status is Status.MALFORMED else reply.text for reply in replies]
         parts = [_cut(text, request.max_tokens, status) for text in texts]
         written = [text_tokens(text) for text, _ in parts]
@@ -203,29 +215,45 @@ class Endpoint:
         if status is Status.SLOW:
             seconds += config.failures.slow_seconds
         body = _json(_completion(f"{content}-{attempt}", parts, tokens))
-        said = "\n".join(text for text, _ in parts)
-        reply = _Reply(replies[0].kind, status, HTTPStatus.OK, body, tokens, seconds, said)
+        text = "\n".join(text for text, _ in parts)
+        reply = _Reply(replies[0].kind, status, HTTPStatus.OK, body, tokens, seconds, text)
         if status is Status.RATE_LIMITED:
             return self._refused(reply, status, HTTPStatus.TOO_MANY_REQUESTS)
         if status is Status.SERVER_ERROR:
             first = config.latency.seconds(0, config.seed, content, occurrence)
-            return replace(self._refused(reply, status, HTTPStatus.INTERNAL_SERVER_ERROR), seconds=first)
+            return replace(
+                self._refused(reply, status, HTTPStatus.INTERNAL_SERVER_ERROR), seconds=first
+            )
         return reply
 
     def _refused(self, reply: _Reply, status: Status, code: HTTPStatus) -> _Reply:
         wait = f"{self._config.failures.retry_after * self._config.time_scale:.3f}"
         kind = "rate_limit_error" if code == HTTPStatus.TOO_MANY_REQUESTS else "server_error"
         body, headers = _error(f"simulated {code.phrase.lower()}", kind), (("retry-after", wait),)
-        return replace(reply, status=status, code=code, body=body, tokens=(0, 0), seconds=0.0, headers=headers)
+        return replace(
+            reply, status=status, code=code, body=body, tokens=(0, 0), seconds=0.0, headers=headers
+        )
 
     def _record(
-        self, reply: _Reply, status: Status, moments: tuple[float, float, float], messages: tuple[Message, ...]
+        self,
+        reply: _Reply,
+        status: Status,
+        moments: tuple[float, float, float],
+        messages: tuple[Message, ...],
     ) -> CallRecord:
         # Without a scale time has no meaning, and everything happens at once.
         per_second = 1 / self._config.time_scale if self._config.time_scale else 0.0
         arrived, started, ended = (moment * per_second for moment in moments)
         return CallRecord(
-            reply.kind, status, arrived, started, ended, reply.seconds, reply.tokens, messages, reply.text
+            reply.kind,
+            status,
+            arrived,
+            started,
+            ended,
+            reply.seconds,
+            reply.tokens,
+            messages,
+            reply.text,
         )
 
 
@@ -245,14 +273,24 @@ def _completion(name: str, parts: list[tuple[str, str]], tokens: tuple[int, int]
         "model": MODEL,
         "system_fingerprint": MODEL,
         "choices": [
-            {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": reason,
+            }
             for index, (text, reason) in enumerate(parts)
         ],
-        "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
+        "usage": {
+            "prompt_tokens": tokens[0],
+            "completion_tokens": tokens[1],
+            "total_tokens": sum(tokens),
+        },
     }
 
 
-def _response(code: HTTPStatus, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> web.Response:
+def _response(
+    code: HTTPStatus, body: bytes, headers: tuple[tuple[str, str], ...] = ()
+) -> web.Response:
     return web.Response(status=code, body=body, headers=headers, content_type="application/json")
 
 

@@ -85,37 +85,52 @@ def _resolved(schema: Any, definitions: Any) -> Mapping[str, Any]:
         return {}
     reference, choices = schema.get("$ref"), schema.get("anyOf")
     if isinstance(choices, list):
-        plain = [choice for choice in choices if isinstance(choice, dict) and choice.get("type") != "null"]
+        plain = [
+            choice
+            for choice in choices
+            if isinstance(choice, dict) and choice.get("type") != "null"
+        ]
         schema = plain[0] if plain else {}
         reference = schema.get("$ref")
     if isinstance(reference, str):
-        target = definitions.get(reference.rpartition("/")[2]) if isinstance(definitions, dict) else None
+        target = (
+            definitions.get(reference.rpartition("/")[2]) if isinstance(definitions, dict) else None
+        )
         # One step only: a definition that is itself a reference may be a loop.
         return target if isinstance(target, dict) else {}
     return schema
 
 
 def _from_schema(schema: Any, definitions: Any, text: str, depth: int = 0) -> Any:
-    found = _resolved(schema, definitions)
-    options = found.get("enum")
-    if "const" in found:
-        return found["const"]
+    resolved = _resolved(schema, definitions)
+    options = resolved.get("enum")
+    if "const" in resolved:
+        return resolved["const"]
     if isinstance(options, list) and options:
         return options[0]
-    properties = found.get("properties")
+    properties = resolved.get("properties")
     if isinstance(properties, dict) and depth < _DEEPEST:
         home = _home(properties)
         return {
             name: _from_schema(part, definitions, text if name == home else "general", depth + 1)
             for name, part in properties.items()
         }
-    kind = found.get("type", "string")
-    empty: dict[str, Any] = {"array": [], "integer": 0, "number": 0.0, "boolean": True, "null": None, "object": {}}
+    kind = resolved.get("type", "string")
+    empty: dict[str, Any] = {
+        "array": [],
+        "integer": 0,
+        "number": 0.0,
+        "boolean": True,
+        "null": None,
+        "object": {},
+    }
     return empty.get(kind, text) if isinstance(kind, str) else text
 
 
 def _home(properties: Mapping[str, Any]) -> str | None:
-    plain = [name for name, part in properties.items() if isinstance(part, dict) and "enum" not in part]
+    plain = [
+        name for name, part in properties.items() if isinstance(part, dict) and "enum" not in part
+    ]
     for hint in _LESSON_NAMES:
         for name in plain:
             if hint in name.lower():

@@ -44,9 +44,13 @@ class SimulatedQuestion:
     def __post_init__(self) -> None:
         if len(words_of(self.text)) < _FEWEST_WORDS:
             remedy = "A shorter text is found by accident."
-            raise ArgumentValueError("text", self.text, f"has fewer than {_FEWEST_WORDS} words", remedy)
+            raise ArgumentValueError(
+                "text", self.text, f"has fewer than {_FEWEST_WORDS} words", remedy
+            )
         if same_answer(self.target, self.wrong):
-            raise ArgumentValueError("wrong", self.wrong, "is the right answer too", "Give an answer that scores 0.")
+            raise ArgumentValueError(
+                "wrong", self.wrong, "is the right answer too", "Give an answer that scores 0."
+            )
 
     @property
     def line(self) -> str:
@@ -86,7 +90,9 @@ class SimulatedTask:
     def __post_init__(self) -> None:
         if self.taught_rate < self.base_rate:
             remedy = "Being taught does not make an answer worse."
-            raise ArgumentValueError("taught_rate", self.taught_rate, f"is below {self.base_rate}", remedy)
+            raise ArgumentValueError(
+                "taught_rate", self.taught_rate, f"is below {self.base_rate}", remedy
+            )
 
     @property
     def lessons(self) -> dict[str, str]:
@@ -114,7 +120,11 @@ class SimulatedTask:
                 raise ArgumentValueError("wrong", question.wrong, problem, remedy)
             subject = question.lesson.partition(":")[0]
             questions.append(
-                replace(question, key=f"{question.key}.{mistake}", lesson=f"{subject}: {AGAINST[mistake]}.")
+                replace(
+                    question,
+                    key=f"{question.key}.{mistake}",
+                    lesson=f"{subject}: {AGAINST[mistake]}.",
+                )
             )
         return replace(self, questions=tuple(questions))
 
@@ -148,8 +158,16 @@ class SimulatedTask:
         labels = sorted({str(row[answer_field]) for row in rows})
         questions = []
         for row in rows:
-            text, target, raw_key = str(row[question_field]), str(row[answer_field]), str(key_of(row))
-            lesson = lesson_of(row) if lesson_of else f"{raw_key}: use the method that is right for {raw_key}."
+            text, target, raw_key = (
+                str(row[question_field]),
+                str(row[answer_field]),
+                str(key_of(row)),
+            )
+            lesson = (
+                lesson_of(row)
+                if lesson_of
+                else f"{raw_key}: use the method that is right for {raw_key}."
+            )
             wrong = wrong_of(row) if wrong_of else _wrong(target, labels, seed, text)
             key = re.sub(r"[^\w.:-]+", "-", raw_key).strip("-")
             questions.append(SimulatedQuestion(text, target, wrong, key, lesson))
@@ -158,11 +176,11 @@ class SimulatedTask:
 
 def same_answer(left: str, right: str) -> bool:
     """Whether two answers are the same: equal as numbers without commas, or as text without case and quotes."""
-    one, other = (text.strip().strip("\"'`").strip() for text in (left, right))
-    if one.casefold() == other.casefold():
+    first, second = (text.strip().strip("\"'`").strip() for text in (left, right))
+    if first.casefold() == second.casefold():
         return True
     try:
-        return float(one.replace(",", "")) == float(other.replace(",", ""))
+        return float(first.replace(",", "")) == float(second.replace(",", ""))
     except ValueError:
         return False
 

@@ -79,7 +79,9 @@ class LatencyLaw:
             seed: The service's seed.
             *place: What identifies the answer: the request's content and its occurrence.
         """
-        return (self.ttft + output_tokens / self.tokens_per_second) * _lognormal(self.sigma, seed, "latency", *place)
+        return (self.ttft + output_tokens / self.tokens_per_second) * _lognormal(
+            self.sigma, seed, "latency", *place
+        )
 
 
 @parameters
@@ -170,9 +172,9 @@ class WordingLaw:
         subject, colon, rule = sentence.rpartition(": ")
         if self.each_call:
 
-            def another(found: re.Match[str]) -> str:
-                words = (found[0], *_OTHER_WORDS[found[0]])
-                return words[int(uniform(seed, "word", found[0], *place) * len(words))]
+            def another(word: re.Match[str]) -> str:
+                words = (word[0], *_OTHER_WORDS[word[0]])
+                return words[int(uniform(seed, "word", word[0], *place) * len(words))]
 
             frame = _FRAMES[int(uniform(seed, "frame", *place) * len(_FRAMES))]
             sentence = frame.format(f"{subject}{colon}{_KNOWN_WORDS.sub(another, rule)}")
@@ -201,7 +203,13 @@ class Status(StrEnum):
     BAD_REQUEST = "bad_request"
 
 
-_INJECTED = (Status.SERVER_ERROR, Status.RATE_LIMITED, Status.SLOW, Status.MALFORMED, Status.TRUNCATED)
+_INJECTED = (
+    Status.SERVER_ERROR,
+    Status.RATE_LIMITED,
+    Status.SLOW,
+    Status.MALFORMED,
+    Status.TRUNCATED,
+)
 
 
 @parameters
@@ -234,7 +242,9 @@ class FailureRates:
 
     def __post_init__(self) -> None:
         if self.total > 1 + 1e-9:
-            raise ArgumentValueError("failures", self.total, "add up to more than 1", "Lower one of the rates.")
+            raise ArgumentValueError(
+                "failures", self.total, "add up to more than 1", "Lower one of the rates."
+            )
 
     @property
     def total(self) -> float:

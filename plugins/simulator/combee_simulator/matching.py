@@ -48,7 +48,10 @@ def stretches_of(text: str, places: Iterable[int]) -> list[str]:
     """
     plain = _plain(text)
     starts = [match.start() for match in _WORD.finditer(plain)]
-    return [plain[start:end] for start, end in pairwise([*(starts[place] for place in places), len(plain)])]
+    return [
+        plain[start:end]
+        for start, end in pairwise([*(starts[place] for place in places), len(plain)])
+    ]
 
 
 def _plain(text: str) -> str:
@@ -117,7 +120,9 @@ class QuestionIndex:
     def _index(self, words: Words, counts: Counter[Words]) -> None:
         unique = [(offset, window) for offset, window in _windows(words) if counts[window] == 1]
         if unique:
-            chosen = [unique[step * (len(unique) - 1) // (_ANCHORS - 1)] for step in range(_ANCHORS)]
+            chosen = [
+                unique[step * (len(unique) - 1) // (_ANCHORS - 1)] for step in range(_ANCHORS)
+            ]
             for offset, window in chosen:
                 self._unique[window] = (words, offset)
         else:
@@ -132,7 +137,11 @@ class QuestionIndex:
 
     def _scan(self, text: str) -> Scan:
         words = words_of(text)
-        keys = tuple((place, self._markers[word]) for place, word in enumerate(words) if word in self._markers)
+        keys = tuple(
+            (place, self._markers[word])
+            for place, word in enumerate(words)
+            if word in self._markers
+        )
         spans = _disjoint(self._spans(words))
         hits = []
         for number, (start, end, question) in enumerate(spans):
@@ -150,18 +159,18 @@ class QuestionIndex:
         return spans
 
     def _confirm(self, words: Words, place: int, window: Words) -> list[tuple[int, int, int]]:
-        found = []
+        spans = []
         for offset, length in self._anchors[window]:
             start = place - offset
             question = self._full.get(words[start : start + length]) if start >= 0 else None
             if question is not None:
-                found.append((start, start + length, question))
-        if not found and window in self._unique:
+                spans.append((start, start + length, question))
+        if not spans and window in self._unique:
             whole, offset = self._unique[window]
             start, end = _common_run(words, place, whole, offset)
             if 2 * (end - start) >= len(whole):
-                found.append((start, end, self._full[whole]))
-        return found
+                spans.append((start, end, self._full[whole]))
+        return spans
 
 
 def _windows(words: Words) -> Iterable[tuple[int, Words]]:
@@ -171,17 +180,25 @@ def _windows(words: Words) -> Iterable[tuple[int, Words]]:
 
 def _common_run(words: Words, place: int, whole: Words, offset: int) -> tuple[int, int]:
     start, end = place, place
-    while start > 0 and offset - (place - start) > 0 and words[start - 1] == whole[offset - (place - start) - 1]:
+    while (
+        start > 0
+        and offset - (place - start) > 0
+        and words[start - 1] == whole[offset - (place - start) - 1]
+    ):
         start -= 1
-    while end < len(words) and offset + end - place < len(whole) and words[end] == whole[offset + end - place]:
+    while (
+        end < len(words)
+        and offset + end - place < len(whole)
+        and words[end] == whole[offset + end - place]
+    ):
         end += 1
     return start, end
 
 
 def _disjoint(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     # Of spans that overlap, the one that starts first, then the longest: a question inside another is not asked.
-    kept: list[tuple[int, int, int]] = []
+    disjoint: list[tuple[int, int, int]] = []
     for span in sorted(spans, key=lambda item: (item[0], -item[1], item[2])):
-        if not kept or span[0] >= kept[-1][1]:
-            kept.append(span)
-    return kept
+        if not disjoint or span[0] >= disjoint[-1][1]:
+            disjoint.append(span)
+    return disjoint

@@ -56,5 +56,9 @@ def _number(text: str) -> float | None:
 
 def _spoiled(value: float) -> list[tuple[str, float]]:
     # A huge number swallows the addition, as written at least, and its hundredfold may be infinite; its sign remains.
-    made = [(name, spoil(value)) for name, spoil in _SPOIL.items()]
-    return [(name, item) for name, item in made if float(f"{item:.12g}") != value and math.isfinite(item)]
+    spoiled = [(name, spoil(value)) for name, spoil in _SPOIL.items()]
+    return [
+        (name, number)
+        for name, number in spoiled
+        if float(f"{number:.12g}") != value and math.isfinite(number)
+    ]

@@ -10,7 +10,14 @@ from typing import Any
 
 from combee_dspy.exceptions import ServiceError
 
-__all__ = ["BadRequestError", "ChatRequest", "Message", "parse_request", "prompt_tokens", "text_tokens"]
+__all__ = [
+    "BadRequestError",
+    "ChatRequest",
+    "Message",
+    "parse_request",
+    "prompt_tokens",
+    "text_tokens",
+]
 
 _CHARS_PER_TOKEN = 4
 _MESSAGE_OVERHEAD = 4
@@ -67,7 +74,8 @@ def text_tokens(text: str) -> int:
 def prompt_tokens(messages: tuple[Message, ...]) -> int:
     """Return the tokens of a prompt: 4 a message, its text, 85 for each other part, and 3 to open the reply."""
     return _REPLY_OVERHEAD + sum(
-        _MESSAGE_OVERHEAD + text_tokens(message.text) + _PART_TOKENS * message.other_parts for message in messages
+        _MESSAGE_OVERHEAD + text_tokens(message.text) + _PART_TOKENS * message.other_parts
+        for message in messages
     )
 
 
@@ -107,8 +115,11 @@ def parse_request(body: bytes) -> ChatRequest:
 def _digest(data: dict[str, Any], max_tokens: Any) -> str:
     # Only what may change the answer: clients differ in the harmless rest, such as "stream": false.
     # A request without a temperature counts as one at 0: said or not, it is the same.
-    said = {**data, "temperature": data.get("temperature") or None}
-    parts = [said.get(name) for name in ("messages", "temperature", "seed", "n", "response_format", "tools")]
+    values = {**data, "temperature": data.get("temperature") or None}
+    parts = [
+        values.get(name)
+        for name in ("messages", "temperature", "seed", "n", "response_format", "tools")
+    ]
     text = json.dumps([*parts, max_tokens], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

@@ -53,7 +53,9 @@ class SimulatedService:
         ...     dspy.configure(lm=service.lm())
     """
 
-    def __init__(self, config: SimulatedConfig | None = None, task: SimulatedTask | None = None) -> None:
+    def __init__(
+        self, config: SimulatedConfig | None = None, task: SimulatedTask | None = None
+    ) -> None:
         self._config = config or SimulatedConfig()
         self._task = task
         self._counters = Counters(self._config.slots, self._config.time_scale)
@@ -68,7 +70,9 @@ class SimulatedService:
     def url(self) -> str:
         """The root of the service, for example ``http://127.0.0.1:40123``, while it runs."""
         if self._running is None:
-            raise ServiceError("the simulated service is not running. Use it in a with statement or call start().")
+            raise ServiceError(
+                "the simulated service is not running. Use it in a with statement or call start()."
+            )
         return f"http://{_HOST}:{self._running.port}"
 
     @property
@@ -84,7 +88,9 @@ class SimulatedService:
         """
         if self._running is None:
             config = self._config
-            model = SimulatedModel(self._task, config.capacity, config.seed, config.reasoning, config.wording)
+            model = SimulatedModel(
+                self._task, config.capacity, config.seed, config.reasoning, config.wording
+            )
             self._running = Running(Endpoint(config, model, self._counters), config.port)
         return self
 
@@ -98,7 +104,10 @@ class SimulatedService:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
@@ -115,7 +124,12 @@ class SimulatedService:
         import dspy
 
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        settings: dict[str, Any] = {"api_base": self.api_base, "api_key": MODEL, "cache": False, "temperature": 0.0}
+        settings: dict[str, Any] = {
+            "api_base": self.api_base,
+            "api_key": MODEL,
+            "cache": False,
+            "temperature": 0.0,
+        }
         return dspy.LM(f"openai/{MODEL}", **{**settings, **kwargs})
 
     def stats(self) -> ServiceStats:
@@ -133,7 +147,9 @@ class SimulatedService:
     def resize(self, slots: int) -> None:
         """Serve another number of calls at once from now on; those that hold a slot keep it. Thread-safe."""
         if slots < 1:
-            raise ArgumentValueError("slots", slots, "must be at least 1", "A service without a slot answers nothing.")
+            raise ArgumentValueError(
+                "slots", slots, "must be at least 1", "A service without a slot answers nothing."
+            )
         if self._running is not None:
             self._running.loop.call_soon_threadsafe(self._running.endpoint.resize, slots)
 
@@ -156,7 +172,9 @@ class Running:
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             shutdown_timeout=0.001,
         )
-        self._thread = threading.Thread(target=self.loop.run_forever, name="simulated-service", daemon=True)
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="simulated-service", daemon=True
+        )
         self._thread.start()
         try:
             self.port = self._wait(self._listen(port))

@@ -19,7 +19,14 @@ from typing import Any
 
 from combee_simulator.requests import ChatRequest, Message
 
-__all__ = ["OutputField", "RequestShape", "Style", "final_user_message", "request_shape", "without_requirements"]
+__all__ = [
+    "OutputField",
+    "RequestShape",
+    "Style",
+    "final_user_message",
+    "request_shape",
+    "without_requirements",
+]
 
 _MARKERS_SENTENCE = "Respond with the corresponding output fields, starting with the field "
 _JSON_SENTENCE = "Respond with a JSON object in the following order of fields: "
@@ -33,7 +40,13 @@ _NOTE = r"\{%s\}\s+# note: the value you produce (.*)"
 _FENCED = re.compile(r"(?:within|inside|in) ``` ?blocks?", re.IGNORECASE)
 _TAGGED = re.compile(r"between the <(\w+)> tags")
 _OBJECTIVE = "<OBJECTIVE_FUNCTION>"
-_SCHEMA_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list"}
+_SCHEMA_TYPES = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "array": "list",
+}
 
 
 class Style(StrEnum):
@@ -90,14 +103,20 @@ def final_user_message(messages: Sequence[Message]) -> int:
 
 def without_requirements(text: str) -> str:
     """Return a user message without the closing sentence that lists the output fields."""
-    places = [place for sentence in (_MARKERS_SENTENCE, _JSON_SENTENCE) if (place := text.rfind(sentence)) >= 0]
+    places = [
+        place
+        for sentence in (_MARKERS_SENTENCE, _JSON_SENTENCE)
+        if (place := text.rfind(sentence)) >= 0
+    ]
     return text[: max(places)].rstrip() if places else text
 
 
 def request_shape(request: ChatRequest) -> RequestShape:
     """Read from a request what its answer must look like."""
     text = request.messages[final_user_message(request.messages)].text
-    system = "\n".join(message.text for message in request.messages if message.role in ("system", "developer"))
+    system = "\n".join(
+        message.text for message in request.messages if message.role in ("system", "developer")
+    )
     asked_json = (request.response_format or {}).get("type") in ("json_schema", "json_object")
     for sentence, style in ((_MARKERS_SENTENCE, Style.MARKERS), (_JSON_SENTENCE, Style.JSON)):
         place = text.rfind(sentence)
@@ -106,7 +125,9 @@ def request_shape(request: ChatRequest) -> RequestShape:
             if fields:
                 return RequestShape(Style.JSON if asked_json else style, fields)
     if asked_json:
-        return RequestShape(Style.JSON, _from_schema(request.response_format or {}) or _declared(system))
+        return RequestShape(
+            Style.JSON, _from_schema(request.response_format or {}) or _declared(system)
+        )
     if _FENCED.search(text):
         return RequestShape(Style.FENCED)
     tag = _TAGGED.search(text)
@@ -116,16 +137,20 @@ def request_shape(request: ChatRequest) -> RequestShape:
 
 
 def _listed(sentence: str, system: str) -> tuple[OutputField, ...]:
-    found = _LISTED.finditer(sentence.split("\n", 1)[0])
+    matches = _LISTED.finditer(sentence.split("\n", 1)[0])
     return tuple(
-        _field(match["name"], match["type"] or "str", system) for match in found if match["name"] != "completed"
+        _field(match["name"], match["type"] or "str", system)
+        for match in matches
+        if match["name"] != "completed"
     )
 
 
 def _declared(system: str) -> tuple[OutputField, ...]:
     _, _, outputs = system.partition("Your output fields are:")
     block = outputs.partition("All interactions will be structured")[0]
-    return tuple(_field(match["name"], match["type"], system) for match in _DECLARED.finditer(block))
+    return tuple(
+        _field(match["name"], match["type"], system) for match in _DECLARED.finditer(block)
+    )
 
 
 def _field(name: str, type_name: str, system: str) -> OutputField:
@@ -135,15 +160,17 @@ def _field(name: str, type_name: str, system: str) -> OutputField:
     note = re.search(_NOTE % re.escape(name), system)
     if note is None or options:
         return OutputField(name, type_name, options)
-    said = note[1]
-    if said.endswith(('",', '"')) and '\\"' in said:
+    text = note[1]
+    if text.endswith(('",', '"')) and '\\"' in text:
         # The JSON adapter shows its note inside a JSON string.
-        said = said.rstrip(",").removesuffix('"').replace('\\"', '"').replace("\\\\", "\\")
-    _, _, schema = said.partition("JSON schema: ")
+        text = text.rstrip(",").removesuffix('"').replace('\\"', '"').replace("\\\\", "\\")
+    _, _, schema = text.partition("JSON schema: ")
     if schema:
         return OutputField(name, type_name, schema=_json_object(schema))
-    _, _, listed = said.partition("one of: ")
-    return OutputField(name, type_name, tuple(listed.strip().strip('",').split("; ")) if listed else ())
+    _, _, listed = text.partition("one of: ")
+    return OutputField(
+        name, type_name, tuple(listed.strip().strip('",').split("; ")) if listed else ()
+    )
 
 
 def _literal_options(type_name: str) -> tuple[Any, ...]:
@@ -171,11 +198,17 @@ def _from_schema(response_format: Mapping[str, Any]) -> tuple[OutputField, ...]:
     fields = []
     for name, part in schema["properties"].items():
         # Definitions live at the root; a field's schema takes them along.
-        known = dict(part, **{"$defs": schema.get("$defs", {})}) if isinstance(part, dict) else {}
-        kind = known.get("type", "object" if "$ref" in known or "anyOf" in known else "string")
-        options = known.get("enum")
+        field_schema = (
+            dict(part, **{"$defs": schema.get("$defs", {})}) if isinstance(part, dict) else {}
+        )
+        kind = field_schema.get(
+            "type", "object" if "$ref" in field_schema or "anyOf" in field_schema else "string"
+        )
+        options = field_schema.get("enum")
         fields.append(
-            OutputField(name, _SCHEMA_TYPES.get(str(kind), "object"), tuple(options or ()), known)
+            OutputField(
+                name, _SCHEMA_TYPES.get(str(kind), "object"), tuple(options or ()), field_schema
+            )
             if isinstance(options, list | None)
             else OutputField(name)
         )

@@ -33,7 +33,10 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Return the sum, field by field."""
-        prompt, completion = self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens
+        prompt, completion = (
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
         return Tally(self.calls + other.calls, prompt, completion)
 
 
@@ -149,7 +152,12 @@ class Counters:
             now.queue_seconds += queue_seconds
 
     def ended(
-        self, kind: Kind, status: Status, tokens: tuple[int, int], seconds: float, record: CallRecord | None = None
+        self,
+        kind: Kind,
+        status: Status,
+        tokens: tuple[int, int],
+        seconds: float,
+        record: CallRecord | None = None,
     ) -> None:
         """Note that a call ended: tokens, simulated seconds in its slot, and the call itself where calls are kept."""
         with self._lock:
@@ -161,13 +169,18 @@ class Counters:
                 self._now.log.append(record)
 
     def calls(self) -> tuple[CallRecord, ...]:
-        """Return the calls that were kept, in the order in which they ended; times count from the first arrival."""
+        """Return the logged calls in the order in which they ended; times count from the first arrival."""
         with self._lock:
-            kept = tuple(self._now.log)
-        first = min((call.arrived for call in kept), default=0.0)
+            calls = tuple(self._now.log)
+        first = min((call.arrived for call in calls), default=0.0)
         return tuple(
-            replace(call, arrived=call.arrived - first, started=call.started - first, ended=call.ended - first)
-            for call in kept
+            replace(
+                call,
+                arrived=call.arrived - first,
+                started=call.started - first,
+                ended=call.ended - first,
+            )
+            for call in calls
         )
 
     def reset(self) -> None:
@@ -181,7 +194,11 @@ class Counters:
             now, tallies = replace(self._now), dict(self._now.tallies)
         clock: float | None = None
         if self._time_scale > 0:
-            clock = 0.0 if now.first is None or not tallies else (now.last - now.first) / self._time_scale
+            clock = (
+                0.0
+                if now.first is None or not tallies
+                else (now.last - now.first) / self._time_scale
+            )
         return ServiceStats(
             total=_total(tallies, ""),
             by_kind={kind.value: _total(tallies, kind) for kind in Kind},

@@ -16,7 +16,13 @@ from combee_simulator.knowledge import SimulatedQuestion
 from combee_simulator.laws import WordingLaw
 from combee_simulator.matching import QuestionIndex, stretches_of
 from combee_simulator.requests import ChatRequest, text_tokens
-from combee_simulator.shapes import OutputField, RequestShape, Style, final_user_message, without_requirements
+from combee_simulator.shapes import (
+    OutputField,
+    RequestShape,
+    Style,
+    final_user_message,
+    without_requirements,
+)
 
 __all__ = ["PLATITUDE", "Writer"]
 
@@ -118,15 +124,19 @@ class Writer:
             return self._rewritten(replace(prompt, current="", old=()))
         return render(shape, {field.name: self._value(field, prompt) for field in shape.fields})
 
-    def _read(self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]) -> _Prompt:
+    def _read(
+        self, request: ChatRequest, shape: RequestShape, place: tuple[str, int, int]
+    ) -> _Prompt:
         last = final_user_message(request.messages)
         user = request.messages[last].text
-        asked, playbook = without_playbook(without_requirements(user))
-        current, rest = _split(asked, shape.style)
-        earlier = (message.text for message in request.messages[:last] if message.role != "assistant")
+        text, playbook = without_playbook(without_requirements(user))
+        current, rest = _split(text, shape.style)
+        earlier = (
+            message.text for message in request.messages[:last] if message.role != "assistant"
+        )
         items, tokens, records = self._items([*earlier, rest])
-        given: dict[str, Any] = {"tokens": tokens, "records": records}
-        attended = self._capacity.attend(items, self._seed, *place, **given)
+        sizes: dict[str, Any] = {"tokens": tokens, "records": records}
+        attended = self._capacity.attend(items, self._seed, *place, **sizes)
         examples: dict[str, dict[int, None]] = {}
         for item in attended:
             if item.example is not None:
@@ -138,7 +148,7 @@ class Writer:
             old=tuple(dict.fromkeys(self._keys_of(current))),
             attended=tuple(item.key for item in attended),
             examples={key: list(numbers) for key, numbers in examples.items()},
-            overloaded=self._capacity.crowded(len(items), self._seed, *place, **given),
+            overloaded=self._capacity.crowded(len(items), self._seed, *place, **sizes),
             limit=_limit(user),
             most={name: int(number) for name, number in _MOST.findall(user)},
             place=place,
@@ -155,8 +165,8 @@ class Writer:
             return self._curator.tags(prompt.playbook, attended)
         if field.name == "operations":
             lessons = {key: self._line(key, prompt) for key in attended}
-            said = PLATITUDE if prompt.overloaded else None
-            return self._curator.operations(prompt.user, prompt.playbook, lessons, said, place)
+            platitude = PLATITUDE if prompt.overloaded else None
+            return self._curator.operations(prompt.user, prompt.playbook, lessons, platitude, place)
         if field.is_text and field.name in REASONING_FIELDS:
             return REASONING
         if not (field.is_text or field.is_list):
@@ -174,12 +184,12 @@ class Writer:
         records = 0
         for text in texts:
             scan = self._index.scan(text)
-            found = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
-            items = sorted(chain(found, scan.keys), key=lambda item: item[0])
+            asked_keys = [(hit.start, self._questions[hit.question].key) for hit in scan.hits]
+            items = sorted(chain(asked_keys, scan.keys), key=lambda item: item[0])
             places = [place for place, _ in items]
             numbers = _examples_at(text, places)
             listed += (_Item(key, number) for (_, key), number in zip(items, numbers, strict=True))
-            records += len(found)
+            records += len(asked_keys)
             if self._capacity.attended_tokens is not None:
                 tokens += map(text_tokens, stretches_of(text, places))
         return listed, tokens, records
@@ -192,19 +202,21 @@ class Writer:
         return _text(self._head(prompt.current), lines, prompt.limit)
 
     def _line(self, key: str, prompt: _Prompt) -> str:
-        return self._wording.line(self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place)
+        return self._wording.line(
+            self._lessons[key], prompt.taught_by.get(key), self._seed, key, *prompt.place
+        )
 
     def _taught_by(self, text: str) -> dict[str, str]:
         """Return a question in the text for each lesson that one needs."""
-        asked = [self._questions[hit.question] for hit in self._index.scan(text).hits]
-        return {question.key: question.text for question in reversed(asked)}
+        questions = [self._questions[hit.question] for hit in self._index.scan(text).hits]
+        return {question.key: question.text for question in reversed(questions)}
 
     def _head(self, current: str) -> str:
         for paragraph in re.split(r"\n\s*\n", current):
             lines = paragraph.splitlines()
-            kept = [line for line in lines if PLATITUDE not in line and not self._keys_of(line)]
-            if any(line.strip() for line in kept):
-                return "\n".join(kept).strip()
+            head = [line for line in lines if PLATITUDE not in line and not self._keys_of(line)]
+            if any(line.strip() for line in head):
+                return "\n".join(head).strip()
         return ""
 
 
@@ -212,7 +224,11 @@ def _split(user: str, style: Style) -> tuple[str, str]:
     """Return the current instruction in a user's text, "" where none is, and the text without it."""
     if style is Style.FENCED:
         fence = _FENCE.search(user)
-        return ("", user) if fence is None else (fence[1].strip(), user[: fence.start()] + user[fence.end() :])
+        return (
+            ("", user)
+            if fence is None
+            else (fence[1].strip(), user[: fence.start()] + user[fence.end() :])
+        )
     if style is Style.TAGGED:
         variable = _VARIABLE.search(user)
         if variable is None:
@@ -227,7 +243,9 @@ def _split(user: str, style: Style) -> tuple[str, str]:
     ]
     if not sections:
         return "", user
-    _, start, end = next((section for section in sections if section[0].startswith("current")), sections[0])
+    _, start, end = next(
+        (section for section in sections if section[0].startswith("current")), sections[0]
+    )
     return user[start:end].strip(), user[:start] + user[end:]
 
 
@@ -239,7 +257,7 @@ def _examples_at(text: str, places: Sequence[int]) -> list[int | None]:
     latest: int | None = None
     # What stands before a place decides about it, so the last piece tells nothing.
     for piece in stretches_of(text, (0, *places))[:-1]:
-        latest = int(found[-1]) if (found := _EXAMPLE.findall(piece)) else latest
+        latest = int(numbers_read[-1]) if (numbers_read := _EXAMPLE.findall(piece)) else latest
         numbers.append(latest)
     return numbers
 
@@ -249,17 +267,19 @@ def _cited(line: str, examples: Sequence[int]) -> str:
 
 
 def _limit(user: str) -> int | None:
-    found = _LIMIT.search(user)
-    return int(found[1].replace(",", "") or 0) * _CHARS[found[2].lower()] if found else None
+    limit = _LIMIT.search(user)
+    return int(limit[1].replace(",", "") or 0) * _CHARS[limit[2].lower()] if limit else None
 
 
 def _within(lines: Sequence[str], most: Mapping[str, int]) -> list[str]:
     """Return the first lines, as many as the stated limits on words and on items allow."""
     words = most.get("words")
-    kept = list(lines[: min((number for unit, number in most.items() if unit != "words"), default=None)])
-    while words is not None and kept and sum(len(line.split()) for line in kept) > words:
-        kept.pop()
-    return kept
+    allowed = list(
+        lines[: min((number for unit, number in most.items() if unit != "words"), default=None)]
+    )
+    while words is not None and allowed and sum(len(line.split()) for line in allowed) > words:
+        allowed.pop()
+    return allowed
 
 
 def _text(head: str, lines: Iterable[str], limit: int | None) -> str:

@@ -82,8 +82,12 @@ def test_without_the_lesson_the_answer_is_wrong_and_with_it_right(
     asked = QUESTIONS[7]
     with dspy.context(adapter=ADAPTERS[adapter]):
         plain = module(Ask)(question=asked.text)
-        taught = module(Ask.with_instructions(f"Answer the question.\n\n- {asked.line}"))(question=asked.text)
-        other = module(Ask.with_instructions(f"Answer the question.\n\n- {QUESTIONS[8].line}"))(question=asked.text)
+        taught = module(Ask.with_instructions(f"Answer the question.\n\n- {asked.line}"))(
+            question=asked.text
+        )
+        other = module(Ask.with_instructions(f"Answer the question.\n\n- {QUESTIONS[8].line}"))(
+            question=asked.text
+        )
     assert (plain.answer, taught.answer, other.answer) == (asked.wrong, asked.target, asked.wrong)
     assert (module is dspy.Predict) == ("reasoning" not in taught)
     # One call each: nothing was sent twice because it could not be parsed.
@@ -91,7 +95,9 @@ def test_without_the_lesson_the_answer_is_wrong_and_with_it_right(
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_right_demonstration_of_the_same_lesson_teaches(service: SimulatedService, adapter: str) -> None:
+def test_a_right_demonstration_of_the_same_lesson_teaches(
+    service: SimulatedService, adapter: str
+) -> None:
     asked, sibling, stranger = QUESTIONS[7], QUESTIONS[27], QUESTIONS[8]
     program = dspy.Predict(Ask)
 
@@ -105,27 +111,45 @@ def test_a_right_demonstration_of_the_same_lesson_teaches(service: SimulatedServ
     assert answer((stranger, stranger.target)) == asked.wrong
 
 
-def test_a_lesson_inside_a_demonstration_or_after_the_question_is_no_instruction(service: SimulatedService) -> None:
+def test_a_lesson_inside_a_demonstration_or_after_the_question_is_no_instruction(
+    service: SimulatedService,
+) -> None:
     asked, stranger = QUESTIONS[7], QUESTIONS[8]
     program = dspy.Predict("question, note -> answer")
     program.demos = [dspy.Example(question=stranger.text, note=asked.line, answer=stranger.target)]
     assert program(question=asked.text, note=asked.line).answer == asked.wrong
-    assert dspy.Predict("note, question -> answer")(question=asked.text, note=asked.line).answer == asked.target
+    assert (
+        dspy.Predict("note, question -> answer")(question=asked.text, note=asked.line).answer
+        == asked.target
+    )
 
 
 def test_a_demonstration_written_into_the_instruction_teaches(service: SimulatedService) -> None:
     asked, sibling = QUESTIONS[7], QUESTIONS[27]
     shown = f"Answer.\n\nExample question: {sibling.text}\nExample answer: "
-    assert dspy.Predict(Ask.with_instructions(shown + sibling.target))(question=asked.text).answer == asked.target
-    assert dspy.Predict(Ask.with_instructions(shown + sibling.wrong))(question=asked.text).answer == asked.wrong
+    assert (
+        dspy.Predict(Ask.with_instructions(shown + sibling.target))(question=asked.text).answer
+        == asked.target
+    )
+    assert (
+        dspy.Predict(Ask.with_instructions(shown + sibling.wrong))(question=asked.text).answer
+        == asked.wrong
+    )
 
 
 def test_the_base_rate_is_a_property_of_the_question() -> None:
     task = SimulatedTask(tuple(question(number) for number in range(400)), base_rate=0.3)
-    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service, dspy.context(lm=service.lm()):
-        known = [dspy.Predict(Ask)(question=item.text).answer == item.target for item in task.questions]
+    with (
+        SimulatedService(SimulatedConfig(time_scale=0.0), task) as service,
+        dspy.context(lm=service.lm()),
+    ):
+        known = [
+            dspy.Predict(Ask)(question=item.text).answer == item.target for item in task.questions
+        ]
         other = Ask.with_instructions("Please answer with one number.")
-        again = [dspy.Predict(other)(question=item.text).answer == item.target for item in task.questions]
+        again = [
+            dspy.Predict(other)(question=item.text).answer == item.target for item in task.questions
+        ]
     # 400 draws at 0.3: five standard deviations are about 46.
     assert abs(sum(known) - 120) < 46
     assert known == again
@@ -133,7 +157,9 @@ def test_the_base_rate_is_a_property_of_the_question() -> None:
 
 def test_an_answer_with_labels_is_one_of_them(service: SimulatedService) -> None:
     labels = [QUESTIONS[7].target, "label two", "label three"]
-    signature = dspy.Signature("question -> answer").with_updated_fields("answer", type_=Literal[tuple(labels)])
+    signature = dspy.Signature("question -> answer").with_updated_fields(
+        "answer", type_=Literal[tuple(labels)]
+    )
     for adapter in ADAPTERS.values():
         with dspy.context(adapter=adapter):
             assert dspy.Predict(signature)(question=QUESTIONS[7].text).answer in labels[1:]
@@ -145,7 +171,9 @@ def test_a_typed_answer_is_typed(service: SimulatedService) -> None:
     signature = dspy.Signature("question -> answer: float, sure: bool", QUESTIONS[7].line)
     for adapter in ADAPTERS.values():
         with dspy.context(adapter=adapter):
-            assert dspy.Predict(signature)(question=QUESTIONS[7].text).answer == float(QUESTIONS[7].target)
+            assert dspy.Predict(signature)(question=QUESTIONS[7].text).answer == float(
+                QUESTIONS[7].target
+            )
     assert service.stats().calls == 2
 
 
@@ -164,7 +192,10 @@ def test_dspys_own_proposer_collects_the_lessons_of_its_records(service: Simulat
     assert new.startswith("Answer the question.\n")
     assert keys_in(new) == ["F19", "F00", "F01", "F02", "F03", "F04", "F05"]
     assert all(question(number).line in new for number in range(6))
-    assert dspy.Predict(Ask.with_instructions(new))(question=QUESTIONS[3].text).answer == QUESTIONS[3].target
+    assert (
+        dspy.Predict(Ask.with_instructions(new))(question=QUESTIONS[3].text).answer
+        == QUESTIONS[3].target
+    )
     assert service.stats().by_kind["reflect"].calls == 1
 
 
@@ -201,15 +232,21 @@ def test_lists_of_lessons_come_as_lists(service: SimulatedService, adapter: str)
 
     given = [QUESTIONS[2].text, f"seen before: {QUESTIONS[5].line}", QUESTIONS[22].text]
     with dspy.context(adapter=ADAPTERS[adapter]):
-        plain = dspy.Predict("reflections: list[str] -> reasoning: str, lessons: list[str]")(reflections=given)
+        plain = dspy.Predict("reflections: list[str] -> reasoning: str, lessons: list[str]")(
+            reflections=given
+        )
         typed = dspy.Predict(
-            dspy.Signature("reflections: list[str] -> deltas").with_updated_fields("deltas", type_=list[Lesson])
+            dspy.Signature("reflections: list[str] -> deltas").with_updated_fields(
+                "deltas", type_=list[Lesson]
+            )
         )
         deltas = typed(reflections=given).deltas
         text = dspy.Predict("reflections: list[str] -> summary")(reflections=given).summary
     lines = [QUESTIONS[2].line, QUESTIONS[5].line]
     assert plain.lessons == lines
-    assert [(delta.operation, delta.content) for delta in deltas] == [("ADD", line) for line in lines]
+    assert [(delta.operation, delta.content) for delta in deltas] == [
+        ("ADD", line) for line in lines
+    ]
     assert text == "\n".join(f"- {line}" for line in lines)
     assert service.stats().calls == 3
 
@@ -226,14 +263,18 @@ def test_a_plain_prompt_for_a_fenced_block_is_answered_in_one(service: Simulated
 
 def test_a_stated_length_is_kept(service: SimulatedService) -> None:
     free = InstructionProposer()({"self": "Answer."}, {"self": records(12)}, ["self"])["self"]
-    short = InstructionProposer(max_chars=200)({"self": "Answer."}, {"self": records(12)}, ["self"])["self"]
+    short = InstructionProposer(max_chars=200)(
+        {"self": "Answer."}, {"self": records(12)}, ["self"]
+    )["self"]
     assert len(short) <= 200 < len(free)
     assert keys_in(short)
 
 
 def test_a_crowded_prompt_costs_more_output_tokens(service: SimulatedService) -> None:
     for count in (2, 18):
-        dspy.Predict("records: list[str] -> lessons")(records=[json.dumps(record) for record in records(count)])
+        dspy.Predict("records: list[str] -> lessons")(
+            records=[json.dumps(record) for record in records(count)]
+        )
     few, many = (entry["usage"]["completion_tokens"] for entry in dspy.settings.lm.history[-2:])
     assert many > 5 * few
 
@@ -272,7 +313,13 @@ def test_a_temperature_above_0_draws_anew() -> None:
 
 GUARDS = SimulatedTask(
     tuple(
-        SimulatedQuestion(f"What does guard {number} of the gate say?", f"{number}", "nothing", "G1", "ask the guard")
+        SimulatedQuestion(
+            f"What does guard {number} of the gate say?",
+            f"{number}",
+            "nothing",
+            "G1",
+            "ask the guard",
+        )
         for number in range(3)
     ),
     base_rate=1.0,
@@ -285,7 +332,10 @@ def test_an_answer_reasons_as_long_as_the_law_says_and_says_the_same(adapter: st
     said = {}
     for name, law in (("short", None), ("long", ReasoningLaw(300, 0))):
         config = SimulatedConfig(time_scale=0.0, reasoning=law)
-        with SimulatedService(config, GUARDS) as service, dspy.context(lm=service.lm(), adapter=ADAPTERS[adapter]):
+        with (
+            SimulatedService(config, GUARDS) as service,
+            dspy.context(lm=service.lm(), adapter=ADAPTERS[adapter]),
+        ):
             said[name] = [program(question=question.text) for question in GUARDS.questions]
             written = service.stats().completion_tokens / len(GUARDS.questions)
         assert (written > 290) is (name == "long")

@@ -44,11 +44,16 @@ def test_latency_is_lognormal_around_the_formula() -> None:
 def test_latency_depends_on_content_occurrence_and_seed_alone() -> None:
     law = LatencyLaw()
     assert law.seconds(10, 0, "a", 0) == law.seconds(10, 0, "a", 0)
-    assert len({law.seconds(10, 0, "a", 0), law.seconds(10, 0, "a", 1), law.seconds(10, 1, "a", 0)}) == 3
+    assert (
+        len({law.seconds(10, 0, "a", 0), law.seconds(10, 0, "a", 1), law.seconds(10, 1, "a", 0)})
+        == 3
+    )
 
 
 @given(st.integers(0, 60), st.integers(1, 30), st.integers(0, 99))
-def test_attention_keeps_the_order_and_never_more_than_its_limit(items: int, limit: int, seed: int) -> None:
+def test_attention_keeps_the_order_and_never_more_than_its_limit(
+    items: int, limit: int, seed: int
+) -> None:
     kept = CapacityModel.attention(limit).attend(range(items), seed, "call")
     assert len(kept) == min(items, limit)
     assert list(kept) == sorted(set(kept))
@@ -66,7 +71,9 @@ TOKENS = st.lists(st.integers(0, 900), max_size=40)
 
 
 @given(TOKENS, st.integers(1, 9_000), st.integers(0, 99))
-def test_reading_stops_with_the_item_that_crosses_its_limit(tokens: list[int], limit: int, seed: int) -> None:
+def test_reading_stops_with_the_item_that_crosses_its_limit(
+    tokens: list[int], limit: int, seed: int
+) -> None:
     law = CapacityModel.reading(limit)
     kept = law.attend(range(len(tokens)), seed, "call", tokens=tokens)
     assert list(kept) == sorted(set(kept))
@@ -80,7 +87,9 @@ def test_reading_stops_with_the_item_that_crosses_its_limit(tokens: list[int], l
 
 
 @given(TOKENS, st.integers(1, 20), st.integers(1, 9_000), st.integers(0, 99))
-def test_both_limits_of_attention_hold_together(tokens: list[int], items: int, limit: int, seed: int) -> None:
+def test_both_limits_of_attention_hold_together(
+    tokens: list[int], items: int, limit: int, seed: int
+) -> None:
     both, places = CapacityModel(attended_items=items, attended_tokens=limit), range(len(tokens))
     kept = both.attend(places, seed, "call", tokens=tokens)
     assert kept == both.attend(places, seed, "call", tokens=tokens)
@@ -140,9 +149,17 @@ def test_failures_come_at_their_rates_and_a_retry_draws_again() -> None:
     rates = FailureRates(server_error=0.1, rate_limited=0.1, slow=0.1, malformed=0.1, truncated=0.1)
     drawn = Counter(rates.draw(0, f"request {number}", 0) for number in range(5000))
     assert drawn[Status.OK] == pytest.approx(2500, abs=180)
-    for status in (Status.SERVER_ERROR, Status.RATE_LIMITED, Status.SLOW, Status.MALFORMED, Status.TRUNCATED):
+    for status in (
+        Status.SERVER_ERROR,
+        Status.RATE_LIMITED,
+        Status.SLOW,
+        Status.MALFORMED,
+        Status.TRUNCATED,
+    ):
         assert drawn[status] == pytest.approx(500, abs=110)
-    failed = [number for number in range(200) if rates.draw(0, f"request {number}", 0) is not Status.OK]
+    failed = [
+        number for number in range(200) if rates.draw(0, f"request {number}", 0) is not Status.OK
+    ]
     assert any(rates.draw(0, f"request {number}", 1) is Status.OK for number in failed)
 
 
@@ -181,7 +198,9 @@ def test_lengths_follow_the_law_and_its_median() -> None:
     lengths = [text_tokens(law.text(0, number)) for number in range(400)]
     assert median(lengths) == pytest.approx(300, rel=0.1)
     assert stdev(lengths) > 50
-    assert {text_tokens(ReasoningLaw(300, 0).text(0, number)) for number in range(9)} <= set(range(295, 302))
+    assert {text_tokens(ReasoningLaw(300, 0).text(0, number)) for number in range(9)} <= set(
+        range(295, 302)
+    )
 
 
 def test_the_same_place_gives_the_same_text_and_another_seed_another_length() -> None:
@@ -199,12 +218,18 @@ def test_a_law_of_wording_keeps_the_key_and_the_subject() -> None:
     worded = {WordingLaw(each_call=True).line(line, QUESTION, 0, str(call)) for call in range(20)}
     assert len(worded) > 15
     assert all(one.startswith("[F17] ") and "Book value" in one for one in worded)
-    assert WordingLaw(each_call=True).line(line, None, 0, "a") == WordingLaw(each_call=True).line(line, None, 0, "a")
+    assert WordingLaw(each_call=True).line(line, None, 0, "a") == WordingLaw(each_call=True).line(
+        line, None, 0, "a"
+    )
 
 
 def test_a_law_of_wording_quotes_a_share_of_the_lessons() -> None:
     line, law = "[F17] Book value: round once.", WordingLaw(quoting=0.3)
-    quoting = [one for one in (law.line(line, QUESTION, 0, str(call)) for call in range(400)) if one != line]
+    quoting = [
+        one
+        for one in (law.line(line, QUESTION, 0, str(call)) for call in range(400))
+        if one != line
+    ]
     assert 90 < len(quoting) < 150
     copies = CopyIndex([{"question": QUESTION}])
     assert {len(copies.copied(one).split()) for one in quoting} == {13}
@@ -212,12 +237,18 @@ def test_a_law_of_wording_quotes_a_share_of_the_lessons() -> None:
 
 
 def mean_kept(law: CapacityModel, items: int, records: int | None = None) -> float:
-    return sum(len(law.attend(range(items), 0, call, records=records)) for call in range(400)) / 400 / items
+    return (
+        sum(len(law.attend(range(items), 0, call, records=records)) for call in range(400))
+        / 400
+        / items
+    )
 
 
 def test_a_call_collapses_beyond_its_records_and_lines_are_none() -> None:
     law = CapacityModel.collapse()
-    assert mean_kept(law, 24) == mean_kept(law, 84, records=0) == mean_kept(law, 60, records=24) == 1.0
+    assert (
+        mean_kept(law, 24) == mean_kept(law, 84, records=0) == mean_kept(law, 60, records=24) == 1.0
+    )
     # 21 of 264 strategies were left at 100; 526 of 6,887 tokens at 40.
     assert mean_kept(law, 100) == pytest.approx(21 / 264, abs=0.006)
     assert mean_kept(law, 40) == pytest.approx(526 / 6_887, abs=0.01)

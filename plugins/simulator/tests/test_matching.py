@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from combee_simulator.matching import QuestionIndex, stretches_of, words_of
 
-PREFIX = "Use the formula below to answer the question with a plain number and no other text at all. "
+PREFIX = (
+    "Use the formula below to answer the question with a plain number and no other text at all. "
+)
 QUESTIONS = [
     PREFIX + 'A bakery, "Chez β", lists assets of $1,000 and debts of $500.\nFind the ratio.',
     PREFIX + 'A bakery, "Chez β", lists assets of $1,000 and debts of $250.\nFind the ratio.',
@@ -45,7 +47,13 @@ def test_a_repr_is_read_like_its_text(index: QuestionIndex) -> None:
 
 
 def test_order_and_copies_are_kept(index: QuestionIndex) -> None:
-    assert found(index, " | ".join(QUESTIONS[place] for place in (3, 0, 3, 2, 0))) == [3, 0, 3, 2, 0]
+    assert found(index, " | ".join(QUESTIONS[place] for place in (3, 0, 3, 2, 0))) == [
+        3,
+        0,
+        3,
+        2,
+        0,
+    ]
 
 
 def test_a_shared_beginning_is_no_question(index: QuestionIndex) -> None:
@@ -73,18 +81,24 @@ def test_a_question_inside_another_is_not_asked() -> None:
 
 
 def test_keys_are_found_in_brackets_only_and_in_place(index: QuestionIndex) -> None:
-    scan = index.scan(json.dumps(["- [F2] x", "F1 is not it, nor [F10] or [1]", QUESTIONS[3], "[f1]: y"]))
+    scan = index.scan(
+        json.dumps(["- [F2] x", "F1 is not it, nor [F10] or [1]", QUESTIONS[3], "[f1]: y"])
+    )
     assert [key for _, key in scan.keys] == ["F2", "F1"]
     assert scan.keys[0][0] < scan.hits[0].start < scan.keys[1][0]
 
 
 @given(st.text(max_size=200), st.sets(st.integers(0, 40)))
-def test_stretches_begin_at_their_words_and_lose_nothing_between(text: str, wanted: set[int]) -> None:
+def test_stretches_begin_at_their_words_and_lose_nothing_between(
+    text: str, wanted: set[int]
+) -> None:
     words = words_of(text)
     places = sorted(place for place in wanted if place < len(words))
     stretches = stretches_of(text, places)
     assert [words_of(stretch)[:1] for stretch in stretches] == [(words[place],) for place in places]
-    assert sum(len(words_of(stretch)) for stretch in stretches) == (len(words) - places[0] if places else 0)
+    assert sum(len(words_of(stretch)) for stretch in stretches) == (
+        len(words) - places[0] if places else 0
+    )
 
 
 def test_questions_that_share_every_window_are_told_apart() -> None:

@@ -30,7 +30,11 @@ from combee_simulator import (
 TASK = SimulatedTask(
     tuple(
         SimulatedQuestion(
-            f"Who guards gate number {number} at night?", f"guard {number}", "nobody", "G1", "name a guard"
+            f"Who guards gate number {number} at night?",
+            f"guard {number}",
+            "nobody",
+            "G1",
+            "name a guard",
         )
         for number in range(50)
     ),
@@ -84,7 +88,10 @@ def test_usage_follows_the_documented_counting(service: SimulatedService) -> Non
     # 34 characters are 9 tokens, a message adds 4, the reply's opening 3.
     assert reply["usage"]["prompt_tokens"] == 16
     assert reply["usage"]["completion_tokens"] == -(-len(text) // 4)
-    parts = [{"type": "text", "text": "abcde"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    parts = [
+        {"type": "text", "text": "abcde"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+    ]
     _, reply = ask(service, {"messages": [{"role": "user", "content": parts}]})
     assert reply["usage"]["prompt_tokens"] == 3 + 4 + 2 + 85
 
@@ -114,7 +121,9 @@ def test_a_limit_on_the_answer_is_kept(service: SimulatedService) -> None:
         chat("x", response_format="json"),
     ],
 )
-def test_a_bad_request_is_answered_400_counted_and_not_billed(service: SimulatedService, body: object) -> None:
+def test_a_bad_request_is_answered_400_counted_and_not_billed(
+    service: SimulatedService, body: object
+) -> None:
     status, reply = ask(service, body)
     assert status == 400
     assert reply["error"]["type"] == "invalid_request_error"
@@ -141,7 +150,9 @@ def test_the_counters_agree_with_what_many_clients_received(service: SimulatedSe
         list(pool.map(one, range(200)))
     stats = service.stats()
     usages = [entry["usage"] for entry in lm.history]
-    assert (len(usages), stats.calls, stats.by_kind["task"].calls, stats.by_status["ok"].calls) == (200,) * 4
+    assert (len(usages), stats.calls, stats.by_kind["task"].calls, stats.by_status["ok"].calls) == (
+        200,
+    ) * 4
     assert stats.prompt_tokens == sum(usage["prompt_tokens"] for usage in usages)
     assert stats.completion_tokens == sum(usage["completion_tokens"] for usage in usages)
     service.reset_stats()
@@ -152,7 +163,10 @@ def test_an_async_client_is_served(service: SimulatedService) -> None:
     async def run() -> list[str]:
         with dspy.context(lm=service.lm()):
             predict = dspy.Predict("question -> answer")
-            calls = [predict.acall(question=f"Who guards gate number {number} at night?") for number in range(20)]
+            calls = [
+                predict.acall(question=f"Who guards gate number {number} at night?")
+                for number in range(20)
+            ]
             return [prediction.answer for prediction in await asyncio.gather(*calls)]
 
     answers = asyncio.run(run())
@@ -164,9 +178,14 @@ def failing(**rates: float) -> SimulatedService:
 
 
 def test_retries_get_through_errors_and_each_attempt_is_counted() -> None:
-    with failing(server_error=0.3, rate_limited=0.3) as service, dspy.context(lm=service.lm(num_retries=40)):
+    with (
+        failing(server_error=0.3, rate_limited=0.3) as service,
+        dspy.context(lm=service.lm(num_retries=40)),
+    ):
         for number in range(20):
-            dspy.Predict("question -> answer")(question=f"Who guards gate number {number} at night?")
+            dspy.Predict("question -> answer")(
+                question=f"Who guards gate number {number} at night?"
+            )
     tallies = service.stats().by_status
     assert tallies["ok"].calls == 20
     assert tallies["server_error"].calls > 0
@@ -203,7 +222,12 @@ STEADY = {"latency": LatencyLaw(1, 7, 0), "slots": 2, "time_scale": 0.01}
 
 def ask_at_once(service: SimulatedService, times: int) -> list[int]:
     with ThreadPoolExecutor(times) as pool:
-        return [status for status, _ in pool.map(lambda number: ask(service, chat(f"hello {number}")), range(times))]
+        return [
+            status
+            for status, _ in pool.map(
+                lambda number: ask(service, chat(f"hello {number}")), range(times)
+            )
+        ]
 
 
 def test_calls_beyond_the_slots_wait_for_their_turn() -> None:
@@ -222,7 +246,9 @@ def test_calls_beyond_the_slots_wait_for_their_turn() -> None:
 
 
 def test_a_full_service_can_refuse_instead() -> None:
-    config = SimulatedConfig(latency=LatencyLaw(30, 7, 0), slots=1, time_scale=0.01, reject_when_full=True)
+    config = SimulatedConfig(
+        latency=LatencyLaw(30, 7, 0), slots=1, time_scale=0.01, reject_when_full=True
+    )
     with SimulatedService(config) as service:
         codes = ask_at_once(service, 4)
         assert sorted(codes)[:1] == [200]
@@ -230,7 +256,9 @@ def test_a_full_service_can_refuse_instead() -> None:
 
 
 def test_a_slot_more_starts_what_waits() -> None:
-    with SimulatedService(SimulatedConfig(latency=LatencyLaw(3, 7, 0), slots=1, time_scale=0.01)) as service:
+    with SimulatedService(
+        SimulatedConfig(latency=LatencyLaw(3, 7, 0), slots=1, time_scale=0.01)
+    ) as service:
         service.resize(4)
         ask_at_once(service, 4)
         assert service.stats().peak_in_flight > 1
@@ -251,7 +279,9 @@ def test_an_answer_nobody_waits_for_is_counted_apart() -> None:
     assert tallies["abandoned"].completion_tokens == 7
 
 
-def test_a_client_that_is_killed_while_it_asks_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_is_killed_while_it_asks_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n"
     with SimulatedService(SimulatedConfig(time_scale=0.0), TASK) as service:
         for _ in range(3):
@@ -315,7 +345,13 @@ def test_the_service_listens_on_the_loopback_interface_alone(service: SimulatedS
     ],
 )
 def test_a_question_that_cannot_work_is_refused(change: dict[str, str], argument: str) -> None:
-    good = {"text": "What is 2 - 1?", "target": "1", "wrong": "2", "key": "F1", "lesson": "subtract"}
+    good = {
+        "text": "What is 2 - 1?",
+        "target": "1",
+        "wrong": "2",
+        "key": "F1",
+        "lesson": "subtract",
+    }
     with pytest.raises(ArgumentError) as caught:
         SimulatedQuestion(**{**good, **change})
     assert caught.value.argument.rpartition(".")[2] == argument

@@ -36,9 +36,24 @@ def row(name: str, formula: str, question: str, target: str) -> dict[str, str]:
 
 
 ROWS = [
-    row("Quick Ratio", "(CA - I) / CL", '"A shop has CA of $9, I of $3 and CL of $2. Quick ratio?"', "3.0"),
-    row("Beta", "Cov / Var", ' "A covariance of 0.02 and a variance of 0.04 give which beta?"', "0.5"),
-    row("Quick Ratio", "(CA - I) / CL", "**Mill**: CA of $5, I of $5 and CL of $1. Quick ratio?", "0.0"),
+    row(
+        "Quick Ratio",
+        "(CA - I) / CL",
+        '"A shop has CA of $9, I of $3 and CL of $2. Quick ratio?"',
+        "3.0",
+    ),
+    row(
+        "Beta",
+        "Cov / Var",
+        ' "A covariance of 0.02 and a variance of 0.04 give which beta?"',
+        "0.5",
+    ),
+    row(
+        "Quick Ratio",
+        "(CA - I) / CL",
+        "**Mill**: CA of $5, I of $5 and CL of $1. Quick ratio?",
+        "0.0",
+    ),
 ]
 
 
@@ -49,7 +64,9 @@ def test_formulas_get_keys_in_alphabetical_order_and_their_rule_as_lesson() -> N
     assert all(not same_answer(question.target, question.wrong) for question in task.questions)
 
 
-@pytest.mark.parametrize("bad", [{}, {"context": "Hello?", "target": "1"}, {**ROWS[0], "target": "much"}])
+@pytest.mark.parametrize(
+    "bad", [{}, {"context": "Hello?", "target": "1"}, {**ROWS[0], "target": "much"}]
+)
 def test_other_rows_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(ArgumentValueError, match="records"):
         formula_task([*ROWS, bad])
@@ -66,10 +83,16 @@ def test_the_whole_context_and_the_question_alone_are_both_recognised() -> None:
 
 def test_examples_become_knowledge_with_wrong_answers_of_their_kind() -> None:
     examples = [
-        dspy.Example(text=f"Which drawer holds item number {number}?", drawer=drawer, kind=f"drawer rule {drawer}")
+        dspy.Example(
+            text=f"Which drawer holds item number {number}?",
+            drawer=drawer,
+            kind=f"drawer rule {drawer}",
+        )
         for number, drawer in enumerate(("left", "right", "middle") * 4)
     ]
-    task = SimulatedTask.from_examples(examples, "text", "drawer", key_of=lambda example: example["kind"])
+    task = SimulatedTask.from_examples(
+        examples, "text", "drawer", key_of=lambda example: example["kind"]
+    )
     assert task.answer_fields == ("drawer",)
     assert {question.key for question in task.questions} == {
         "drawer-rule-left",
@@ -81,12 +104,16 @@ def test_examples_become_knowledge_with_wrong_answers_of_their_kind() -> None:
 
 def test_a_task_from_examples_is_learned_through_its_own_field() -> None:
     examples = [
-        dspy.Example(text=f"Which drawer holds item number {n}?", drawer="left", kind=f"K{n}") for n in range(4)
+        dspy.Example(text=f"Which drawer holds item number {n}?", drawer="left", kind=f"K{n}")
+        for n in range(4)
     ]
     task = SimulatedTask.from_examples(
         examples, "text", "drawer", key_of=lambda example: example["kind"], base_rate=0.0
     )
-    with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service, dspy.context(lm=service.lm()):
+    with (
+        SimulatedService(SimulatedConfig(time_scale=0.0), task) as service,
+        dspy.context(lm=service.lm()),
+    ):
         plain = dspy.Predict("text -> drawer")
         taught = dspy.Predict(dspy.Signature("text -> drawer", task.lessons["K2"]))
         assert [plain(text=item.text).drawer for item in examples] == ["not left"] * 4
@@ -109,7 +136,13 @@ def test_a_spoiled_number_is_wrong_finite_and_tells_its_mistake(value: float, se
 
 @pytest.mark.parametrize(
     ("target", "wrong", "mistake"),
-    [("0.25", "25", "scale"), ("1,000", "-1000", "sign"), ("3", "4", "rounding"), ("3", "5", None), ("tax", "4", None)],
+    [
+        ("0.25", "25", "scale"),
+        ("1,000", "-1000", "sign"),
+        ("3", "4", "rounding"),
+        ("3", "5", None),
+        ("tax", "4", None),
+    ],
 )
 def test_a_mistake_is_known_by_what_it_did(target: str, wrong: str, mistake: str | None) -> None:
     assert mistake_of(target, wrong) == mistake
@@ -124,7 +157,12 @@ def test_lessons_by_mistake_are_one_for_each_key_and_mistake() -> None:
     rows += (SimulatedQuestion("Which is ratio one again?", "7", "-7", "F01", "Ratio 1: a/b."),)
     task = SimulatedTask(rows, base_rate=0.1, taught_rate=0.9, joiner=",")
     finer = task.by_mistake()
-    assert [one.key for one in finer.questions] == ["F01.scale", "F02.rounding", "F03.sign", "F01.sign"]
+    assert [one.key for one in finer.questions] == [
+        "F01.scale",
+        "F02.rounding",
+        "F03.sign",
+        "F01.sign",
+    ]
     assert all(one.lesson.startswith(f"Ratio {one.key[2]}: ") for one in finer.questions)
     assert len(finer.lessons) == len(set(finer.lessons.values())) == 4
     assert [(one.text, one.target, one.wrong) for one in finer.questions] == [
@@ -147,7 +185,9 @@ def test_formula_mini_is_known_by_its_formulas(task: str) -> None:
     rows = [row for split in benchmark.splits for row in split.examples]
     known = benchmark_task(benchmark)
     assert [question.text for question in known.questions] == [row.question for row in rows]
-    assert [question.target for question in known.questions] == [str(row[known.answer_fields[0]]) for row in rows]
+    assert [question.target for question in known.questions] == [
+        str(row[known.answer_fields[0]]) for row in rows
+    ]
     assert known.answer_fields == tuple(benchmark.signature.output_fields)
     assert len(known.lessons) == len({row.formula for row in rows}) > 1
     assert benchmark_task(benchmark, 0) == known
@@ -181,7 +221,9 @@ def test_formula_is_known_by_its_formulas_though_examples_hide_them(
     assert len(known.lessons) == 2
 
 
-def test_formula_without_its_parameters_is_refused(formula_rows: list[dict[str, str]], tmp_path: Path) -> None:
+def test_formula_without_its_parameters_is_refused(
+    formula_rows: list[dict[str, str]], tmp_path: Path
+) -> None:
     assert formula_rows
     with pytest.raises(ArgumentValueError, match="params"):
         benchmark_task(load_benchmark("formula", path=str(tmp_path)))
@@ -203,7 +245,9 @@ ASKED, TAUGHT = finer_record(100, TAGS), finer_record(300, TAGS)
 
 @pytest.fixture(scope="module")
 def tags() -> Any:
-    with SimulatedService(SimulatedConfig(time_scale=0.0), finer_task([ASKED, TAUGHT], base_rate=0.0)) as service:
+    with SimulatedService(
+        SimulatedConfig(time_scale=0.0), finer_task([ASKED, TAUGHT], base_rate=0.0)
+    ) as service:
         lm = service.lm()
 
         def call(instruction: str = "Tag.", demos: tuple[dspy.Example, ...] = ()) -> list[bool]:
@@ -219,7 +263,9 @@ def tags() -> Any:
 def test_every_tag_of_a_record_has_a_lesson_of_its_own(tags: Any) -> None:
     assert tags() == [False] * 4
     assert tags(f"Tag.\n- [{TAGS[2]}] such numbers.") == [False, False, True, False]
-    half = dspy.Example(questions=TAUGHT["questions"], tags=f"{TAGS[0]},x,y,{TAGS[3]}").with_inputs("questions")
+    half = dspy.Example(questions=TAUGHT["questions"], tags=f"{TAGS[0]},x,y,{TAGS[3]}").with_inputs(
+        "questions"
+    )
     assert tags(demos=(half,)) == [True, False, False, True]
     assert tags(f"Tag.\nExample:\n{TAUGHT['questions']}\nTags: {TAUGHT['tags']}") == [True] * 4
     with pytest.raises(ArgumentValueError, match="FiNER"):

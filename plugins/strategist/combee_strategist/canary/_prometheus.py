@@ -20,7 +20,7 @@ def observer(
         from prometheus_client.core import CounterMetricFamily
     except ImportError as error:
         raise MissingDistributionError(
-            "CanaryProgram(prometheus=…)", "combee-dspy[prometheus]"
+            "CanaryProgram(prometheus=…)", "combee-strategist[prometheus]"
         ) from error
     labels = ("program", "version", "purpose")
     seconds = Histogram(

@@ -121,7 +121,7 @@ class Registry:
             make_store(uri or "")
         except ImportError as error:
             raise MissingDistributionError(
-                "the canary's registry", "combee-dspy[mlflow]"
+                "the canary's registry", "combee-strategist[mlflow]"
             ) from error
         self.name, self._failure = name, MlflowException
         self._client: Any = self._ask(
