@@ -157,7 +157,7 @@ class SimulatedModel:
         self, request: ChatRequest, last: int, hit: Hit, place: tuple[str, int, int]
     ) -> bool:
         key = self._questions[hit.question].key
-        assert self._task is not None  # noqa: S101 - a hit exists only where a task does; narrows the type
+        assert self._task is not None  # noqa: S101 - a hit has a task
         is_taught = self._is_taught(request.messages, last, hit, key)
         if is_taught and self._task.taught_rate >= 1:
             return True
@@ -187,8 +187,8 @@ class SimulatedModel:
         return False
 
     def _is_demonstrated(self, hit: Hit, key: str, later: tuple[Hit, ...]) -> bool:
-        # A demonstration written into the text: a known question with its answer before the next one,
-        # or, where answers are joined, after the questions that were asked with it.
+        # A demonstration written into the text: a known question with its answer before the next
+        # one, or, where answers are joined, after the questions that were asked with it.
         target = self._targets[hit.question]
         if self._questions[hit.question].key != key or not target:
             return False

@@ -45,8 +45,8 @@ def formula_task(
     that the keys mean the same everywhere.
 
     Args:
-        records: Rows with ``context`` ("Use formula NAME to answer the question. … Question: … Answer:") and
-            ``target`` (a number).
+        records: Rows with ``context`` ("Use formula NAME to answer the question. … Question: …
+            Answer:") and ``target`` (a number).
         base_rate: Probability that a question is answered rightly without its lesson.
         answer_fields: Output fields of the program that hold the answer.
         seed: Seed of the wrong answers.
@@ -95,8 +95,8 @@ def finer_task(
     count as one.
 
     Args:
-        records: Examples of :class:`combee_dspy.benchmarks.Finer` (``questions`` or ``context``, and ``tags``),
-            or its raw rows (``context`` and ``target``).
+        records: Examples of :class:`combee_dspy.benchmarks.Finer` (``questions`` or ``context``,
+            and ``tags``), or its raw rows (``context`` and ``target``).
         base_rate: Probability that a question is answered rightly without its lesson.
         seed: Seed of the wrong answers.
 
@@ -138,7 +138,7 @@ def benchmark_task(
     params: Mapping[str, Any] | None = None,
     base_rate: float = 0.3,
 ) -> SimulatedTask:
-    """Build the knowledge of a benchmark: a lesson for each formula, for each tag, or else for each label.
+    """Build the knowledge of a benchmark: a lesson for each formula, tag or label.
 
     Keys come from the rows of all splits. For ``formula`` the rows are read
     once more, whole: which formula a question needs stands in the context only.
@@ -150,7 +150,8 @@ def benchmark_task(
         base_rate: Probability that a question is answered rightly without its lesson.
 
     Raises:
-        ArgumentValueError: ``params`` are missing for ``formula``, or a row cannot become a question.
+        ArgumentValueError: ``params`` are missing for ``formula``, or a row cannot become a
+            question.
         DataSourceError: The rows of ``formula`` cannot be read again.
     """
     rows = [row for split in benchmark.splits for row in split.examples]
@@ -188,7 +189,9 @@ def benchmark_service(
     slots: int | None = None,
     time_scale: float | None = None,
 ) -> Iterator[Callable[..., dspy.LM]]:
-    """Run a service that knows what every one of some benchmarks asks; gives what makes LMs that ask it.
+    """Run a service that knows what every one of some benchmarks asks.
+
+    Gives what makes LMs that ask it.
 
     Args:
         benchmarks: The benchmarks, each with the parameters that it was loaded with.

@@ -20,31 +20,37 @@ T = TypeVar("T")
 Limit = Annotated[int, Field(ge=1)] | None
 
 KEPT_AT_100 = 21 / 264
-"""Of 264 strategies that one agent at a time learns on Formula, 21 are left with a batch of 100 (arXiv 2604.04247)."""
+"""Strategies left of those that one agent at a time learns on Formula, with a batch of 100.
+
+Source: arXiv 2604.04247.
+"""
 
 
 @parameters
 class CapacityModel:
-    """Context overload as an explicit law of one writing call: limits and shares, alone or together.
+    """Context overload as a law of one writing call: limits and shares, alone or together.
 
-    *Attention*: of the N items of a prompt (reflection records and lesson lines), min(N, attended_items) are read, a
-    uniform sample without replacement, whatever their place in the prompt. A copy of an item is an item of its own.
-    *Reading* counts tokens instead, so that a lesson of one line weighs less than a whole record: items are read
-    in a uniform random order as long as those read so far have fewer than attended_tokens tokens; the one that
-    crosses the limit is still read. An item reaches to the start of the next one in the same message, or to the
-    message's end. With both limits the sample of attended_items comes first, and its tokens are counted in
-    the order in which it was drawn. *Writing*: at most written_lessons distinct lessons are written in one answer;
-    lessons of an instruction that is being rewritten are written first and count. *Collapse*: of a prompt with more
-    than collapsing_records records each item is read with probability collapsed_share; lesson lines do not count.
-    *Dilution*: each of N items is read with probability N^(−dilution). *Platitudes*: with probability platitude_share
-    a call writes nothing that it was given, however little that is.
+    *Attention*: of the N items of a prompt (reflection records and lesson lines), min(N,
+    attended_items) are read, a uniform sample without replacement, whatever their place in the
+    prompt. A copy of an item is an item of its own. *Reading* counts tokens instead, so that a
+    lesson of one line weighs less than a whole record: items are read in a uniform random order as
+    long as those read so far have fewer than attended_tokens tokens; the one that crosses the limit
+    is still read. An item reaches to the start of the next one in the same message, or to the
+    message's end. With both limits the sample of attended_items comes first, and its tokens are
+    counted in the order in which it was drawn. *Writing*: at most written_lessons distinct lessons
+    are written in one answer; lessons of an instruction that is being rewritten are written first
+    and count. *Collapse*: of a prompt with more than collapsing_records records each item is read
+    with probability collapsed_share; lesson lines do not count. *Dilution*: each of N items is read
+    with probability N^(−dilution). *Platitudes*: with probability platitude_share a call writes
+    nothing that it was given, however little that is.
 
-    The limits of 12 items, 12 lessons and 5,000 tokens are assumptions stated here, not measurements of a model.
-    Whatever ends in one call must lose under the first and the second, so neither can speak for or against a merge.
-    5,000 tokens are about 12 records of the Formula benchmark, and lie between effective lengths, up to which 85 % of
-    the short-context score is kept, that the NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B
-    and 8K for GPT-4o. Collapse and dilution are two ways through published figures, see there. The laws belong to the
-    service alone: nothing outside it may read them.
+    The limits of 12 items, 12 lessons and 5,000 tokens are assumptions stated here, not
+    measurements of a model. Whatever ends in one call must lose under the first and the second, so
+    neither can speak for or against a merge. 5,000 tokens are about 12 records of the Formula
+    benchmark, and lie between effective lengths, up to which 85 % of the short-context score is
+    kept, that the NoLiMa benchmark (arXiv 2502.05167) measured: 2K tokens for Llama 3.3 70B and 8K
+    for GPT-4o. Collapse and dilution are two ways through published figures, see there. The laws
+    belong to the service alone: nothing outside it may read them.
 
     Args:
         attended_items: Items read in one call; None for no limit.
@@ -85,10 +91,11 @@ class CapacityModel:
     def collapse(cls, records: int = 24) -> CapacityModel:
         """Return the law that gives way at once: the one under which the paper's own result holds.
 
-        Naive at 40 leaves 526 tokens where a scan leaves 6,887 (0.08), and at 100 21 of 264 strategies (0.08): the
-        same share at both sizes, as of a call that has given up. A scan of 40 reads shards of at most 14 and loses
-        little, so the limit lies between 14 and 40: 24 is their geometric mean. That lists of lessons do not count is
-        an assumption, without which the merge of such a scan would lose what its shards keep.
+        Naive at 40 leaves 526 tokens where a scan leaves 6,887 (0.08), and at 100 21 of 264
+        strategies (0.08): the same share at both sizes, as of a call that has given up. A scan of
+        40 reads shards of at most 14 and loses little, so the limit lies between 14 and 40: 24 is
+        their geometric mean. That lists of lessons do not count is an assumption, without which the
+        merge of such a scan would lose what its shards keep.
         """
         return cls(attended_items=None, collapsing_records=records)
 
@@ -96,18 +103,19 @@ class CapacityModel:
     def diluted(cls, exponent: float = round(-math.log(KEPT_AT_100, 100), 2)) -> CapacityModel:
         """Return the law that gives way slowly, through the same 21 of 264 at 100 items: 0.55.
 
-        Lines count as records do, so a merge loses as the naive call does, and the paper's result fails. At 40 a
-        naive call keeps 0.13 by it.
+        Lines count as records do, so a merge loses as the naive call does, and the paper's result
+        fails. At 40 a naive call keeps 0.13 by it.
         """
         return cls(attended_items=None, dilution=exponent)
 
     @classmethod
     def platitudes(cls, share: float = 0.13) -> CapacityModel:
-        """Return the law of a call that keeps all or nothing: the one that was measured on a language model.
+        """Return the law of a call that keeps all or nothing, as measured on a language model.
 
-        Qwen2.5-Coder-1.5B-Instruct, asked for the lessons of five to ten reflections, wrote all of them down in 86 of
-        105 calls, none in 13 and a part in six; the share is that of the first 63. It is the one law here that was not
-        assumed, and it holds for reading: what that model loses where it merges lists is not in it.
+        Qwen2.5-Coder-1.5B-Instruct, asked for the lessons of five to ten reflections, wrote all of
+        them down in 86 of 105 calls, none in 13 and a part in six; the share is that of the first
+        63. It is the one law here that was not assumed, and it holds for reading: what that model
+        loses where it merges lists is not in it.
         """
         return cls(attended_items=None, platitude_share=share)
 
@@ -176,7 +184,7 @@ class CapacityModel:
     def _within(
         self, items: int, tokens: Sequence[int], seed: int, *place: str | int
     ) -> Sequence[int]:
-        """Return the places of the items that the limits on number and tokens let through, in order."""
+        """Return the places of the items that the limits let through, in order."""
         if self.attended_tokens is None:
             return _sample(range(items), self.attended_items, seed, "attend", *place)
         if len(tokens) != items:

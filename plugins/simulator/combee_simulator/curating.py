@@ -62,7 +62,7 @@ class Curator:
         self._seed = seed
 
     def tags(self, bullets: str, attended: Sequence[str]) -> dict[str, str]:
-        """Return the tag of every bullet in their section, given the keys of the trajectory that were read."""
+        """Return the tag of every bullet, by the keys of the trajectory that were read."""
         matches = (_BULLET.match(line) for line in _strings(bullets))
         helps = {
             match[1]: set(self._keys_of(match[2])) & set(attended) for match in matches if match
@@ -77,7 +77,7 @@ class Curator:
         platitude: str | None,
         place: tuple[str, int, int],
     ) -> list[dict[str, Any]]:
-        """Return what the insights change: updates and merges first, then additions, then a deletion.
+        """Return what the insights change: updates and merges, then additions, then a deletion.
 
         Args:
             user: The request, for its sections.

@@ -1,4 +1,4 @@
-"""How the simulated model answers what is asked about lines: which go, in which order, where to, which are alike."""
+"""How the simulated model answers questions about lines: which go, in which order, where to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ EDITING_FIELDS = (
 
 
 class Editor:
-    """Answers the output fields that are about lines rather than lessons. Stateless and safe to share.
+    """Answers the output fields that are about lines rather than lessons.
+
+    Stateless and safe to share.
 
     A line is worth keeping when it names a lesson that no earlier line names; a
     lesson belongs to the field whose name it says. Rewording puts a few words in front of a
@@ -91,7 +93,7 @@ class Editor:
         return repeated
 
     def _same(self, lessons: Sequence[str], place: tuple[str, int, int]) -> list[list[int]]:
-        """Return groups of the numbers that lessons with the same keys begin with, in order of appearance."""
+        """Return the numbers of lessons with the same keys, in order of appearance."""
         tokens = [text_tokens(lesson) for lesson in lessons]
         attended = self._capacity.attend(lessons, self._seed, *place, tokens=tokens, records=0)
         groups: dict[frozenset[str], list[int]] = {}

@@ -44,16 +44,18 @@ class SimulatedConfig:
         seed: Seed of every draw: answers, latencies, failures, attention.
         latency: The latency law.
         capacity: The law of context overload in writing requests.
-        reasoning: How long a task's answer reasons where the program asks for it; None for one short sentence.
+        reasoning: How long a task's answer reasons where the program asks for it; None for one
+            short sentence.
         wording: How calls word the lessons that they write.
         failures: Failures injected on purpose; none by default.
         slots: Calls served at once. Further calls wait in order of arrival.
         reject_when_full: Answer 429 with ``Retry-After`` instead of letting a call wait.
-        time_scale: Wall seconds for one simulated second. 0 answers at once, without slots or queue.
+        time_scale: Wall seconds for one simulated second. 0 answers at once, without slots or
+            queue.
         context_window: Most prompt tokens accepted, or None for no limit; beyond it HTTP 400.
         port: TCP port on 127.0.0.1; 0 lets the system choose.
-        log_calls: Keep every call, with its texts, for :meth:`SimulatedService.calls`. Off by default:
-            the memory of a long run would grow with its calls.
+        log_calls: Keep every call, with its texts, for :meth:`SimulatedService.calls`. Off by
+            default: the memory of a long run would grow with its calls.
     """
 
     seed: int = 0
@@ -120,7 +122,8 @@ class Endpoint:
         try:
             body = await http.read()
         except ConnectionError:
-            # Whoever asked was killed with half the question sent: there is no call to count, and nobody to answer.
+            # Whoever asked was killed with half the question sent: there is no call to count, and
+            # nobody to answer.
             return _response(HTTPStatus.BAD_REQUEST, b"")
         arrived = asyncio.get_running_loop().time()
         self._counters.note()
@@ -192,7 +195,8 @@ class Endpoint:
             )
 
     def _attempt(self, request: ChatRequest) -> int:
-        # Counted only where something depends on it: a long run would hold a counter per request for nothing.
+        # Counted only where something depends on it: a long run would hold a counter per request
+        # for nothing.
         if request.temperature == 0 and self._config.failures.total == 0:
             return 0
         attempt = self.attempts[request.content]

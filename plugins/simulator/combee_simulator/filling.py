@@ -19,7 +19,7 @@ _DEEPEST = 8
 
 
 def answer_value(field: OutputField, answer: str) -> Any:
-    """Return a task's answer with the type that its field asks for, or the text where it does not fit."""
+    """Return a task's answer in the type that its field asks for, else as text."""
     for option in field.options:
         if str(option).casefold() == answer.strip().casefold():
             return option

@@ -31,7 +31,8 @@ class SimulatedQuestion:
         text: The question, at least three words, as it appears in the program's input.
         target: The right answer.
         wrong: The answer given by a model that lacks the lesson; must differ from ``target``.
-        key: The lesson's key, a letter followed by letters, digits, ``_``, ``.``, ``:`` or ``-``: ``"F17"``.
+        key: The lesson's key, a letter followed by letters, digits, ``_``, ``.``, ``:`` or ``-``:
+            ``"F17"``.
         lesson: The lesson as one sentence, without its key.
     """
 
@@ -62,23 +63,22 @@ class SimulatedQuestion:
 class SimulatedTask:
     """What the simulated model knows about a task, and how it comes to answer rightly.
 
-    A question is answered rightly if and only if its lesson's key stands in
-    the instruction, or a demonstration of the same key is in the prompt, or a
-    draw per question says that the model knew it anyway. With ``taught_rate`` below 1 some questions stay too
-    hard for it, taught or not. This is a stated
-    assumption that makes learning measurable; it is no model of a language
-    model.
+    A question is answered rightly if and only if its lesson's key stands in the instruction, or a
+    demonstration of the same key is in the prompt, or a draw per question says that the model knew
+    it anyway. With ``taught_rate`` below 1 some questions stay too hard for it, taught or not. This
+    is a stated assumption that makes learning measurable; it is no model of a language model.
 
     Args:
-        questions: The known questions. Several may share a key; the first one's sentence is that key's lesson.
-        answer_fields: Output fields that hold the task's answer. A request for any of them is a task request;
-            any other request with text to write is a writing request.
-        base_rate: Probability that a question is answered rightly without its lesson. At temperature
-            0 it is drawn once per question, above 0 anew at each call.
-        joiner: Where one request asks several known questions, what joins their answers, in the questions' order;
-            ``None`` answers the last question alone.
-        taught_rate: Probability, at least ``base_rate``, that a question is answered rightly with its lesson, by the
-            same draw: what is known untaught is known taught.
+        questions: The known questions. Several may share a key; the first one's sentence is that
+            key's lesson.
+        answer_fields: Output fields that hold the task's answer. A request for any of them is a
+            task request; any other request with text to write is a writing request.
+        base_rate: Probability that a question is answered rightly without its lesson. At
+            temperature 0 it is drawn once per question, above 0 anew at each call.
+        joiner: Where one request asks several known questions, what joins their answers, in the
+            questions' order; ``None`` answers the last question alone.
+        taught_rate: Probability, at least ``base_rate``, that a question is answered rightly with
+            its lesson, by the same draw: what is known untaught is known taught.
     """
 
     questions: Annotated[tuple[SimulatedQuestion, ...], Field(min_length=1)]
@@ -103,20 +103,21 @@ class SimulatedTask:
         return lines
 
     def by_mistake(self) -> SimulatedTask:
-        """Return the same questions with finer lessons: one for each key and each mistake that is made with it.
+        """Return the same questions with finer lessons: one for each key and each mistake.
 
-        The lesson a question needs is then against the mistake that its wrong answer shows: ``F17.sign`` instead
-        of ``F17``, and a lesson helps with a third of a key's questions.
+        The lesson a question needs is then against the mistake that its wrong answer shows:
+        ``F17.sign`` instead of ``F17``, and a lesson helps with a third of a key's questions.
 
         Raises:
-            ArgumentValueError: A question's answer is no number, or its wrong answer is no usual mistake.
+            ArgumentValueError: A question's answer is no number, or its wrong answer is no usual
+                mistake.
         """
         questions = []
         for question in self.questions:
             mistake = mistake_of(question.target, question.wrong)
             if mistake is None:
                 problem = f"is no usual mistake with {question.target!r}"
-                remedy = "Lessons by mistake need numbers as answers, spoiled by the simulated model itself."
+                remedy = "Lessons by mistake need numbers, spoiled by the simulated model itself."
                 raise ArgumentValueError("wrong", question.wrong, problem, remedy)
             subject = question.lesson.partition(":")[0]
             questions.append(
@@ -129,7 +130,7 @@ class SimulatedTask:
         return replace(self, questions=tuple(questions))
 
     @classmethod
-    def from_examples(  # noqa: PLR0913 - one function per column of a record, all but three optional
+    def from_examples(  # noqa: PLR0913 - all but three are optional
         cls,
         examples: Iterable[Row],
         question_field: str,
@@ -146,11 +147,13 @@ class SimulatedTask:
         Args:
             examples: ``dspy.Example`` objects or mappings.
             question_field: The field that holds the question.
-            answer_field: The field that holds the answer, in the examples and in the program's output.
-            key_of: Gives the lesson that an example needs. Characters that no key may hold become ``-``.
+            answer_field: The field that holds the answer, in the examples and in the program's
+                output.
+            key_of: Gives the lesson that an example needs. Characters that no key may hold become
+                ``-``.
             lesson_of: Gives the lesson's sentence; by default a sentence made from the key.
-            wrong_of: Gives the wrong answer; by default a number spoiled in one of the usual ways, or the answer
-                of another example, chosen by ``seed``.
+            wrong_of: Gives the wrong answer; by default a number spoiled in one of the usual ways,
+                or the answer of another example, chosen by ``seed``.
             base_rate: See the class.
             seed: Seed of the wrong answers.
         """
@@ -175,7 +178,7 @@ class SimulatedTask:
 
 
 def same_answer(left: str, right: str) -> bool:
-    """Whether two answers are the same: equal as numbers without commas, or as text without case and quotes."""
+    """Whether two answers are equal: as numbers without commas, or as text without case."""
     first, second = (text.strip().strip("\"'`").strip() for text in (left, right))
     if first.casefold() == second.casefold():
         return True

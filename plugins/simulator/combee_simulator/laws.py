@@ -1,4 +1,4 @@
-"""The laws of the simulated service: how long an answer takes, how much it reasons, and how calls fail."""
+"""The laws of the simulated service: how long answers take and reason, and how calls fail."""
 
 from __future__ import annotations
 
@@ -148,12 +148,16 @@ _QUOTED = re.compile(r"(?:\w+\W+){12}\w+")
 
 @parameters
 class WordingLaw:
-    """How calls word the lessons that they write: an assumption, like the other laws; no model words so by rule.
+    """How calls word the lessons that they write: an assumption, like the other laws.
+
+    No model words so by rule.
 
     Args:
-        each_call: Whether every call words a lesson in its own way: common words by a draw among others that mean
-            much the same, and a sentence around. By default all calls word a lesson alike.
-        quoting: Probability that a lesson written from records quotes 13 words of the question that it was read in.
+        each_call: Whether every call words a lesson in its own way: common words by a draw among
+            others that mean much the same, and a sentence around. By default all calls word a
+            lesson alike.
+        quoting: Probability that a lesson written from records quotes 13 words of the question that
+            it was read in.
     """
 
     each_call: bool = False
@@ -224,7 +228,8 @@ class FailureRates:
     Args:
         server_error: HTTP 500 after the time to the first token.
         rate_limited: HTTP 429 at once, with ``Retry-After``.
-        slow: The right answer, ``slow_seconds`` late: what a client with a shorter timeout sees as a timeout.
+        slow: The right answer, ``slow_seconds`` late: what a client with a shorter timeout sees as
+            a timeout.
         malformed: HTTP 200 with a text that holds none of the fields asked for.
         truncated: HTTP 200 with half of the answer and ``finish_reason`` "length".
         slow_seconds: Extra simulated seconds of a slow answer.

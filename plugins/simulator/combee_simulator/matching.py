@@ -40,7 +40,7 @@ def words_of(text: str) -> Words:
 
 
 def stretches_of(text: str, places: Iterable[int]) -> list[str]:
-    """Cut a text at some of its words: each piece reaches up to the next one, the last one to the end.
+    """Cut a text at some of its words: each piece reaches up to the next.
 
     Args:
         text: The text. Pieces are in lower case, and escapes in them are what they stand for.
@@ -97,7 +97,8 @@ class QuestionIndex:
     Questions whose words are equal count as one: the first.
 
     Args:
-        texts: The questions. A trimmed copy is found too, if half of its words and one anchor are left.
+        texts: The questions. A trimmed copy is found too, if half of its words and one anchor are
+            left.
         keys: The lesson keys, found as ``[key]`` in any case.
     """
 
@@ -132,7 +133,8 @@ class QuestionIndex:
 
     def scan(self, text: str) -> Scan:
         """Find the known questions and the lesson keys of a text."""
-        # Instructions and demonstrations come back with every request; a prompt full of records comes once.
+        # Instructions and demonstrations come back with every request; a prompt full of records
+        # comes once.
         return self._cached_scan(text) if len(text) <= _SCAN_KEPT_CHARS else self._scan(text)
 
     def _scan(self, text: str) -> Scan:
@@ -196,7 +198,8 @@ def _common_run(words: Words, place: int, whole: Words, offset: int) -> tuple[in
 
 
 def _disjoint(spans: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    # Of spans that overlap, the one that starts first, then the longest: a question inside another is not asked.
+    # Of spans that overlap, the one that starts first, then the longest: a question inside another
+    # is not asked.
     disjoint: list[tuple[int, int, int]] = []
     for span in sorted(spans, key=lambda item: (item[0], -item[1], item[2])):
         if not disjoint or span[0] >= disjoint[-1][1]:

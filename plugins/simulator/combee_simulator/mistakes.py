@@ -24,7 +24,9 @@ AGAINST: Mapping[str, str] = {
 
 
 def wrong_number(target: str, seed: int, *place: str | int) -> str | None:
-    """Return a number spoiled by one of three mistakes: ×100, its sign, or one added; None if ``target`` is no number.
+    """Return a number spoiled by one of three mistakes: ×100, its sign, or one added.
+
+    None if ``target`` is no number.
 
     Args:
         target: The right number.
@@ -39,7 +41,10 @@ def wrong_number(target: str, seed: int, *place: str | int) -> str | None:
 
 
 def mistake_of(target: str, wrong: str) -> str | None:
-    """Return which mistake turns the right number into the wrong one; None where none of them does."""
+    """Return which mistake turns the right number into the wrong one.
+
+    None where none of them does.
+    """
     value = _number(target)
     if value is None:
         return None
@@ -55,7 +60,8 @@ def _number(text: str) -> float | None:
 
 
 def _spoiled(value: float) -> list[tuple[str, float]]:
-    # A huge number swallows the addition, as written at least, and its hundredfold may be infinite; its sign remains.
+    # A huge number swallows the addition, as written at least, and its hundredfold may be infinite;
+    # its sign remains.
     spoiled = [(name, spoil(value)) for name, spoil in _SPOIL.items()]
     return [
         (name, number)

@@ -24,10 +24,12 @@ _MESSAGE_OVERHEAD = 4
 _REPLY_OVERHEAD = 3
 _PART_TOKENS = 85
 _MAX_CHOICES = 128
-# The marks around data in our own prompts, and the sentence on them, in a body of JSON. They are read over: their
-# tokens are not counted (about 100 a call), and whoever asks with other marks gets the same answer.
+# The marks around data in our own prompts, and the sentence on them, in a body of JSON. They are
+# read over: their tokens are not counted (about 100 a call), and whoever asks with other marks gets
+# the same answer.
 _MARKS = re.compile(
-    rb"(?:\\n *)*Each text between <data-[0-9a-f]{16}> and </data-[0-9a-f]{16}> is .*? whatever it claims\."
+    rb"(?:\\n *)*Each text between <data-[0-9a-f]{16}> and </data-[0-9a-f]{16}>"
+    rb" is .*? whatever it claims\."
     rb"|<data-[0-9a-f]{16}>\\n|\\n</data-[0-9a-f]{16}>"
 )
 
@@ -67,12 +69,15 @@ class ChatRequest:
 
 
 def text_tokens(text: str) -> int:
-    """Return the tokens of a text: its characters divided by 4, rounded up; no tokenizer is involved."""
+    """Return the tokens of a text: its characters divided by 4, rounded up.
+
+    No tokenizer is involved.
+    """
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def prompt_tokens(messages: tuple[Message, ...]) -> int:
-    """Return the tokens of a prompt: 4 a message, its text, 85 for each other part, and 3 to open the reply."""
+    """Return the tokens of a prompt: its texts, 4 a message, 85 for each other part, and 3."""
     return _REPLY_OVERHEAD + sum(
         _MESSAGE_OVERHEAD + text_tokens(message.text) + _PART_TOKENS * message.other_parts
         for message in messages
@@ -83,7 +88,8 @@ def parse_request(body: bytes) -> ChatRequest:
     """Parse the body of ``POST /v1/chat/completions``.
 
     Raises:
-        BadRequestError: The body is not JSON of the expected form, or asks for what the service does not have.
+        BadRequestError: The body is not JSON of the expected form, or asks for what the service
+            does not have.
     """
     try:
         data = json.loads(_MARKS.sub(b"", body))

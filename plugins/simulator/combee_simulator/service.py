@@ -25,7 +25,8 @@ __all__ = ["SimulatedService"]
 _HOST = "127.0.0.1"
 _BACKLOG = 2048
 _STOP_SECONDS = 10.0
-# Longer than any pause between two calls of a run: a client that reuses a connection must find it open.
+# Longer than any pause between two calls of a run: a client that reuses a connection must find it
+# open.
 _KEEP_ALIVE_SECONDS = 3600.0
 
 
@@ -49,7 +50,8 @@ class SimulatedService:
         task: What the model can know; None for a model that only fills in forms.
 
     Example:
-        >>> with SimulatedService(SimulatedConfig(time_scale=0.0), task) as service:  # doctest: +SKIP
+        >>> config = SimulatedConfig(time_scale=0.0)
+        >>> with SimulatedService(config, task) as service:  # doctest: +SKIP
         ...     dspy.configure(lm=service.lm())
     """
 
@@ -112,7 +114,7 @@ class SimulatedService:
         self.stop()
 
     def lm(self, **kwargs: Any) -> dspy.LM:
-        """Return a ``dspy.LM`` that calls this service, at temperature 0 and without a cache unless told otherwise.
+        """Return a ``dspy.LM`` that calls this service, by default at 0 and without a cache.
 
         Sets ``LITELLM_LOCAL_MODEL_COST_MAP`` where the environment does not:
         DSPy would otherwise ask a host outside for its list of models with the
@@ -137,15 +139,24 @@ class SimulatedService:
         return self._counters.snapshot()
 
     def calls(self) -> tuple[CallRecord, ...]:
-        """Return the calls that have ended since the last reset, where ``log_calls`` is set. Thread-safe."""
+        """Return the calls that have ended since the last reset, where ``log_calls`` is set.
+
+        Thread-safe.
+        """
         return self._counters.calls()
 
     def reset_stats(self) -> None:
-        """Set the counters to zero and forget the log. Calls in flight are counted when they end. Thread-safe."""
+        """Set the counters to zero and forget the log. Calls in flight are counted when they end.
+
+        Thread-safe.
+        """
         self._counters.reset()
 
     def resize(self, slots: int) -> None:
-        """Serve another number of calls at once from now on; those that hold a slot keep it. Thread-safe."""
+        """Serve another number of calls at once from now on; those that hold a slot keep it.
+
+        Thread-safe.
+        """
         if slots < 1:
             raise ArgumentValueError(
                 "slots", slots, "must be at least 1", "A service without a slot answers nothing."
@@ -154,7 +165,10 @@ class SimulatedService:
             self._running.loop.call_soon_threadsafe(self._running.endpoint.resize, slots)
 
     def forget_attempts(self) -> None:
-        """Forget which contents were seen, so that repeated draws and injected failures start anew. Thread-safe."""
+        """Forget which contents were seen, so that repeated draws and injected failures start anew.
+
+        Thread-safe.
+        """
         if self._running is not None:
             self._running.loop.call_soon_threadsafe(self._running.endpoint.attempts.clear)
 

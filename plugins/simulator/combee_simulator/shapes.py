@@ -89,7 +89,10 @@ class OutputField:
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
-    """The layout and the fields of the answer; a tagged one has its tag as a field, a fenced or plain one has none."""
+    """The layout and the fields of the answer.
+
+    A tagged one has its tag as a field, a fenced or plain one has none.
+    """
 
     style: Style
     fields: tuple[OutputField, ...] = ()

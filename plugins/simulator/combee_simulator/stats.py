@@ -16,7 +16,7 @@ __all__ = ["CallRecord", "Counters", "Kind", "ServiceStats", "Tally"]
 
 
 class Kind(StrEnum):
-    """What a request asks for: an answer to the task, a written lesson or instruction, or anything else."""
+    """What a request asks for: an answer to the task, a text to learn from, or anything else."""
 
     TASK = "task"
     REFLECT = "reflect"
@@ -75,11 +75,14 @@ class ServiceStats:
         total: All calls that have ended.
         by_kind: The same by what was asked.
         by_status: The same by how it ended.
-        peak_in_flight: Most calls that held a slot at once. At time scale 0 a call holds none for any time.
+        peak_in_flight: Most calls that held a slot at once. At time scale 0 a call holds none for
+            any time.
         peak_queued: Most calls that waited for a slot at once.
         queue_seconds: Simulated seconds that calls waited for a slot, summed.
-        slot_busy_seconds: Simulated seconds that slots were held, summed. It counts a call when it ends.
-        clock_seconds: Simulated seconds from the first request to the last end of a call; None at time scale 0.
+        slot_busy_seconds: Simulated seconds that slots were held, summed. It counts a call when it
+            ends.
+        clock_seconds: Simulated seconds from the first request to the last end of a call; None at
+            time scale 0.
         slots: Slots of the service.
         simulated: Always True: no language model was involved.
     """
@@ -143,7 +146,10 @@ class Counters:
         self._now = _Counted()
 
     def note(self, *, queued: int = 0, in_flight: int = 0, queue_seconds: float = 0.0) -> None:
-        """Note how many calls wait or hold a slot now, and how long one waited; the first note starts the clock."""
+        """Note how many calls wait or hold a slot now, and how long one waited.
+
+        The first note starts the clock.
+        """
         with self._lock:
             now = self._now
             now.first = time.monotonic() if now.first is None else now.first
@@ -159,7 +165,7 @@ class Counters:
         seconds: float,
         record: CallRecord | None = None,
     ) -> None:
-        """Note that a call ended: tokens, simulated seconds in its slot, and the call itself where calls are kept."""
+        """Note that a call ended: tokens, seconds in its slot, and itself where calls are kept."""
         with self._lock:
             tallies = self._now.tallies
             tallies[kind, status] = tallies.get((kind, status), Tally()) + Tally(1, *tokens)
@@ -169,7 +175,10 @@ class Counters:
                 self._now.log.append(record)
 
     def calls(self) -> tuple[CallRecord, ...]:
-        """Return the logged calls in the order in which they ended; times count from the first arrival."""
+        """Return the logged calls in the order in which they ended.
+
+        Times count from the first arrival.
+        """
         with self._lock:
             calls = tuple(self._now.log)
         first = min((call.arrived for call in calls), default=0.0)
@@ -184,7 +193,10 @@ class Counters:
         )
 
     def reset(self) -> None:
-        """Set every counter to zero and forget the calls. Those in flight are counted when they end."""
+        """Set every counter to zero and forget the calls.
+
+        Those in flight are counted when they end.
+        """
         with self._lock:
             self._now = _Counted()
 

@@ -33,13 +33,14 @@ _LIMIT = re.compile(r"\bat most ([\d,]{1,12}) (characters|tokens)\b", re.IGNOREC
 _CHARS = {"characters": 1, "tokens": 4}
 # The first field of a record where the reader is to say which records a lesson comes from.
 _EXAMPLE = re.compile(r'\{\s*\\*"example\\*":\s*(\d{1,6})\b')
-# A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons, most_words, …
+# A field that states a limit on a list, as ChatAdapter and JSONAdapter write it: most_lessons,
+# most_words, …
 _MOST = re.compile(r"^\[\[ ## most_(\w+) ## \]\]\s*(\d{1,9})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An item of a prompt: its lesson's key, and the number of the record that it stands in, if records have any."""
+    """An item of a prompt: its lesson's key, and the number of its record, if there is one."""
 
     key: str
     example: int | None
@@ -49,7 +50,8 @@ class _Item:
 class _Prompt:
     """What was read of a prompt: its parts, the lessons in it, and the limits that it states.
 
-    ``examples`` are the numbers of the records in which each lesson was read, where records have numbers.
+    ``examples`` are the numbers of the records in which each lesson was read, where records have
+    numbers.
     """
 
     user: str
@@ -221,7 +223,7 @@ class Writer:
 
 
 def _split(user: str, style: Style) -> tuple[str, str]:
-    """Return the current instruction in a user's text, "" where none is, and the text without it."""
+    """Return the current instruction in a user's text, or "", and the text without it."""
     if style is Style.FENCED:
         fence = _FENCE.search(user)
         return (
@@ -250,7 +252,10 @@ def _split(user: str, style: Style) -> tuple[str, str]:
 
 
 def _examples_at(text: str, places: Sequence[int]) -> list[int | None]:
-    """Return the number of the record that each of these words stands in; ``None`` where records have no numbers."""
+    """Return the number of the record that each of these words stands in.
+
+    ``None`` where records have no numbers.
+    """
     if not places or not _EXAMPLE.search(text.lower()):
         return [None] * len(places)
     numbers: list[int | None] = []
@@ -283,7 +288,10 @@ def _within(lines: Sequence[str], most: Mapping[str, int]) -> list[str]:
 
 
 def _text(head: str, lines: Iterable[str], limit: int | None) -> str:
-    """Join a head and lines; lines that pass a stated limit on the length are left out, the last ones first."""
+    """Join a head and lines.
+
+    Lines that pass a stated limit on the length are left out, the last ones first.
+    """
     listed = [f"- {line}" for line in lines]
     while True:
         text = "\n\n".join(part for part in (head, "\n".join(listed)) if part) or PLATITUDE

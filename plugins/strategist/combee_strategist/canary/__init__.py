@@ -2,7 +2,7 @@
 
 | module | what it is |
 | --- | --- |
-| ``_registry`` | versions, the aliases ``production`` and ``challenger``, the audit: in MLflow's prompt registry |
+| ``_registry`` | versions, two aliases and the audit, in MLflow's prompt registry |
 | ``_publish`` | from a run's journal to a version; its terms are fixed there |
 | ``_options``, ``_arms`` | how a server tries a challenger; the versions that it holds |
 | ``_serving`` | :class:`CanaryProgram`: stands where the user's program stood |
@@ -10,8 +10,9 @@
 | ``_pool`` | threads for shadows and scores, never in a caller's way |
 | ``_decide`` | the sequential test; status, promotion, rollback |
 
-The registry alone decides what is served, by one alias: ``production``. Moving it is the whole commit of a promotion
-or a rollback. Evidence lies in the journals of the servers, which only a promotion needs.
+The registry alone decides what is served, by one alias: ``production``. Moving it is the whole
+commit of a promotion or a rollback. Evidence lies in the journals of the servers, which only a
+promotion needs.
 """
 
 from combee_strategist.canary._decide import (

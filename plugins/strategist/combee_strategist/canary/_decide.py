@@ -1,4 +1,7 @@
-"""Whether a challenger may be promoted: a sequential test over paired scores. And moving the alias."""
+"""Whether a challenger may be promoted: a sequential test over paired scores.
+
+And moving the alias.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,26 @@ from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPla
 
 __all__ = ["CanaryStatus", "interval", "promote", "rollback", "status", "withdraw"]
 
-# Stakes of the gambler. The best one for a mean μ and a variance v is near (μ − m) / v, and half or double of it costs
-# little. Below 0.5, capital stays positive for differences of −1 to 1 against any mean. A stake λ decides after about
-# 9 / (λ² v) pairs: smaller ones than these would need over 90,000 where 10 % of pairs differ, and cost all others.
+# Stakes of the gambler. The best one for a mean μ and a variance v is near (μ − m) / v, and half or
+# double of it costs little. Below 0.5, capital stays positive for differences of −1 to 1 against
+# any mean. A stake λ decides after about 9 / (λ² v) pairs: smaller ones than these would need over
+# 90,000 where 10 % of pairs differ, and cost all others.
 _STAKES = 0.49 * 0.5 ** np.arange(5)
 
 
 def interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
     """Return bounds of the mean of paired differences that hold at all times at once.
 
-    Capital of a gambler who bets against a mean m is Π(1 + λ(dᵢ − m)), and the mean of this over stakes λ is capital
-    too. If the mean is m or less, it ever reaches 1/level with a probability of at most ``level`` (Ville's inequality),
-    however often it is looked at and for whatever reason one stops. The lower bound is the largest m that is refuted,
-    the upper one the same of −d. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
-    betting", JRSS-B 86 (2024), sections 4 and 5; with a fixed mixture of stakes, so that order does not matter.
+    Capital of a gambler who bets against a mean m is Π(1 + λ(dᵢ − m)), and the mean of this over
+    stakes λ is capital too. If the mean is m or less, it ever reaches 1/level with a probability of
+    at most ``level`` (Ville's inequality), however often it is looked at and for whatever reason
+    one stops. The lower bound is the largest m that is refuted, the upper one the same of −d.
+    Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting",
+    JRSS-B 86 (2024), sections 4 and 5; with a fixed mixture of stakes, so that order does not
+    matter.
 
-    It is assumed that each difference has the same mean given those before it: requests of one kind of traffic, and
-    labels that come, or not, whatever the answers were.
+    It is assumed that each difference has the same mean given those before it: requests of one kind
+    of traffic, and labels that come, or not, whatever the answers were.
 
     Args:
         differences: Challenger minus incumbent, from −1 to 1.
@@ -71,7 +77,8 @@ class CanaryStatus:
         heldout: Held-out score of the challenger, from its receipt.
         pairs: Requests that both answered and that were scored; the same request id counts once.
         difference: Mean of challenger minus incumbent; NaN without a pair.
-        low: Lower bound; it fails with a probability of at most ``plan.level``, however often it is looked at.
+        low: Lower bound; it fails with a probability of at most ``plan.level``, however often it is
+            looked at.
         high: Upper bound, alike.
         hours: From the first of these requests to the last.
         shadows: What became of shadows, of all servers.
@@ -129,7 +136,8 @@ def status(registry: Registry, log_dir: Path | str | None = None) -> CanaryStatu
     if low <= -plan.epsilon:
         worse = "it is worse by more than that" if high < -plan.epsilon else "more pairs may tell"
         missing.append(
-            f"the lower bound of the difference is {low:+.4f} and must be above {-plan.epsilon:+.4f} ({worse})"
+            f"the lower bound of the difference is {low:+.4f}"
+            f" and must be above {-plan.epsilon:+.4f} ({worse})"
         )
     if any(line["action"] == "rollback" and line["from"] == challenger for line in audit):
         missing.append(f"version {challenger} was rolled back: publish again")
@@ -200,13 +208,14 @@ class _Evidence:
 
     def _sums(self, reader: Reader, sums: dict[str, Counter[str]]) -> None:
         sql = (
-            "SELECT candidate, purpose, count(*) AS requests, count(error) AS errors, count(score) AS scored,"
-            " total(score) AS score, total(ended - started) AS seconds FROM effect WHERE kind = 'rollout' GROUP BY 1, 2"
+            "SELECT candidate, purpose, count(*) AS requests, count(error) AS errors,"
+            " count(score) AS scored, total(score) AS score, total(ended - started) AS seconds"
+            " FROM effect WHERE kind = 'rollout' GROUP BY 1, 2"
         )
         spent = (
             "SELECT e.candidate, e.purpose, total(u.prompt_tokens + u.completion_tokens) AS tokens,"
-            " total(u.dollars) AS dollars, sum(u.dollars IS NULL) AS unpriced FROM usage u JOIN effect e"
-            " ON e.id = u.effect WHERE e.kind = 'rollout' GROUP BY 1, 2"
+            " total(u.dollars) AS dollars, sum(u.dollars IS NULL) AS unpriced"
+            " FROM usage u JOIN effect e ON e.id = u.effect WHERE e.kind = 'rollout' GROUP BY 1, 2"
         )
         for row in (*reader.rows(sql), *reader.rows(spent)):
             into = sums.setdefault(f"{row['candidate']} {row['purpose']}", Counter())
@@ -228,7 +237,8 @@ def promote(
         raise PromotionRefusedError(registry.name, standing.missing)
     reason = (
         why
-        or f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f}, at least {standing.low:+.4f}"
+        or f"{standing.pairs} pairs in {standing.hours:.1f} h: {standing.difference:+.4f},"
+        f" at least {standing.low:+.4f}"
     )
     registry.move("promote", standing.production, standing.challenger, who, reason)
     return standing
@@ -243,7 +253,8 @@ def rollback(
         registry: Where the versions are.
         who: Who does it.
         why: The reason, for the audit.
-        only: Do so only if this version is in production and the last change put it there; else return ``None``.
+        only: Do so only if this version is in production and the last change put it there; else
+            return ``None``.
 
     Raises:
         ArgumentValueError: Nothing was promoted that could be rolled back.
@@ -278,7 +289,9 @@ def rollback(
 def withdraw(
     registry: Registry, *, who: str | None = None, why: str = "", only: int | None = None
 ) -> int | None:
-    """End the trial of the challenger, and return its number; ``None`` where another than ``only`` is on trial.
+    """End the trial of the challenger, and return its number.
+
+    ``None`` where another than ``only`` is on trial.
 
     Raises:
         ArgumentValueError: There is none.

@@ -19,9 +19,10 @@ class Serving:
 
     Args:
         shadow: Share of requests that the other version answers too, out of the caller's sight.
-        live: Share of requests that the challenger itself answers. Where it fails the incumbent answers; where it hangs
-            the caller waits as long as the LM does.
-        ttl: Seconds between two looks at the registry: how long a server may go on with a version after a change.
+        live: Share of requests that the challenger itself answers. Where it fails the incumbent
+            answers; where it hangs the caller waits as long as the LM does.
+        ttl: Seconds between two looks at the registry: how long a server may go on with a version
+            after a change.
         timeout: Seconds after which a shadow is given up.
         workers: Shadows at once; as many threads more score.
         queue: Shadows that may wait; more are dropped, and counted.

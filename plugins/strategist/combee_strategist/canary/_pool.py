@@ -1,4 +1,4 @@
-"""Threads for what no caller waits for: a bounded queue, a time-out, and every job settled exactly once."""
+"""Threads for what no caller waits for: a bounded queue, a time-out, each job settled once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Overdue(TimeoutError):  # noqa: N818 - said of a job as its outcome
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One piece of work. ``overdue`` once it was settled by its time-out; ``replaced`` where a thread took over."""
+    """One piece of work.
+
+    ``overdue`` once it was settled by its time-out; ``replaced`` where a thread took over.
+    """
 
     work: Callable[[], Any]
     settle: Settle
@@ -40,8 +43,9 @@ class _Job:
 class Pool:
     """Daemon threads that carry out jobs. Thread-safe.
 
-    Python cannot stop a thread: one whose job is overdue is given up, and another takes its place, until as many are
-    given up as there are workers. Then the queue fills, and jobs are refused, until one comes back.
+    Python cannot stop a thread: one whose job is overdue is given up, and another takes its place,
+    until as many are given up as there are workers. Then the queue fills, and jobs are refused,
+    until one comes back.
 
     Args:
         workers: Jobs at once.
@@ -72,7 +76,8 @@ class Pool:
             self._open += 1
             begin = self._threads - self._lost < self._workers and self._threads < 2 * self._workers
             self._threads += begin
-            # Still under the lock: a job put after close() has emptied the queue would never be settled.
+            # Still under the lock: a job put after close() has emptied the queue would never be
+            # settled.
             self._queue.put(_Job(work, settle))
         if begin:
             self._start()
@@ -90,7 +95,7 @@ class Pool:
             result, error = None, None
             try:
                 result = job.work()
-            except BaseException as raised:  # noqa: BLE001 - whatever a challenger does, the thread goes on
+            except BaseException as raised:  # noqa: BLE001 - the thread goes on
                 error = raised
             with self._lock:
                 overdue, replaced = job.overdue, job.replaced
@@ -134,7 +139,7 @@ class Pool:
         return not self._open
 
     def close(self) -> None:
-        """Take no more jobs, settle those that wait with :class:`Dropped`, and let threads end that are idle."""
+        """Take no more jobs, settle those that wait with :class:`Dropped`, end idle threads."""
         with self._lock:
             self._closed.set()
         with contextlib.suppress(queue.Empty):

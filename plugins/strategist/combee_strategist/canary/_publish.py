@@ -1,4 +1,4 @@
-"""Publishing: what a run returned, with what it showed on held-out rows, becomes a version in the registry."""
+"""Publishing: what a run returned, with its held-out receipt, becomes a version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPla
 
 __all__ = ["publish"]
 
-# Hashes and scores of single rows stay in the run's journal; the receipt's own hash tells that they are the same.
+# Hashes and scores of single rows stay in the run's journal; the receipt's own hash tells that they
+# are the same.
 _OF_ROWS = ("rows", "train", "validation")
 
 
@@ -44,7 +45,8 @@ def publish(
         why: The reason, for the audit.
 
     Raises:
-        ArgumentValueError: The run has no held-out receipt, it returned what it was given, or another challenger waits.
+        ArgumentValueError: The run has no held-out receipt, it returned what it was given, or
+            another challenger waits.
         RegistryError: The registry does not answer.
     """
     plan = plan or CanaryPlan()
@@ -62,7 +64,7 @@ def publish(
         None,
     )
     if read is None:
-        remedy = "Compile with heldout=…: scores on training or validation rows are what the search chose by."
+        remedy = "Compile with heldout=…: the search chose by its training and validation rows."
         raise ArgumentValueError("run", os.fspath(run), "has no held-out receipt", remedy)
     if len(set(read.programs)) < 2:
         raise ArgumentValueError(

@@ -1,4 +1,4 @@
-"""What was served and what ran in the shadow: scored, counted, and written to the server's journal."""
+"""What was served and what ran in the shadow: scored, counted, written to the journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ logger = logging.getLogger("combee_dspy")
 
 @dataclass(slots=True)
 class Answer:
-    """What one version made of a request. ``score`` is there once it was scored; 0 where the version failed."""
+    """What one version made of a request.
+
+    ``score`` is there once it was scored; 0 where the version failed.
+    """
 
     version: int
     purpose: str
@@ -50,9 +53,10 @@ class Answer:
 
 @dataclass(slots=True)
 class Pair:
-    """One sampled request: its inputs, the answers of one version or two, and labels once they are there.
+    """One sampled request: its inputs, one answer or two, and labels once they are there.
 
-    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where its answers stand.
+    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where
+    its answers stand.
     """
 
     request: str
@@ -75,7 +79,10 @@ class Window:
         self.scores: deque[float] = deque(maxlen=plan.window)
 
     def breach(self, beside: Window | None) -> str | None:
-        """Return which bound was breached, in words; failures beyond the share that another version has beside it."""
+        """Return which bound was breached, in words.
+
+        Failures count beyond the share that another version has beside it.
+        """
         plan = self._plan
         least = plan.window // 4
         errors, scores, others = (
@@ -91,7 +98,8 @@ class Window:
             and len(scores) >= least
             and sum(scores) / len(scores) < plan.score
         ):
-            return f"the mean of the last {len(scores)} scores is {sum(scores) / len(scores):.3f}, below {plan.score}"
+            mean = sum(scores) / len(scores)
+            return f"the mean of the last {len(scores)} scores is {mean:.3f}, below {plan.score}"
         return None
 
 
@@ -122,7 +130,8 @@ class Recorder:
         self._patience, self._most = patience, most
         self._texts, self._folder = Texts(privacy, scrub), folder
         self.recalls = metric is not None and privacy.texts == "all"
-        own = f"{time.time_ns():020d}-{platform.node() if privacy.who == 'name' else 'server'}-{os.getpid()}"
+        node = platform.node() if privacy.who == "name" else "server"
+        own = f"{time.time_ns():020d}-{node}-{os.getpid()}"
         self._journal = Journal(folder / own)
         about = {"specs": {}, "models": {}, "simulated": False, "serving": name}
         self._log = self._journal.run(name, 0, {"serving": name}, about)
@@ -186,7 +195,10 @@ class Recorder:
         self._log.put(self._texts.written(effect))
 
     def wait(self, pair: Pair) -> None:
-        """Let a sampled request wait for what is missing; one of the same id, or the oldest of too many, gives way."""
+        """Let a sampled request wait for what is missing.
+
+        One of the same id, or the oldest of too many, gives way.
+        """
         with self._lock:
             gone = self._waiting.pop(pair.request, None)
             self._waiting[pair.request] = pair
@@ -230,8 +242,11 @@ class Recorder:
         return True
 
     def recall(self, request: str, labels: Mapping[str, Any]) -> None:
-        """Give labels to a request that another server has answered, or this one before it ended."""
-        sql = "SELECT data FROM event WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
+        """Give labels to a request of another server, or of this one before it ended."""
+        sql = (
+            "SELECT data FROM event"
+            " WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
+        )
         for path in self._folder.rglob("journal.sqlite"):
             with Reader(path) as reader:
                 rollouts = [
@@ -261,7 +276,10 @@ class Recorder:
         self.count("labels without a request")
 
     def ready(self, request: str | None = None) -> list[tuple[Pair, Metric]]:
-        """Return what can be scored now and by what, of one request or of all; let go of what waits no more."""
+        """Return what can be scored now and by what, of one request or of all.
+
+        Let go of what waits no more.
+        """
         now, scorable, late = time.monotonic(), [], []
         with self._lock:
             waiting = (

@@ -1,11 +1,13 @@
-"""Versions of a program, the two aliases, and who moved them: all of it in MLflow's prompt registry.
+"""Versions of a program, the two aliases, and who moved them, in MLflow's prompt registry.
 
-A version is one prompt whose template is a JSON document: the state, the held-out receipt, and the terms of its
-canary. Its SHA-256 stands in the audit line of its publication, which each reading compares, and in every pair that a
-server has scored: what is written over afterwards, audit line and all, has no evidence.
+A version is one prompt whose template is a JSON document: the state, the held-out receipt, and the
+terms of its canary. Its SHA-256 stands in the audit line of its publication, which each reading
+compares, and in every pair that a server has scored: what is written over afterwards, audit line
+and all, has no evidence.
 
-An audit line is a tag of the prompt. It is written before the alias moves, so that a process killed in between has
-moved nothing, and what was meant is known: a line whose ``to`` is not where the alias stood next was not carried out.
+An audit line is a tag of the prompt. It is written before the alias moves, so that a process killed
+in between has moved nothing, and what was meant is known: a line whose ``to`` is not where the
+alias stood next was not carried out.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ class CanaryPlan:
     Args:
         epsilon: Margin ε in score units: a challenger may be worse by less than that.
         target: The least held-out score of the challenger; what the run's student had by default.
-        level: How often, at most, a challenger that is worse by ε or more is promoted, however often one looks.
+        level: How often, at most, a challenger that is worse by ε or more is promoted, however
+            often one looks.
         pairs: The fewest requests that both versions answered and that were scored.
         hours: The least time from the first pair to the last.
-        errors: Share of failed requests above which a version is taken back without being asked: of a challenger's
-            beyond the incumbent's share, of a promoted one's as it is.
+        errors: Share of failed requests above which a version is taken back without being asked: of
+            a challenger's beyond the incumbent's share, of a promoted one's as it is.
         score: Mean live score below which a version is taken back; none by default.
-        window: The latest requests over which these two are taken; nothing is done before a quarter of them is there.
+        window: The latest requests over which these two are taken; nothing is done before a quarter
+            of them is there.
     """
 
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.02
@@ -102,7 +106,8 @@ class Registry:
 
     Args:
         name: The prompt's name in the registry.
-        uri: MLflow's store: ``sqlite:///…`` or a server's address; the one that is set for MLflow by default.
+        uri: MLflow's store: ``sqlite:///…`` or a server's address; the one that is set for MLflow
+            by default.
 
     Raises:
         MissingDistributionError: MLflow is not installed.
@@ -148,11 +153,13 @@ class Registry:
         """Return every change, oldest first.
 
         Returns:
-            Rows with ``at`` (ISO 8601), ``who``, ``why``, ``action`` (``"publish"``, ``"promote"``, ``"rollback"`` or
-            ``"withdraw"``), ``from`` and ``to`` (numbers, or ``None``), ``sha256`` of a version that was published,
-            and ``carried_out``: ``False`` where the process ended before the alias had moved.
+            Rows with ``at`` (ISO 8601), ``who``, ``why``, ``action`` (``"publish"``, ``"promote"``,
+            ``"rollback"`` or ``"withdraw"``), ``from`` and ``to`` (numbers, or ``None``),
+            ``sha256`` of a version that was published, and ``carried_out``: ``False`` where the
+            process ended before the alias had moved.
         """
-        # MLflow's own get_prompt says "there is none" of a server that is down as well: the aliases tell them apart.
+        # MLflow's own get_prompt says "there is none" of a server that is down as well: the aliases
+        # tell them apart.
         prompt = self._ask(lambda: self._client.get_prompt(self.name))
         if prompt is None:
             self._ask(lambda: self._client.get_prompt_version(self.name, 1), absent=True)
@@ -201,7 +208,9 @@ class Registry:
         who: str | None,
         why: str,
     ) -> None:
-        """Let ``production`` name another version. The alias is moved by one call: before it all is old, after it new.
+        """Let ``production`` name another version.
+
+        The alias is moved by one call: before it all is old, after it new.
 
         Raises:
             RegistryError: The store does not answer; if the alias has moved, the audit says so.

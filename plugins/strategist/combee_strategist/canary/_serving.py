@@ -1,4 +1,4 @@
-"""The program that stands where the user's program stood: it serves one version and tries another in the shadow."""
+"""The program that serves one version and tries another in the shadow."""
 
 from __future__ import annotations
 
@@ -40,26 +40,31 @@ _LABEL_SECONDS = 86_400.0
 
 
 class CanaryProgram(dspy.Module):
-    """A program that serves ``production`` and tries ``challenger``. Called from any threads and event loops.
+    """A program that serves ``production`` and tries ``challenger``.
+
+    Called from any threads and event loops.
 
         qa = CanaryProgram("qa", program, metric=metric, judge=judge)
         answer = qa(question=…, request_id="r-17")   # or: await qa.acall(…)
         qa.feedback("r-17", answer="42")             # a label that came later
 
-    One request id always has the same part in a canary. What the caller waits for is the version that serves, and
-    some tenths of a millisecond of bookkeeping: the other version, scores, the journal's disk and the registry belong
-    to other threads. The caller's DSPy settings hold in the shadow too, but for its trace and its usage tracker.
+    One request id always has the same part in a canary. What the caller waits for is the version
+    that serves, and some tenths of a millisecond of bookkeeping: the other version, scores, the
+    journal's disk and the registry belong to other threads. The caller's DSPy settings hold in the
+    shadow too, but for its trace and its usage tracker.
 
-    Texts of requests are kept as ``privacy`` says; by default as hashes alone. Pairs rest on scores from 0 to 1.
+    Texts of requests are kept as ``privacy`` says; by default as hashes alone. Pairs rest on scores
+    from 0 to 1.
 
     Args:
         name: The prompt's name in the registry.
         program: The user's program: what the texts of a version are put into. Not changed.
         metric: Scores an answer once :meth:`feedback` has brought labels: GEPA's metric.
-        judge: Scores answers whose labels do not come; a metric too, such as :class:`~combee_dspy.evaluation.Judge`.
-            Without ``metric`` it is asked at once.
+        judge: Scores answers whose labels do not come; a metric too, such as
+            :class:`~combee_dspy.evaluation.Judge`. Without ``metric`` it is asked at once.
         serving: How.
-        log_dir: Where journals lie; one folder a server is made in it. ``combee_serving/NAME`` by default.
+        log_dir: Where journals lie; one folder a server is made in it. ``combee_serving/NAME`` by
+            default.
         privacy: What is kept of texts.
         uri: MLflow's store; the one that is set for MLflow by default.
         prometheus: A ``prometheus_client.CollectorRegistry`` to count in.
@@ -67,7 +72,8 @@ class CanaryProgram(dspy.Module):
     Raises:
         ArgumentTypeError: ``program`` is no program.
         RegistryError: The registry does not answer, or nothing is in production.
-        MissingDistributionError: MLflow is not installed, or prometheus_client where it is asked for.
+        MissingDistributionError: MLflow is not installed, or prometheus_client where it is asked
+            for.
     """
 
     def __init__(  # noqa: PLR0913 - each has a default
@@ -122,7 +128,8 @@ class CanaryProgram(dspy.Module):
         """Answer a request.
 
         Args:
-            request_id: What :meth:`feedback` knows it by, and what decides its part in the canary; random by default.
+            request_id: What :meth:`feedback` knows it by, and what decides its part in the canary;
+                random by default.
             **inputs: The program's.
         """
         turn = _Turn(self, request_id, inputs)
@@ -143,7 +150,7 @@ class CanaryProgram(dspy.Module):
 
     @property
     def versions(self) -> tuple[int, int | None]:
-        """The numbers of the version that serves and of the one on trial, as this server knows them."""
+        """The numbers of the versions that serve and are on trial, as this server knows them."""
         view = self._view
         return (
             view.production.version.number,
@@ -153,17 +160,20 @@ class CanaryProgram(dspy.Module):
     def counts(self) -> Mapping[str, int]:
         """Return how many shadows were ``sampled``, and what became of them.
 
-        ``sampled`` is the sum of ``dropped``, ``answered``, ``raised`` and ``timed out``, once none runs any more.
-        Of pairs: ``scored``, ``not scored`` (the metric failed), ``without labels``, ``pushed out``, ``left``; a
-        shadow that was dropped leaves no pair.
+        ``sampled`` is the sum of ``dropped``, ``answered``, ``raised`` and ``timed out``, once none
+        runs any more. Of pairs: ``scored``, ``not scored`` (the metric failed), ``without labels``,
+        ``pushed out``, ``left``; a shadow that was dropped leaves no pair.
         """
         return Counter(self._recorder.counts)
 
     def feedback(self, request_id: str, **labels: Any) -> bool:
-        """Give the labels of a request; ``False`` where it is known not to wait for any. Never waits.
+        """Give the labels of a request; ``False`` where it is known not to wait for any.
 
-        A request waits in the memory of the server that has answered it. With ``Privacy(texts="all")`` it waits in the
-        journal too: then any server with this ``log_dir`` can be told, now or after a restart, and looks for it.
+        Never waits.
+
+        A request waits in the memory of the server that has answered it. With
+        ``Privacy(texts="all")`` it waits in the journal too: then any server with this ``log_dir``
+        can be told, now or after a restart, and looks for it.
         """
         recorder, request = self._recorder, self._recorder.request(request_id)
         if recorder.label(request, labels):
@@ -187,7 +197,10 @@ class CanaryProgram(dspy.Module):
         self._take_back(self._view)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Wait for shadows that run, at most so many seconds each time, and end the journal. Serve nothing after it."""
+        """Wait for shadows that run, at most so many seconds each time, and end the journal.
+
+        Serve nothing after it.
+        """
         self._closed.set()
         self._poller.join(seconds)
         self._pool.idle(seconds)
@@ -202,7 +215,7 @@ class CanaryProgram(dspy.Module):
             try:
                 self.refresh()
                 self._failing = False
-            except Exception as error:  # noqa: BLE001 - what is served goes on being served, and the registry is asked again
+            except Exception as error:  # noqa: BLE001 - it serves on, and asks again
                 if not self._failing:
                     logger.warning("canary %s: %s", self._name, scrub(str(error)))
                 self._failing = True
@@ -218,7 +231,8 @@ class CanaryProgram(dspy.Module):
             try:
                 on_trial = self._arm(challenger)
             except CombeeError as error:
-                # One that cannot be trusted is not tried, and keeps nobody from following production.
+                # One that cannot be trusted is not tried, and keeps nobody from following
+                # production.
                 logger.warning("canary %s: %s", self._name, error)
         view = View(self._arm(production), on_trial)
         self._arms = {
@@ -242,7 +256,7 @@ class CanaryProgram(dspy.Module):
         self._recorder.windows = {number: arm.window for number, arm in self._arms.items()}
 
     def _take_back(self, view: View) -> None:
-        """Withdraw a challenger, or roll back a version that was promoted, whose bound was breached."""
+        """Withdraw a challenger, or roll back a promoted version, whose bound was breached."""
         trial, served = view.challenger, view.production
         if trial is not None and (why := trial.window.breach(served.window)):
             withdraw(self._registry, who=AUTOMATIC, why=why, only=trial.version.number)
@@ -336,7 +350,10 @@ class _Turn:
 
 
 class _Attempt:
-    """One version's try at a request; swallows the error of a challenger, since the incumbent is asked then."""
+    """One version's try at a request.
+
+    Swallows the error of a challenger, since the incumbent is asked then.
+    """
 
     def __init__(self, turn: _Turn, arm: Arm) -> None:
         self._turn, self._arm = turn, arm

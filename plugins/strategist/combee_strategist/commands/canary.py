@@ -72,7 +72,8 @@ def publish(  # noqa: PLR0913 - each has a default
     plan = canary.CanaryPlan(epsilon, target, level, pairs, hours, errors, score)
     number = canary.publish(run, name, plan, task=task, uri=uri, who=who, why=why)
     typer.echo(
-        f"{plain(name)} version {number} is the challenger. Next: combee canary status {plain(name)}"
+        f"{plain(name)} version {number} is the challenger."
+        f" Next: combee canary status {plain(name)}"
     )
 
 
@@ -107,7 +108,8 @@ def _status(
         facts |= {"pairs": standing.pairs, "hours": f"{standing.hours:.2f}"}
         facts["difference"] = f"{standing.difference:+.4f}" if standing.pairs else "none"
         facts["bounds"] = (
-            f"{standing.low:+.4f} to {standing.high:+.4f}, each wrong at most {plan['level']:.0%} of the time"
+            f"{standing.low:+.4f} to {standing.high:+.4f},"
+            f" each wrong at most {plan['level']:.0%} of the time"
         )
         facts["shadows"] = (
             ", ".join(f"{count} {what}" for what, count in standing.shadows.items()) or "none"
@@ -126,12 +128,16 @@ def _status(
 def _promote(
     name: _Name, uri: _Uri = None, log_dir: _Dir = None, who: _Who = None, why: _Why = ""
 ) -> None:
-    """Put the challenger into production; refused, with all that is missing, where its plan does not allow it."""
+    """Put the challenger into production.
+
+    Refused, with all that is missing, where its plan does not allow it.
+    """
     from combee_strategist import canary
 
     standing = canary.promote(canary.Registry(name, uri), log_dir, who=who, why=why)
     typer.echo(
-        f"{plain(name)} version {standing.challenger} is in production; version {standing.production} was before."
+        f"{plain(name)} version {standing.challenger} is in production;"
+        f" version {standing.production} was before."
     )
 
 
@@ -145,14 +151,16 @@ def _rollback(
     who: _Who = None,
     why: _Why = "",
 ) -> None:
-    """Put the version before into production. Needs the registry alone: no journal, no run, no redeploy."""
+    """Put the version before into production.
+
+    Needs the registry alone: no journal, no run, no redeploy.
+    """
     from combee_strategist import canary
 
     registry = canary.Registry(name, uri)
     if challenger:
-        typer.echo(
-            f"{plain(name)} version {canary.withdraw(registry, who=who, why=why)} is on trial no more."
-        )
+        version = canary.withdraw(registry, who=who, why=why)
+        typer.echo(f"{plain(name)} version {version} is on trial no more.")
     else:
         typer.echo(
             f"{plain(name)} version {canary.rollback(registry, who=who, why=why)} is in production."

@@ -75,17 +75,19 @@ def one_task(config: Path) -> dict[str, Any]:
     if data.get("tasks") or not data.get("log_dir"):
         remedy = "Give log_dir, and one task."
         raise ArgumentValueError("CONFIG", str(config), "has no log_dir, or several tasks", remedy)
-    # What is derived from it has something added to its name: with a slash at the end it would lie within.
+    # What is derived from it has something added to its name: with a slash at the end it would lie
+    # within.
     return {**data, "log_dir": str(Path(str(data["log_dir"])))}
 
 
 def serially(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the serial form of a run: minibatches of three, one rollout at a time, no update before the last."""
+    """Return the serial form of a run: minibatches of three, one rollout and update at a time."""
     from combee_dspy.cli import _reading
 
     reason = "dspy.GEPA's minibatch, for the serial baseline"
     controller = {"name": "static", "params": {"size": 3, "reason": reason}}
-    # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no rollouts at all.
+    # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no
+    # rollouts at all.
     return data | {
         "strategies": {**_reading.section(data, "strategies"), "controller": controller},
         "search": {**_reading.section(data, "search"), "staleness": 0},

@@ -112,7 +112,8 @@ def _measured(run: Path, place: str) -> dict[str, Any]:
 
     diagnosis = planning.diagnose(planning.Curve.of_run(run))
     typer.echo(
-        f"Measured: {diagnosis.source}: {diagnosis.verdict}, {diagnosis.score:.3f} after {diagnosis.rollouts} rollouts."
+        f"Measured: {diagnosis.source}: {diagnosis.verdict},"
+        f" {diagnosis.score:.3f} after {diagnosis.rollouts} rollouts."
     )
     answers = {
         "serial.run": place,

@@ -118,7 +118,7 @@ def _check_folders(own: Path, plans: Sequence[Plan]) -> None:
 def _variants(
     data: dict[str, Any], seed: int, seeds: int, hardware: Sequence[Path]
 ) -> Iterator[tuple[Kind, str, str, dict[str, Any]]]:
-    """Give what is searched, with a name of its own: the file's own mapping, and others, each with its own log_dir."""
+    """Give what is searched: the file's own mapping, and others, each with its own log_dir."""
     from combee_dspy.cli import _reading
 
     yield "run", f"seed {seed}", f"seed {seed}", data

@@ -1,7 +1,7 @@
-"""Has serial search converged, above where it began? Asked before a search goes wide, of what a journal holds.
+"""Has serial search converged, above where it began? A journal tells, before going wide.
 
-Pure but for :meth:`Diagnosis.save`: it reads journals, and knows nothing of who searches. ``page`` writes what it and
-the plan have to show.
+Pure but for :meth:`Diagnosis.save`: it reads journals, and knows nothing of who searches. ``page``
+writes what it and the plan have to show.
 """
 
 from combee_strategist.diagnosis.curve import Ceiling, Curve

@@ -1,4 +1,4 @@
-"""What a serial search measured: scores against rollouts, and seconds with and without one under way."""
+"""What a serial search measured: scores against rollouts, and seconds."""
 
 from __future__ import annotations
 
@@ -56,10 +56,12 @@ class Curve:
     """What a serial search validated, in order.
 
     Attributes:
-        rollouts: Rollouts bought when each candidate had been validated, ascending; the student first.
+        rollouts: Rollouts bought when each candidate had been validated, ascending; the student
+            first.
         scores: Validation scores of each candidate, on the same examples, at most 1 each.
         total: Rollouts bought at the end.
-        seconds: Wall-clock seconds, and seconds with and of rollouts; empty where they are not known.
+        seconds: Wall-clock seconds, and seconds with and of rollouts; empty where they are not
+            known.
         source: Where it was measured.
     """
 
@@ -140,7 +142,9 @@ class Curve:
 
     @classmethod
     def of_rollouts(cls, rows: Iterable[Mapping[str, Any]], source: str) -> Curve:
-        """Return the curve that rollouts show, each with ``purpose``, ``candidate``, ``example``, ``score``, its times.
+        """Return the curve that rollouts show.
+
+        Each has ``purpose``, ``candidate``, ``example``, ``score`` and its times.
 
         A candidate counts from the end of its validation on.
         """
@@ -182,7 +186,8 @@ class Curve:
 
         Its calls of the metric are counted; its seconds are not known.
         """
-        # By example: a candidate's scores stand in the order in which its own examples were evaluated.
+        # By example: a candidate's scores stand in the order in which its own examples were
+        # evaluated.
         scores = [
             tuple(subscores[key] for key in sorted(subscores))
             if isinstance(subscores, Mapping)
@@ -201,11 +206,12 @@ class Curve:
 
 
 _COLUMNS = ("purpose", "candidate", "example", "score", "started", "ended")
-_ROLLOUTS = f"SELECT {', '.join(_COLUMNS)} FROM effect WHERE run = ? AND kind = 'rollout'"  # noqa: S608 - constants
+_NAMES = ", ".join(_COLUMNS)
+_ROLLOUTS = f"SELECT {_NAMES} FROM effect WHERE run = ? AND kind = 'rollout'"  # noqa: S608
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds in which at least one of the spans, in the order of their beginnings, is under way."""
+    """Return the seconds in which at least one of the spans, sorted, is under way."""
     total, until = 0.0, -math.inf
     for start, end in spans:
         total += max(0.0, end - max(start, until))

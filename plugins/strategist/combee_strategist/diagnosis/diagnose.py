@@ -1,4 +1,7 @@
-"""Has serial search converged, above where it began? Before that, going wide buys what a longer search would have."""
+"""Has serial search converged, above where it began?
+
+Before that, going wide buys what a longer search would have bought.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,17 @@ _WIDER = 4  # times the rollouts that serial search needed
 Verdict = Literal["converged", "rising", "flat", "undecided"]
 
 _ALTERNATIVE: Mapping[Verdict, str] = {
-    "converged": "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, serial + 1 point.",
-    "rising": "No go: buy more serial rollouts first, {more}. Another {rollouts} would bring {low:.1f} to {high:.1f} "
+    "converged": "Go: search wide with {wide} rollouts (4 × serial); the target is {target:.3f}, "
+    "serial + 1 point.",
+    "rising": "No go: buy more serial rollouts first, {more}. Another {rollouts} would bring "
+    "{low:.1f} to {high:.1f} "
     "points if the last half is a guide.",
-    "flat": "No go: switch the method (the metric's feedback, the proposer, what is learned). More rollouts in "
+    "flat": "No go: switch the method (the metric's feedback, the proposer, what is learned). "
+    "More rollouts in "
     "parallel repeat what has brought nothing that can be told from luck.",
-    "undecided": "No go yet: {rows} validation rows and {validated} validated candidates cannot tell a plateau from a "
-    "slope: by these the second half rose by {low:.1f} to {high:.1f} points. {need}, or average several draws: "
+    "undecided": "No go yet: {rows} validation rows and {validated} validated candidates cannot "
+    "tell a plateau from a slope: by these the second half rose by {low:.1f} to {high:.1f} points. "
+    "{need}, or average several draws: "
     "Validation(draws=…).",
 }
 
@@ -59,15 +66,19 @@ class Diagnosis:
 
     Attributes:
         verdict: ``"converged"`` (go), ``"rising"``, ``"flat"`` or ``"undecided"`` (no go).
-        gain: Score that the second half of the rollouts has brought, by the slope over it, with its interval.
+        gain: Score that the second half of the rollouts has brought, by the slope over it, with its
+            interval.
         above_seed: How far the second half lies above the student.
         shape: Which of a constant, a line and a saturating curve fits the whole best.
         rollouts: Rollouts of the search.
-        to_plateau: Rollouts after which a point or less was left; ``None`` where it has not converged.
-        saturates: Rollouts after which a point would be left, by the saturating fit; ``None`` without one.
+        to_plateau: Rollouts after which a point or less was left; ``None`` where it has not
+            converged.
+        saturates: Rollouts after which a point would be left, by the saturating fit; ``None``
+            without one.
         validated: Validated candidates.
         margin: What a plateau may still gain in the second half, in score units.
-        curve: (rollouts, score) of the incumbent, each half of the examples scoring what the other half chose.
+        curve: (rollouts, score) of the incumbent, each half of the examples scoring what the other
+            half chose.
         source: Where it was measured.
         ceiling: The ceiling of a speedup; ``None`` where no seconds were measured.
     """
@@ -102,7 +113,8 @@ class Diagnosis:
         if self.saturates is not None and self.saturates > self.rollouts:
             more = f"up to about {self.saturates} by the saturating fit"
         target = max(self.score, min(self.score + POINT, 1.0))
-        # An interval around 0 would end below the margin; its width falls with the root of the rows.
+        # An interval around 0 would end below the margin; its width falls with the root of the
+        # rows.
         rows = math.ceil(self.gain.n * ((self.gain.high - self.gain.low) / 2 / self.margin) ** 2)
         need = (
             f"Validate on about {rows} rows"
@@ -148,9 +160,10 @@ def read_diagnosis(place: Path | str) -> Diagnosis | None:
 
 
 def diagnosis_now(place: Path | str) -> Diagnosis | None:
-    """Return the diagnosis of a folder that was diagnosed, as its journal says now, by the default margin.
+    """Return the diagnosis of a folder that was diagnosed, as its journal says now.
 
-    What was written is believed only where there is no journal to ask: of MLflow's run, or of ``dspy.GEPA``'s results.
+    The margin is the default one. What was written is believed only where there is no journal to
+    ask: of MLflow's run, or of ``dspy.GEPA``'s results.
 
     Raises:
         ArgumentValueError: It cannot be read.
@@ -183,25 +196,28 @@ def diagnose(
 ) -> Diagnosis:
     """Decide whether a serial search has converged.
 
-    The best of many noisy validations is too good by chance, and rises by chance. So the examples are halved: each
-    half chooses the best candidate so far, and the other half scores it. What is left is a curve without that bias.
+    The best of many noisy validations is too good by chance, and rises by chance. So the examples
+    are halved: each half chooses the best candidate so far, and the other half scores it. What is
+    left is a curve without that bias.
 
-    The test looks at the second half of the rollouts. A line is fitted to each example's scores there; its rise over
-    the half, averaged, has an interval over examples (:func:`~combee_dspy.evaluation.paired_difference`), which also
-    covers that neighbouring points are mostly the same candidate. And three curves are fitted to the whole: a constant,
-    a line, and c − a·exp(−x/τ), compared by AICc (Hurvich and Tsai 1989).
+    The test looks at the second half of the rollouts. A line is fitted to each example's scores
+    there; its rise over the half, averaged, has an interval over examples
+    (:func:`~combee_dspy.evaluation.paired_difference`), which also covers that neighbouring points
+    are mostly the same candidate. And three curves are fitted to the whole: a constant, a line, and
+    c − a·exp(−x/τ), compared by AICc (Hurvich and Tsai 1989).
 
     - ``rising``: the interval of the rise lies above 0.
-    - a plateau: it ends below ``margin``, and a rising line is not the best fit. Then ``converged`` where the second
-      half lies above the student (interval above 0), else ``flat``.
+    - a plateau: it ends below ``margin``, and a rising line is not the best fit. Then ``converged``
+      where the second half lies above the student (interval above 0), else ``flat``.
     - ``undecided``: neither is shown.
 
     Args:
         curve: What was measured.
-        margin: What a plateau may still gain in the second half, in score units. 3 points by default: a plateau to
-            within that is what about 100 validation rows can show where nothing moves.
-        confidence: Level of both intervals. 0.9 by default, so that each of the two one-sided tests, for a rise and
-            for a plateau, errs once in 20 (Schuirmann 1987).
+        margin: What a plateau may still gain in the second half, in score units. 3 points by
+            default: a plateau to within that is what about 100 validation rows can show where
+            nothing moves.
+        confidence: Level of both intervals. 0.9 by default, so that each of the two one-sided
+            tests, for a rise and for a plateau, errs once in 20 (Schuirmann 1987).
         slots: Calls that the service answers at once, for the ceiling.
         seed: Halves the examples.
 
@@ -258,7 +274,7 @@ def _difference(before: Any, after: Any, confidence: float, seed: int) -> Paired
 
 
 def _incumbents(scores: Any, latest: Any, seed: int) -> Any:
-    """Return the scores of the best candidate so far, chosen on the half of the examples that it is not scored on."""
+    """Return the best candidate's scores so far, on examples that did not choose it."""
     import numpy as np
 
     generator = np.random.default_rng(derive_seed(seed, "diagnosis", "halves"))
@@ -273,7 +289,7 @@ def _incumbents(scores: Any, latest: Any, seed: int) -> Any:
 
 
 def _shape(x: Any, y: Any) -> tuple[str, float | None]:
-    """Return the best fit's name, and after how much x a point is left by the saturating one where that is it."""
+    """Return the best fit's name, and where a point is left by it if it is the saturating one."""
     import numpy as np
     from scipy.optimize import curve_fit
 

@@ -17,14 +17,16 @@ _HEAD = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; background: #fff; max-width: 58rem; margin: 2rem auto;
-  padding: 0 1rem }}
-h1 {{ font-size: 1.6rem }} h2 {{ font-size: 1.2rem; margin-top: 2rem; border-bottom: 1px solid #d0d7de }}
+body {{ font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; background: #fff;
+  max-width: 58rem; margin: 2rem auto; padding: 0 1rem }}
+h1 {{ font-size: 1.6rem }}
+h2 {{ font-size: 1.2rem; margin-top: 2rem; border-bottom: 1px solid #d0d7de }}
 table {{ border-collapse: collapse; margin: 1rem 0; width: 100%; display: block; overflow-x: auto }}
-th, td {{ text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #d8dee4;
-  min-width: 6rem; overflow-wrap: break-word }}
+th, td {{ text-align: left; vertical-align: top; padding: .3rem .6rem;
+  border-bottom: 1px solid #d8dee4; min-width: 6rem; overflow-wrap: break-word }}
 pre {{ background: #f6f8fa; padding: .8rem; overflow-x: auto; line-height: 1.25 }}
-blockquote {{ margin: 1rem 0; padding: .2rem 1rem; border-left: 4px solid #0969da; background: #f0f6fc }}
+blockquote {{ margin: 1rem 0; padding: .2rem 1rem; border-left: 4px solid #0969da;
+  background: #f0f6fc }}
 </style>
 """
 
@@ -60,7 +62,7 @@ def write_page(path: Path, package: str, template: str, **values: Any) -> str:
         loader=jinja2.FunctionLoader(
             lambda name: resources.files(package).joinpath(name).read_text("utf-8")
         ),
-        autoescape=False,  # noqa: S701 - this is Markdown, where finalize escapes; raw HTML is off below
+        autoescape=False,  # noqa: S701 - Markdown: finalize escapes, raw HTML is off
         finalize=_written,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,9 +1,10 @@
-"""From a question to a claim that holds: a specification without gaps, a diagnosis of the serial search, and a plan.
+"""From a question to a claim that holds: a specification without gaps, a diagnosis, a plan.
 
-Nothing here searches. A specification (:func:`read_spec`) says what is owed to whom; a diagnosis (:func:`diagnose`)
-says whether serial search has converged, so that going wide can pay; a plan (:func:`make_plan`) says how, with every
-number's origin; a :class:`Verification` whether what is claimed in the end survives. What would spoil the claim is
-refused (:func:`check_search`, :func:`check_headline`).
+Nothing here searches. A specification (:func:`read_spec`) says what is owed to whom; a diagnosis
+(:func:`diagnose`) says whether serial search has converged, so that going wide can pay; a plan
+(:func:`make_plan`) says how, with every number's origin; a :class:`Verification` whether what is
+claimed in the end survives. What would spoil the claim is refused (:func:`check_search`,
+:func:`check_headline`).
 """
 
 from combee_strategist.diagnosis import Ceiling, Curve, Diagnosis, diagnose, read_diagnosis

@@ -18,7 +18,7 @@ __all__ = ["REASONS", "Choices", "Measured", "choose"]
 _MARGIN = 10  # points: who accepts a larger loss has no claim left to defend
 
 REASONS = ("cache", "controller", "diagnosis")
-"""Overrides that replace no number: why a search has its cache off or a static batch, or is planned undiagnosed."""
+"""Overrides that replace no number: why the cache is off, a batch static, a diagnosis missing."""
 
 
 class Choices(BaseModel):
@@ -78,10 +78,10 @@ def choose(spec: Spec, measured: Measured | None) -> Choices:
     try:
         return Choices(**{"workers": 8 * spec.serial.workers, "rollouts": 4 * serial, **overridden})
     except ValidationError as error:
-        allowed = ", ".join([*Choices.model_fields, *REASONS])
+        allowed = f"known are {', '.join([*Choices.model_fields, *REASONS])}"
         raise PlanGapsError(
             [
-                f"overrides.{problem['loc'][0]} cannot be used ({problem['msg']}): known are {allowed}"
+                f"overrides.{problem['loc'][0]} cannot be used ({problem['msg']}): {allowed}"
                 for problem in error.errors()
             ]
         ) from error

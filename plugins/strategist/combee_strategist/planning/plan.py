@@ -45,8 +45,9 @@ class Plan:
         diagnosis: Of the serial search; ``None`` where a reason was given to plan without.
         tables: By section, what, its value, and where that comes from.
         batches: Sizes of the batches of the simulation; empty without a measured profile.
-        departures: What the file of the wide search sets otherwise: what, the plan's value, the file's; ``None`` where
-            the specification names no file, so that nothing of it was checked.
+        departures: What the file of the wide search sets otherwise: what, the plan's value, the
+            file's; ``None`` where the specification names no file, so that nothing of it was
+            checked.
     """
 
     spec: Spec
@@ -93,9 +94,10 @@ def make_plan(spec: Spec, folder: Path | str = ".", combee: Combee | None = None
         combee: The wide search, as it will compile: the plan says where it departs.
 
     Raises:
-        PlanGapsError: An override is not known, or its value cannot be used; the run that should be serial is not.
-        RefusedError: Serial search has not converged, or is not diagnosed, and no reason was given to plan all the
-            same; a canary is skipped; so many workers with diversity off.
+        PlanGapsError: An override is not known, or its value cannot be used; the run that should be
+            serial is not.
+        RefusedError: Serial search has not converged, or is not diagnosed, and no reason was given
+            to plan all the same; a canary is skipped; so many workers with diversity off.
         ArgumentValueError: ``serial.run`` is no run, or was not searched far enough.
     """
     for name in ("canary_share", "canary_hours"):
@@ -139,7 +141,8 @@ def _is_none(value: object) -> bool:
 
 
 def _measured(place: Path, spec: Spec, choices: Choices) -> Measured:
-    # From the journal, whatever a diagnosis beside it says, and by the margin that stands in the plan.
+    # From the journal, whatever a diagnosis beside it says, and by the margin that stands in the
+    # plan.
     curve = Curve.of_run(place)
     diagnosis = diagnose(curve, slots=spec.hardware.slots, margin=choices.margin_points * POINT)
     with Reader(journal_file(place)) as reader:
@@ -147,13 +150,19 @@ def _measured(place: Path, spec: Spec, choices: Choices) -> Measured:
         spans = [(row[0], row[1]) for row in reader.rows(_SPANS, (run,))]
         measured = Measured(diagnosis, [end - start for start, end in spans], spent_of(reader, run))
     if (most := in_flight(spans)) > spec.serial.workers:
-        difference = f"serial.workers {spec.serial.workers} is not what {spec.serial.run} had: up to {most} in flight"
+        serial = spec.serial
+        difference = (
+            f"serial.workers {serial.workers} is not what {serial.run} had: up to {most} in flight"
+        )
         purpose = "the plan has eight times as many, and a wide search is no serial baseline"
         raise PlanGapsError([f"{difference}: {purpose} (such as: a run with num_threads=1)"])
     return measured
 
 
-_SPANS = "SELECT started, ended FROM effect WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
+_SPANS = (
+    "SELECT started, ended FROM effect"
+    " WHERE run = ? AND kind = 'rollout' AND purpose <> 'heldout' ORDER BY id"
+)
 
 
 def in_flight(spans: Iterable[tuple[float, float]]) -> int:
@@ -164,7 +173,10 @@ def in_flight(spans: Iterable[tuple[float, float]]) -> int:
 
 
 def _departures(choices: Choices, combee: Combee) -> Iterator[Row]:
-    """Give what a search sets otherwise than the plan; what it leaves to the package is measured as it runs."""
+    """Give what a search sets otherwise than the plan.
+
+    What it leaves to the package is measured as it runs.
+    """
     limit = None if combee.budget is None else combee.budget.limits().rollouts
     patience = [
         rule.updates
@@ -191,10 +203,13 @@ def _listed(value: object) -> str:
 def batch_sizes(
     seconds: Sequence[float], choices: Choices, slots: int, seed: int = 0
 ) -> tuple[tuple[int, ...], float]:
-    """Simulate the flush rule on measured rollouts; return the sizes of the batches, and rollouts a second.
+    """Simulate the flush rule on measured rollouts.
 
-    Every worker asks for a rollout, waits for its release and its end, and asks again; how long each takes is drawn
-    from ``seconds``. Scores are not simulated, so the rule's part on their variance never fires.
+    Return the sizes of the batches, and rollouts a second.
+
+    Every worker asks for a rollout, waits for its release and its end, and asks again; how long
+    each takes is drawn from ``seconds``. Scores are not simulated, so the rule's part on their
+    variance never fires.
     """
     import numpy as np
 

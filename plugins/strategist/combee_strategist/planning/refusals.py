@@ -1,7 +1,8 @@
-"""What is not honest is refused: by what a search and a report are, and not by what is said of them.
+"""What is not honest is refused: by what a search and a report are.
 
-A proposer that judges itself, patience on the training score, and a held-out set that changed after it was read are
-refused by :class:`~combee_dspy.Combee` itself; a promotion by :func:`combee_strategist.canary.promote` alone.
+A proposer that judges itself, patience on the training score, and a held-out set that changed after
+it was read are refused by :class:`~combee_dspy.Combee` itself; a promotion by
+:func:`combee_strategist.canary.promote` alone.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ def check_search(
         combee: The optimizer, as it will compile.
         trainset: What it will learn from.
         valset: What it will compare candidates on.
-        workers: Rollouts that the service takes; ``num_threads`` has been checked where the optimizer was made.
-        reasons: Why ``"cache"`` is off, or the ``"controller"`` is static, where one of them is, in a few words.
+        workers: Rollouts that the service takes; ``num_threads`` has been checked where the
+            optimizer was made.
+        reasons: Why ``"cache"`` is off, or the ``"controller"`` is static, where one of them is, in
+            a few words.
 
     Raises:
-        RefusedError: A wide search with diversity off, a cache that is off or a static batch without a reason,
-            patience or a target on scores of the training examples.
+        RefusedError: A wide search with diversity off, a cache that is off or a static batch
+            without a reason, patience or a target on scores of the training examples.
         ArgumentValueError: The judge is the proposer, and nothing calibrates it.
     """
     reasoned = {
@@ -90,7 +93,7 @@ def check_search(
     if trainset and (not compared or compared & learned):
         for rule in _rules(combee.budget):
             if isinstance(rule, (Patience, Target)):
-                reason = "without validation rows of its own, it would read scores of what was learned from"
+                reason = "without validation rows of its own, it would read scores of training rows"
                 remedy = "Give a valset that shares no row with the trainset."
                 raise RefusedError(f"{rule.name} on the training score", reason, remedy)
 
@@ -121,8 +124,8 @@ def check_headline(report: CombeeReport) -> None:
         report: Of the run that the headline is about; its ``per_point`` is the headline.
 
     Raises:
-        RefusedError: There is no baseline, it was not measured here on the same held-out rows with the same models, or
-            the run supports no claim.
+        RefusedError: There is no baseline, it was not measured here on the same held-out rows with
+            the same models, or the run supports no claim.
     """
     if report.heldout is None:
         reason = "the run was compared on rows that it chose by, or learned from"

@@ -1,4 +1,4 @@
-"""The specification of a search: what it asks for, and a refusal that lists everything that is missing at once."""
+"""The specification of a search, and a refusal that lists everything that is missing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from combee_dspy.files import read_plain
 __all__ = ["Override", "Spec", "ask", "questions", "read_spec"]
 
 _VAGUE = re.compile(
-    r"\W*(tbd|tba|todo|n/?a|none|unknown|later|some(thing)?|various|stuff|good|fast|big|small|few|many|yes|no|any(thing)?"
-    r"|\w?|the usual|as usual|see above|standard|default|x+|\.+|whatever|no idea|i? ?do( no|n'?)t know|ask me( later)?"
-    r"|(still )?to be [\w ]+|(is |as |still )*(yet )?(not|un)( yet)? ?(known|decided|determined|defined|sure|clear)"
+    r"\W*(tbd|tba|todo|n/?a|none|unknown|later|some(thing)?|various|stuff|good|fast|big|small|few"
+    r"|many|yes|no|any(thing)?"
+    r"|\w?|the usual|as usual|see above|standard|default|x+|\.+|whatever|no idea"
+    r"|i? ?do( no|n'?)t know|ask me( later)?"
+    r"|(still )?to be [\w ]+"
+    r"|(is |as |still )*(yet )?(not|un)( yet)? ?(known|decided|determined|defined|sure|clear)"
     r"( yet)?)\W*",
     re.IGNORECASE,
 )
@@ -163,7 +166,8 @@ class Spec(_Section):
         budget: What may be spent.
         evaluation: What the claim is measured on.
         failure_cost: What a wrong answer in production costs, in a sentence.
-        run: The ``combee run`` file of the wide search, beside the specification; its choices are checked.
+        run: The ``combee run`` file of the wide search, beside the specification; its choices are
+            checked.
         overrides: Defaults of the plan that are replaced, each with its reason.
     """
 
@@ -225,12 +229,15 @@ def read_spec(source: Mapping[str, Any] | Path) -> Spec:
 def _contradictions(spec: Spec) -> Iterator[str]:
     task, serial, budget = spec.task, spec.serial, spec.budget
     if budget.deadline < datetime.now(UTC).date():
-        yield f"budget.deadline {budget.deadline} is past: the day by which the result is needed (such as: 2027-01-31)"
+        day = "the day by which the result is needed (such as: 2027-01-31)"
+        yield f"budget.deadline {budget.deadline} is past: {day}"
     if serial.score <= task.baseline:
         problem = f"serial.score {serial.score:g} is not above task.baseline {task.baseline:g}"
-        yield f"{problem}: where serial search has brought nothing, going wide repeats that (such as: another method)"
+        purpose = "where serial search has brought nothing, going wide repeats that"
+        yield f"{problem}: {purpose} (such as: another method)"
     if not getattr(budget, budget.binds):
-        yield f"budget.binds names {budget.binds}, of which there is none: which one is met first (such as: rollouts)"
+        problem = f"budget.binds names {budget.binds}, of which there is none"
+        yield f"{problem}: which one is met first (such as: rollouts)"
 
 
 _INIT = "Write one with combee plan init."
@@ -253,7 +260,7 @@ def _field(place: tuple[Any, ...]) -> FieldInfo | None:
 
 
 def _gap(error: Mapping[str, Any]) -> str:
-    """Return what pydantic found as one line: where, what is wrong, what it is for, and an example."""
+    """Return pydantic's error as one line: where, what is wrong, the purpose, and an example."""
     place = error["loc"]
     where, field = ".".join(map(str, place)), _field(place)
     if error["type"] == "extra_forbidden" or field is None:
@@ -300,7 +307,7 @@ def ask(answers: Mapping[str, Any], answer: Callable[[str, FieldInfo, str], str]
     spec: dict[str, Any] = {}
     for name, field in questions():
         value, problem = answers.get(name), ""
-        kind = TypeAdapter[Any](Annotated[field.annotation, field])  # type: ignore[arg-type]  # a type made here
+        kind = TypeAdapter[Any](Annotated[field.annotation, field])  # type: ignore[arg-type]
         while value is None:
             try:
                 text = answer(name, field, problem)

@@ -104,12 +104,10 @@ class Tables:
             "no run has measured it: give serial.run",
         )
         if self.measured is not None and (ceiling := self.measured.diagnosis.ceiling) is not None:
-            value = f"{ceiling.speedup:.1f} times with these slots, {ceiling.unbounded:.1f} with any number"
-            limit = (
-                limit[0],
-                value,
-                f"Amdahl: {ceiling.share:.0%} of {ceiling.wall:.1f} s stays serial; {self._journal}",
-            )
+            any_number = f"{ceiling.unbounded:.1f} with any number"
+            value = f"{ceiling.speedup:.1f} times with these slots, {any_number}"
+            stays = f"Amdahl: {ceiling.share:.0%} of {ceiling.wall:.1f} s stays serial"
+            limit = (limit[0], value, f"{stays}; {self._journal}")
         slots = ("slots of the service", str(self.spec.hardware.slots), _ASSUMED)
         return [self._choice("workers", "workers", default=serial), slots, limit]
 

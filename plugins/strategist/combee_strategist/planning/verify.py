@@ -1,4 +1,4 @@
-"""Does a claim survive other seeds, slices of the held-out rows, and other hardware? If not, it is not ready."""
+"""Does a claim survive other seeds, slices of the held-out rows, and other hardware?"""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class Claim:
 
     Attributes:
         gain: The held-out gain over the student is above this, in score units.
-        margin: How much worse still counts as no worse, in score units: than the serial baseline on all rows, and than
-            the student on a slice.
-        faster: How many times as fast as the serial baseline it is at least; 0 where no speed is claimed.
+        margin: How much worse still counts as no worse, in score units: than the serial baseline on
+            all rows, and than the student on a slice.
+        faster: How many times as fast as the serial baseline it is at least; 0 where no speed is
+            claimed.
     """
 
     gain: float = 0.0
@@ -76,7 +77,8 @@ class Check:
         kind: ``"run"`` itself, ``"seed"``, ``"slice"`` or ``"hardware"``.
         where: Which one.
         claim: What must hold there.
-        verdict: ``"survives"``; ``"fails"`` where the opposite is shown; ``"not shown"`` where the rows tell neither.
+        verdict: ``"survives"``; ``"fails"`` where the opposite is shown; ``"not shown"`` where the
+            rows tell neither.
         found: What was found, with its interval.
     """
 
@@ -131,7 +133,8 @@ def over_serial(
         margin: How much worse counts as no worse, in score units.
 
     Returns:
-        ``None`` where one of them has not read its held-out set. Without ``versus`` where models differ.
+        ``None`` where one of them has not read its held-out set. Without ``versus`` where models
+        differ.
 
     Raises:
         ArgumentValueError: They have read other rows.
@@ -200,8 +203,8 @@ def check_slices(
 ) -> Iterator[Check]:
     """Try the claim on slices of the held-out rows, and on rows drawn again with replacement.
 
-    On a slice the result may not be more than the margin worse than the student. Of 1,000 sets of rows drawn again, as
-    many as the interval's confidence asks must show the claimed gain.
+    On a slice the result may not be more than the margin worse than the student. Of 1,000 sets of
+    rows drawn again, as many as the interval's confidence asks must show the claimed gain.
 
     Args:
         claim: What is claimed.
@@ -229,12 +232,13 @@ def check_slices(
     changes = after - before
     means = changes[draws.integers(changes.size, size=(_RESAMPLES, changes.size))].mean(axis=1)
     share = float((means > claim.gain).mean())
+    low, high = np.quantile(means, (0.05, 0.95))
     yield Check(
         "slice",
         f"{_RESAMPLES:,} bootstrap draws of {changes.size} rows",
         f"held-out gain above {claim.gain:g} in {level:.0%} of them",
         "survives" if share >= level else "fails" if share <= 1 - level else "not shown",
-        f"in {share:.1%}; 90 % of them between {np.quantile(means, 0.05):+.3f} and {np.quantile(means, 0.95):+.3f}",
+        f"in {share:.1%}; 90 % of them between {low:+.3f} and {high:+.3f}",
     )
 
 
@@ -279,7 +283,9 @@ def slices_of(rows: Sequence[Any], by: Sequence[str] = ()) -> dict[str, list[int
             slices |= _quarters(name, values)
         else:
             problem = f"has {len(distinct)} values, or is missing in a row"
-            remedy = f"Name a field that every held-out row has: a number, or one of at most {_MOST} values."
+            remedy = (
+                f"Name a field of every held-out row: a number, or one of {_MOST} values at most."
+            )
             raise ArgumentValueError("by", name, problem, remedy)
     return slices
 
