@@ -160,11 +160,11 @@ class PluginError(CombeeError):
 
 @dataclass(eq=False, repr=False)
 class MissingDistributionError(CombeeError):
-    """``what`` was asked for, such as ``"combee bench"``, lives in a distribution that is not installed."""
+    """``what`` was asked for, such as ``"combee bench"``, is not installed; ``distribution`` brings it."""
 
     what: str
     distribution: str
-    _says = "{what} lives in the distribution {distribution!r}. Install it: pip install {distribution}"
+    _says = "{what} is not installed. Install it: pip install '{distribution}'"
 
 
 class JournalError(CombeeError):

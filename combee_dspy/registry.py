@@ -20,7 +20,7 @@ from typing import Any, cast
 from combee_dspy.exceptions import ArgumentTypeError, ArgumentValueError, PluginError, UnknownStrategyError
 from combee_dspy.strategies import Strategy
 
-__all__ = ["KINDS", "Entry", "Spec", "build", "find", "installed", "names", "resolve"]
+__all__ = ["KINDS", "Entry", "Spec", "build", "extension", "find", "installed", "names", "resolve"]
 
 DISTRIBUTION = "combee-dspy"
 
@@ -225,6 +225,21 @@ def find(kind: str, name: str) -> type[Strategy]:
         if entry.name == name:
             return _class_of(entry)
     raise UnknownStrategyError(kind, name, names(kind))
+
+
+def extension(group: str, name: str) -> Any:
+    """Return what another distribution publishes that is no strategy; ``None`` where none does.
+
+    Raises:
+        PluginError: It is published but cannot be loaded.
+    """
+    for point in metadata.entry_points(group=f"combee_dspy.{group}", name=name):
+        try:
+            return point.load()
+        except Exception as error:
+            owner = point.dist.name if point.dist else "unknown"
+            raise PluginError(group, name, owner, f"{type(error).__name__}: {error}") from error
+    return None
 
 
 def build(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Strategy:

@@ -8,6 +8,7 @@ import itertools
 import pkgutil
 import re
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +19,9 @@ from sphinx.util import logging
 from typer.testing import CliRunner
 
 import combee_dspy
+import combee_strategist
 from combee_dspy.cli import app as combee
+from combee_dspy.cli._group import GROUP
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,10 +68,12 @@ def write_api(app: Sphinx) -> None:
 
 def _modules() -> Iterator[ModuleType]:
     """Yield the public modules that say what they offer: what lies higher first."""
-    found = [combee_dspy.__name__]
-    found += [one.name for one in pkgutil.walk_packages(combee_dspy.__path__, "combee_dspy.")]
-    for name in sorted(found, key=lambda one: (one.count("."), one)):
-        if not re.search(r"\._|combee_dspy\.cli|__main__", name):
+    names = []
+    for package in (combee_dspy, combee_strategist):
+        names += [package.__name__]
+        names += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    for name in sorted(names, key=lambda name: (name.partition(".")[0], name.count("."), name)):
+        if not re.search(r"\._|combee_dspy\.cli|combee_strategist\.commands|__main__", name):
             module = importlib.import_module(name)
             if getattr(module, "__all__", ()):
                 yield module
@@ -85,6 +90,12 @@ def write_commands(app: Sphinx) -> None:
         texts.append(f"{'#' * min(len(words) + 1, 3)} {name}\n\n```text\n{asked.output.strip()}\n```\n")
         for one, below in getattr(command, "commands", {}).items():
             add((*words, one), below)
+        if not words:
+            for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
+                if point.dist and point.dist.name == "combee-strategist":
+                    below = point.load()
+                    group = isinstance(below, typer.Typer)
+                    add((point.name,), typer.main.get_command(below) if group else below)
 
     add((), typer.main.get_command(combee))
     _write(Path(app.srcdir) / "cli.md", "\n".join(texts))

@@ -1,6 +1,6 @@
 """A learned program behind FastAPI, with a canary: publish, serve on loopback, promote, roll back.
 
-Needs ``pip install "combee-dspy[mlflow]"``, which brings FastAPI and uvicorn. The LM is simulated.
+Needs ``pip install "combee-strategist[mlflow]"``, which brings FastAPI and uvicorn. The LM is simulated.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import uvicorn
 from fastapi import FastAPI, Response
 
 from combee_dspy import Combee, Validation
-from combee_dspy.canary import CanaryPlan, CanaryProgram, Registry, Serving, promote, publish, rollback
 from combee_dspy.testing import ScriptedLM, as_chat
+from combee_strategist.canary import CanaryPlan, CanaryProgram, Registry, Serving, promote, publish, rollback
 
 
 def simulated(request):

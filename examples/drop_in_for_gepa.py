@@ -3,7 +3,7 @@
     python examples/drop_in_for_gepa.py
 
 Both buy the same number of rollouts. A simulated service answers (``pip install
-combee-bench``), so nothing is paid, and which of the two scores higher here is no
+combee-simulator``), so nothing is paid, and which of the two scores higher here is no
 claim about language models: ``combee bench speed`` is what compares them.
 """
 
@@ -13,8 +13,8 @@ import logging
 
 import dspy
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import Combee, load_benchmark
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 

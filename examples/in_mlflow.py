@@ -3,8 +3,8 @@
     python examples/in_mlflow.py
 
 The agent below calls an OpenAI-compatible service by itself and reads its prompt from MLflow's registry. Needs
-``pip install 'combee-dspy[mlflow]'``. A simulated service answers (``pip install combee-bench``), so nothing is paid,
-and the scores are no claim about language models.
+``pip install 'combee-dspy[mlflow]'``. A simulated service answers (``pip install combee-simulator``), so nothing is
+paid, and the scores are no claim about language models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 import mlflow
 from mlflow.genai.scorers import scorer
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import CombeePromptOptimizer, load_benchmark
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("mlflow").setLevel(logging.WARNING)
 

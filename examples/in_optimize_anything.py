@@ -4,7 +4,8 @@
 
 Whatever text is optimized, each evaluation says what went wrong (``side_info``), and ``CombeeReflection`` turns many
 of those into lessons at once. Give it a larger minibatch: with the default of 3 there is nothing to divide. A simulated
-service answers (``pip install combee-bench``), so nothing is paid, and the scores are no claim about language models.
+service answers (``pip install combee-simulator``), so nothing is paid, and the scores are no claim about language
+models.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import logging
 import dspy
 from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, TrackingConfig, optimize_anything
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import CombeeReflection, load_benchmark
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 

@@ -4,7 +4,7 @@
 
 ``CombeeProposer`` and ``CombeeReflection`` read a minibatch by an aggregator.
 Give the optimizer a larger minibatch with them: with the default of 3 there is
-nothing to divide. A simulated service answers (``pip install combee-bench``), so
+nothing to divide. A simulated service answers (``pip install combee-simulator``), so
 nothing is paid, and the scores are no claim about language models.
 """
 
@@ -16,8 +16,8 @@ import dspy
 import gepa
 from gepa import EvaluationBatch
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import CombeeProposer, CombeeReflection, load_benchmark
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 

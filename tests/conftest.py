@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from combee_bench.simulated import SimulatedService
+    from combee_simulator import SimulatedService
     from tests.worlds import World
 
 # No test may reach a model host.
@@ -26,7 +26,7 @@ settings.load_profile("combee")
 
 @pytest.fixture(scope="session")
 def running_service() -> Iterator[SimulatedService]:
-    from combee_bench.simulated import SimulatedConfig, SimulatedService
+    from combee_simulator import SimulatedConfig, SimulatedService
     from tests.worlds import GATES
 
     with SimulatedService(SimulatedConfig(time_scale=0.0), GATES) as service:

@@ -13,9 +13,9 @@ from typing import Any
 
 import dspy
 
-from combee_bench.simulated import SimulatedQuestion, SimulatedTask
 from combee_dspy import Combee
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat, as_json
+from combee_simulator import SimulatedQuestion, SimulatedTask
 
 ANIMALS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kid", "lynx")
 

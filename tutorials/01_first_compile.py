@@ -2,7 +2,7 @@
 # # A first compile
 #
 # A program, a metric, three sets of examples, and `Combee(...).compile(...)`.
-# Nothing here is paid: a simulated service on this machine (`pip install combee-bench`)
+# Nothing here is paid: a simulated service on this machine (`pip install combee-simulator`)
 # answers in place of a language model, so the scores say that the machinery works
 # and nothing more.
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import dspy
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import Budget, Combee, candidates, load_benchmark
 from combee_dspy.tracking import write_report
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 

@@ -13,13 +13,13 @@ from typing import Annotated, ClassVar
 import dspy
 from pydantic import Field
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import Budget, Combee, load_benchmark
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.records import FailedCall, Lesson, Lessons, NodeOutput
 from combee_dspy.reflections import render_records
 from combee_dspy.strategies import parameters
 from combee_dspy.testing import checks_for
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 logging.getLogger("dspy").setLevel(logging.WARNING)
 
@@ -121,7 +121,7 @@ for check in checks_for(strategy):
 #
 # Give the object. The last part of this page makes it known by name.
 #
-# A simulated service (`pip install combee-bench`) answers here, so nothing is paid and no score is a claim.
+# A simulated service (`pip install combee-simulator`) answers here, so nothing is paid and no score is a claim.
 
 # %%
 data = load_benchmark("formula-mini", task="compute", formulas=6, train=24, validation=12, heldout=24)

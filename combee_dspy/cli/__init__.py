@@ -16,13 +16,9 @@ import typer
 from combee_dspy.cli import queries
 from combee_dspy.cli._group import INTERRUPTED, CombeeGroup, say
 from combee_dspy.cli.benchmarks import benchmarks
-from combee_dspy.cli.canary import canary_app, publish
 from combee_dspy.cli.demo import demo
-from combee_dspy.cli.diagnose import diagnose
-from combee_dspy.cli.planning import plan
 from combee_dspy.cli.plugins import plugins_app
 from combee_dspy.cli.run import run
-from combee_dspy.cli.verify import verify
 
 __all__ = ["app", "main"]
 
@@ -50,13 +46,12 @@ combee, 2 something cannot be used or went wrong, with one line that says what."
     rich_markup_mode=None,
 )
 for _command in (
-    demo, run, diagnose, plan, verify, publish,
+    demo, run,
     queries.runs, queries.show, queries.report, queries.rollouts, queries.candidates,
 ):  # fmt: skip
     app.command(_command.__name__)(_command)
 app.command("benchmarks")(benchmarks)
 app.add_typer(plugins_app, name="plugins")
-app.add_typer(canary_app, name="canary")
 _track = typer.Typer(help="Complete a run's record in MLflow.", no_args_is_help=True, rich_markup_mode=None)
 _track.command("replay")(queries.replay)
 _track.callback()(lambda: None)  # with one command and no callback, typer would make no group

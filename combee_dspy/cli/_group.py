@@ -23,12 +23,17 @@ __all__ = ["GROUP", "INTERRUPTED", "CombeeGroup", "plugin_commands", "say"]
 GROUP = "combee_dspy.commands"
 """Entry points of this group are commands: a ``typer.Typer`` or a function that typer can read."""
 
-_KNOWN: Mapping[str, tuple[str, str]] = {
-    "bench": ("combee-bench", "Measure Combee beside its peers on a simulated service."),
-    "compare": ("combee-bench", "Methods side by side: held-out against seconds, tokens, dollars."),
-    "tune-scan": ("combee-bench", "Which copies and fan-in keep most lessons, on your model."),
+_BEYOND: Mapping[str, str] = {
+    "bench": "Measure Combee beside its peers on a simulated service.",
+    "canary": "Try, promote and roll back a program.",
+    "compare": "Methods side by side: held-out against seconds, tokens, dollars.",
+    "diagnose": "Decide whether serial search has converged, so that going wide can pay.",
+    "plan": "Write the plan of a wide search from a specification without gaps.",
+    "publish": "Register what a run returned as the challenger.",
+    "tune-scan": "Which copies and fan-in keep most lessons, on your model.",
+    "verify": "Re-run a claim where it might not hold.",
 }
-"""Commands that live in distributions of their own, listed whether these are installed or not."""
+"""Commands of distributions that ``combee-dspy[all]`` installs, listed whether they are installed or not."""
 
 _LINE = 2_000
 
@@ -92,7 +97,7 @@ class CombeeGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands, loading none."""
         own = super().list_commands(ctx)
-        return [*own, *sorted({*_KNOWN, *(entry.name for _, entry in _points())} - set(own))]
+        return [*own, *sorted({*_BEYOND, *(entry.name for _, entry in _points())} - set(own))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; for a plugin's, what the help page needs of it."""
@@ -100,7 +105,7 @@ class CombeeGroup(TyperGroup):
         if own is not None:
             return own
         owners = {entry.name: f"From {entry.distribution}." for _, entry in _points()}
-        owners |= {name: text for name, (_, text) in _KNOWN.items()}
+        owners |= _BEYOND
         return TyperCommand(cmd_name, callback=None, help=owners[cmd_name]) if cmd_name in owners else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -111,7 +116,7 @@ class CombeeGroup(TyperGroup):
         for point, entry in _points():
             if point.name == name:
                 return name, _load(point, entry), rest
-        raise MissingDistributionError(f"combee {name}", _KNOWN[name][0])
+        raise MissingDistributionError(f"combee {name}", "combee-dspy[all]")
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what goes wrong becomes one line and an exit code."""

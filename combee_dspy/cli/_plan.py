@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import dspy
 
@@ -26,13 +25,29 @@ from combee_dspy.exceptions import ArgumentError, ArgumentTypeError, ArgumentVal
 from combee_dspy.lms import ChoiceAdapter, ConstrainedJSONAdapter, embedded
 from combee_dspy.many import Task
 
-__all__ = ["Plan", "TaskPlan", "plan_run"]
+__all__ = ["Known", "LMMaker", "Plan", "ServiceMaker", "TaskPlan", "plan_run"]
 
 _ADAPTERS = {"chat": dspy.ChatAdapter, "json": dspy.JSONAdapter, "xml": dspy.XMLAdapter, "choice": ChoiceAdapter,
              "constrained-json": ConstrainedJSONAdapter}  # fmt: skip
 
 Known = Sequence[tuple[LoadedBenchmark, Mapping[str, Any]]]
 """Benchmarks that a simulated model knows, each with the parameters that it was read with."""
+
+
+class LMMaker(Protocol):
+    """Makes an LM of a service that runs, from arguments of ``dspy.LM`` beside its address."""
+
+    def __call__(self, **options: Any) -> dspy.LM:
+        """Return a new LM."""
+
+
+class ServiceMaker(Protocol):
+    """An entry point of ``combee_dspy.services``: starts a service, which runs while its context does."""
+
+    def __call__(
+        self, benchmarks: Known, *, seed: int, slots: int | None, time_scale: float | None
+    ) -> AbstractContextManager[LMMaker]:
+        """Return the service, which knows what these benchmarks ask; ``None`` for its own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +149,11 @@ def _located(config: LMConfig, folder: Path) -> LMConfig:
     return config.model_copy(update={"file": tuple(str(folder / part) for part in config.parts)})
 
 
-def _simulator() -> Any:
-    try:
-        return importlib.import_module("combee_bench.simulated")
-    except ModuleNotFoundError as error:
-        raise MissingDistributionError("the model 'simulated'", "combee-bench") from error
+def _simulator() -> ServiceMaker:
+    service: ServiceMaker | None = registry.extension("services", "simulated")
+    if service is None:
+        raise MissingDistributionError("the model 'simulated'", "combee-dspy[all]")
+    return service
 
 
 def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
@@ -146,7 +161,8 @@ def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
     given |= config.options
     if config.model == "simulated":
         given = {name: value for name, value in given.items() if name not in ("slots", "file")}
-        lm = stack.enter_context(_service(config, known, seed)).lm(**given)
+        service = _simulator()(known, seed=seed, slots=config.slots, time_scale=config.time_scale)
+        lm = stack.enter_context(service)(**given)
         # Its port is another each time, and says nothing of what it answers: a run that goes on is the same.
         lm.cache_identity = f"simulated with seed {seed}"
         return lm
@@ -155,19 +171,6 @@ def _lm(config: LMConfig, known: Known, seed: int, stack: ExitStack) -> dspy.LM:
     given.pop("file")
     key = {"api_key": os.environ[config.api_key_env]} if config.api_key_env else {}
     return dspy.LM(config.model, **given, **key)
-
-
-def _service(config: LMConfig, known: Known, seed: int) -> Any:
-    """Return a service that knows what every one of some benchmarks asks."""
-    simulated = _simulator()
-    tasks = [simulated.benchmark_task(benchmark, seed, params=params) for benchmark, params in known]
-    questions = {question.text: question for task in reversed(tasks) for question in task.questions}
-    fields = dict.fromkeys(field for task in tasks for field in task.answer_fields)
-    settings = config.model_dump(include={"slots", "time_scale"}, exclude_none=True)
-    return simulated.SimulatedService(
-        simulated.SimulatedConfig(seed=seed, **settings),
-        replace(tasks[0], questions=tuple(questions.values()), answer_fields=tuple(fields)),
-    )
 
 
 def _one_of_several(name: str, config: RunConfig, folder: Path) -> TaskPlan:

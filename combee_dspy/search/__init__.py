@@ -46,12 +46,15 @@ from combee_dspy.search._compile import (
     open_shared,
 )
 from combee_dspy.search._gepa import ONLY_PARETO, check_names, checked_gepa_kwargs
-from combee_dspy.search._refusals import check_verdict, check_wide
+from combee_dspy.search._privacy import Texts, user
+from combee_dspy.search._refusals import SerialVerdict, check_verdict, check_wide
 
 __all__ = [
     "ONLY_PARETO",
     "Overtime",
+    "SerialVerdict",
     "Shared",
+    "Texts",
     "check_lm",
     "check_metric",
     "check_names",
@@ -63,4 +66,5 @@ __all__ = [
     "in_own_loop",
     "make_compilation",
     "open_shared",
+    "user",
 ]

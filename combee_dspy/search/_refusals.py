@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from combee_dspy.diversity import Diversity
 from combee_dspy.exceptions import ArgumentValueError, RefusedError
+from combee_dspy.registry import extension
 
-__all__ = ["check_diagnosed", "check_verdict", "check_wide"]
+__all__ = ["DiagnosisReader", "SerialVerdict", "check_diagnosed", "check_verdict", "check_wide"]
 
 logger = logging.getLogger("combee_dspy")
 
 _WIDE = 8  # times the one rollout in flight of serial search
 _MANY = 64
 _ALIKE = 0.99  # a threshold above refuses nothing but the same text
+
+
+@dataclass(frozen=True, slots=True)
+class SerialVerdict:
+    """What a diagnosis says of a serial search: ``"converged"`` or another verdict, and what to do."""
+
+    verdict: str
+    advice: str
+
+
+class DiagnosisReader(Protocol):
+    """The entry point ``serial`` of ``combee_dspy.diagnoses``: reads the diagnosis of a serial search."""
+
+    def __call__(self, folder: Path, /) -> SerialVerdict | None:
+        """Return its verdict, ``None`` where nobody has diagnosed.
+
+        Raises:
+            ArgumentValueError: It cannot be read.
+        """
 
 
 def check_diagnosed(settings: Any) -> None:
@@ -34,21 +55,20 @@ def check_diagnosed(settings: Any) -> None:
     if threads == 1 or not (required or (wide and settings.log_dir)):
         return
     try:
-        check_verdict(*_found(settings.log_dir))
+        check_verdict(*_serial_verdict(settings.log_dir))
     except RefusedError as error:
         if required:
             raise
         _note(settings.log_dir, error.reason)
 
 
-def _found(log_dir: str | None) -> tuple[str | None, str]:
+def _serial_verdict(log_dir: str | None) -> tuple[str | None, str]:
     folder = Path(f"{log_dir}-serial")
-    if log_dir is not None and folder.is_dir():
-        from combee_dspy.diagnosis import diagnosis_now  # of a few searches, and it fits curves
-
+    reader: DiagnosisReader | None = extension("diagnoses", "serial")
+    if reader is not None and log_dir is not None and folder.is_dir():
         try:
-            if (found := diagnosis_now(folder)) is not None:
-                return found.verdict, found.advice
+            if (verdict := reader(folder)) is not None:
+                return verdict.verdict, verdict.advice
         except ArgumentValueError as error:
             reason = f"what is in {folder} cannot be read"
             raise RefusedError("parallelism without a diagnosis", reason, "Diagnose again.") from error

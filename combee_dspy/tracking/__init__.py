@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from combee_dspy.tracking._base import Follower, Tracker, default_trackers, page_file, track
 
 if TYPE_CHECKING:
-    from combee_dspy.tracking._mlflow import MLflowTracker, replay
+    from combee_dspy.tracking._mlflow import MLflowTracker, make_store, replay
     from combee_dspy.tracking._progress import Progress
-    from combee_dspy.tracking._queries import audit, candidates, costs, problems, rollouts, runs, show
-    from combee_dspy.tracking._spending import spending
+    from combee_dspy.tracking._queries import audit, candidates, costs, problems, rollouts, run_number, runs, show
+    from combee_dspy.tracking._spending import spending, spent_of
     from combee_dspy.tracking._sql import ROLLOUT_COLUMNS
     from combee_dspy.tracking.report import write_report
 
@@ -29,6 +29,7 @@ __all__ = [
     "candidates",
     "costs",
     "default_trackers",
+    "make_store",
     "page_file",
     "problems",
     "replay",
@@ -37,6 +38,7 @@ __all__ = [
     "runs",
     "show",
     "spending",
+    "spent_of",
     "track",
     "write_report",
 ]
@@ -45,8 +47,10 @@ _HOMES = {
     "MLflowTracker": "_mlflow",
     "Progress": "_progress",
     "ROLLOUT_COLUMNS": "_sql",
+    "make_store": "_mlflow",
     "replay": "_mlflow",
     "spending": "_spending",
+    "spent_of": "_spending",
     "write_report": "report",
 }
 

@@ -4,5 +4,5 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../tests/plugins/suite.sh"
 suite textgrad
 need_space 2
-own_environment "$top/plugins/bench"
+own_environment "$top/plugins/simulator" "$top/plugins/strategist" "$top/plugins/bench"
 run_tests "$@"

@@ -9,10 +9,10 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_dspy import Budget, Combee, Validation
 from combee_dspy.aggregators import Aggregator, ParallelScan, Summarize, TopK, Union
 from combee_dspy.records import FailedCall, Reflection
+from combee_simulator import SimulatedConfig, SimulatedService
 from tests.aggregators.doubles import World, facts, learner, made
 from tests.worlds import GATES, events, gate_metric, gate_rows, rows
 

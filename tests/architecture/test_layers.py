@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,17 +22,18 @@ LAYERS = (
         "journal", "lms", "operators", "rollouts", "shuffle", "stopping", "weighers",
     ),
     ("options", "report", "tracking"),
-    ("diagnosis",),
     ("search",),
     # The package itself shows what is below it to users, and to the programs above.
     ("combee", "loading", "many", "mlflow_prompts", "presets", "reducer", ""),
-    ("canary", "planning"),
     ("__main__", "cli", "demo", "testing"),
 )  # fmt: skip
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
 STRATEGY_ROOMS = frozenset(LAYERS[1])
 # What a strategy gets is a context: it knows neither who calls it nor who reads along.
 BEYOND_A_STRATEGY = ("combee_dspy.search", "combee_dspy.tracking", "mlflow", "sqlite3")
+# Distributions that the core neither imports nor names: it finds what they bring by entry points.
+PLUGIN = re.compile(r"\bcombee[-_](agents|bench|simulator|strategist)\b")
+MOVED_ROOMS = tuple(f"combee_dspy.{room}" for room in ("canary", "diagnosis", "planning"))
 PRIVATE_DOOR = "combee_dspy._private"
 PRIVATE_ROOMS = ("dspy.teleprompt.gepa", "gepa.core.engine", "gepa.core.state")
 LONGEST = 400
@@ -86,6 +88,14 @@ def private(module: str, tree: ast.AST) -> list[str]:
     return [f"{module} imports {name}" for name in foreign if within(name, PRIVATE_ROOMS) or name in hidden]
 
 
+def foreign(module: str, tree: ast.AST) -> list[str]:
+    """Imports of other distributions of this project, and of rooms that are theirs now."""
+    ours = [name for name in imported(tree) if name.startswith("combee_")]
+    return [
+        f"{module} imports {name}" for name in ours if not within(name, ("combee_dspy",)) or within(name, MOVED_ROOMS)
+    ]
+
+
 def test_every_room_has_one_layer() -> None:
     rooms = {name.split(".")[1] for name in MODULES if "." in name}
     assert rooms == set(LAYER_OF) - {""}
@@ -104,6 +114,19 @@ def test_one_module_touches_private_parts_of_dspy_and_gepa() -> None:
     assert not [line for module, tree in MODULES.items() for line in private(module, tree)]
 
 
+def test_the_core_imports_no_plugin_and_no_room_that_moved_to_one() -> None:
+    assert not [line for module, tree in MODULES.items() for line in foreign(module, tree)]
+    named = {str(path): PLUGIN.findall(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    assert not {path: names for path, names in named.items() if names}
+
+
+@pytest.mark.parametrize(
+    "source", ["from combee_bench import speed", "def late():\n    from combee_dspy.canary import publish"]
+)
+def test_what_imports_a_plugin_would_be_found(source: str) -> None:
+    assert foreign("combee_dspy.many", ast.parse(source))
+
+
 @pytest.mark.parametrize("source", ["import combee_dspy.search", "def late():\n    from combee_dspy.search import run"])
 def test_what_reaches_up_would_be_found(source: str) -> None:
     tree = ast.parse(source)
@@ -117,5 +140,8 @@ def test_the_door_would_be_found_under_another_name() -> None:
 
 
 def test_files_can_be_read_in_one_sitting() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    plugins = PACKAGE.parent / "plugins"
+    folders = (PACKAGE, plugins / "simulator" / "combee_simulator", plugins / "strategist" / "combee_strategist")
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
     assert not {str(path): length for path, length in lengths.items() if length > LONGEST}

@@ -10,6 +10,7 @@ import pytest
 from combee_dspy import Combee, Validation
 from combee_dspy.cli import main
 from combee_dspy.testing import ScriptedLM, ScriptedRequest, as_chat
+from tests.cli.spoiled import files  # noqa: F401 - a fixture
 
 Shell = Callable[..., tuple[int, str, str]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -72,12 +73,14 @@ def test_no_plugin_takes_the_place_of_a_command_of_ours(site, shell):
     assert found["runs", "their_thief"] == "the name is already taken by distribution 'combee-dspy'"
 
 
-def test_a_command_of_a_distribution_that_is_not_there_names_it(shell, monkeypatch):
+@pytest.mark.parametrize("name", ["bench", "canary", "compare", "diagnose", "plan", "publish", "tune-scan", "verify"])
+def test_a_command_of_a_distribution_that_is_not_there_says_how_it_is_installed(shell, monkeypatch, name):
     monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
-    code, _, err = shell("bench", "speed")
-    assert code == 2
-    assert "pip install combee-bench" in err
-    assert all(name in shell("--help")[1] for name in ("bench", "compare", "tune-scan"))
+    assert re.search(rf"^  {name} ", shell("--help")[1], re.MULTILINE)
+    code, out, err = shell(name, "anything", "--with", "an option")
+    assert (code, out) == (2, "")
+    assert f"combee {name} is not installed" in err
+    assert "pip install 'combee-dspy[all]'" in err
 
 
 def test_help_loads_neither_dspy_nor_plugins(site):
@@ -85,7 +88,8 @@ def test_help_loads_neither_dspy_nor_plugins(site):
         "import sys, combee_dspy\n"
         "from combee_dspy.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print([name for name in ('dspy', 'mlflow', 'their_group', 'combee_bench') if name in sys.modules])\n"
+        "names = ('dspy', 'mlflow', 'their_group', 'combee_bench', 'combee_strategist')\n"
+        "print([name for name in names if name in sys.modules])\n"
     )
     done = subprocess.run(  # noqa: S603 - this interpreter and the code above
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(site)}

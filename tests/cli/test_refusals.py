@@ -2,56 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import yaml
 
 from combee_dspy.records import NO_BASELINE
-from tests.planning.test_spec import SPEC
-
-RUN = yaml.safe_load("""
-data: {benchmark: {name: formula-mini, params: {task: compute, formulas: 6, train: 12, validation: 12, heldout: 12}}}
-lms: {task: {model: simulated, time_scale: 0}}
-budget: {rollouts: 40}
-tracker: []
-log_dir: log
-""")
-STATIC = {"name": "static", "params": {"size": 8, "reason": "reflection_minibatch_size was given"}}
-PATIENCE = {"stopping": [{"name": "patience", "params": {"updates": 3}}]}
-ROWS = {"train": "rows.jsonl", "inputs": ["question"]}
-JUDGED = {
-    "data": {**ROWS, "validation": "others.jsonl"}, "program": "their_qa:program", "metric": "their_qa:judge",
-    "lms": {"task": {"model": "openai/small"}, "proposer": {"model": "openai/strong", "temperature": 1.0}},
-}  # fmt: skip
-TRAIN_ALONE = {**JUDGED, "data": ROWS, "metric": "their_qa:metric", "strategies": PATIENCE}
-
-
-@pytest.fixture
-def files(tmp_path):
-    for name in ("rows", "others"):
-        rows = [json.dumps({"question": f"{name} {n}", "answer": "a"}) for n in range(6)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    (tmp_path / "their_qa.py").write_text(
-        "import dspy\nfrom combee_dspy.evaluation import Judge\nprogram = dspy.Predict('question -> answer')\n"
-        "def metric(*given): return 1.0\njudge = Judge('Is it right?', lm=dspy.LM('openai/strong', temperature=0.3))\n"
-        "plain = Judge('Is it right?')\n",
-        encoding="utf-8",
-    )
-
-    def write(name, **change):
-        (tmp_path / name).write_text(yaml.safe_dump({**RUN, **change}), encoding="utf-8")
-        return name
-
-    return write
-
-
-def refused(shell, said, *arguments):
-    code, _, err = shell(*arguments)
-    assert code == 2, err
-    assert said in err
-    assert len(err.splitlines()) == 1
-    assert ". " in err, "no way out is said"
+from tests.cli.spoiled import JUDGED, RUN, refused
 
 
 @pytest.mark.parametrize(
@@ -70,45 +24,6 @@ def refused(shell, said, *arguments):
 def test_a_file_that_would_spoil_its_claim_is_not_run(shell, files, tmp_path, change, said):
     refused(shell, said, "run", files("run.yaml", **change))
     assert not list(tmp_path.glob("log/**/*.json"))
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"num_threads": 64, "diversity": False}, "diversity off"),
-        ({"cache": False}, "a cache that is off without a reason is refused"),
-        ({"reflection_minibatch_size": 8}, "a static batch without a reason is refused"),
-        ({"strategies": {"controller": STATIC}}, "a static batch without a reason is refused"),
-        (TRAIN_ALONE, "patience on the training score is refused"),
-        (JUDGED, "examiner"),
-        # A judge without a model of its own is judged by the task's, which here proposes as well.
-        ({**JUDGED, "metric": "their_qa:plain", "lms": {"task": {"model": "openai/x"}}}, "examiner"),
-    ],
-)  # fmt: skip
-def test_nor_is_it_planned(shell, files, tmp_path, change, said):
-    files("wide.yaml", **change)
-    # A reason that says nothing is none.
-    overrides = {name: {"value": "yes", "reason": "we know best"} for name in ("cache", "controller")}
-    for more in ({}, {"overrides": {"diagnosis": {"value": "later", "reason": "there was no time for it"}}}):
-        (tmp_path / "spec.yaml").write_text(yaml.safe_dump({**SPEC, "run": "wide.yaml", **more}), encoding="utf-8")
-        refused(shell, said, "plan", "spec.yaml")
-    vague = {name: {**one, "reason": "ok"} for name, one in overrides.items()}
-    (tmp_path / "spec.yaml").write_text(
-        yaml.safe_dump({**SPEC, "run": "wide.yaml", "overrides": vague}), encoding="utf-8"
-    )
-    code, _, err = shell("plan", "spec.yaml")
-    assert code == 2
-    assert err.count("reason is vague") == 2
-    assert not (tmp_path / "plan.md").exists()
-
-
-@pytest.mark.parametrize("name", ["canary_share", "canary_hours"])
-def test_a_plan_does_not_skip_the_canary(shell, tmp_path, name):
-    why = {"value": 0, "reason": "the release is tomorrow and cannot wait"}
-    diagnosis = {"value": "later", "reason": "there was no time for it"}
-    spec = {**SPEC, "overrides": {name: why, "diagnosis": diagnosis}}
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    refused(shell, "a canary skipped", "plan", "spec.yaml")
 
 
 def test_a_held_out_set_that_was_read_stays_as_it_is(shell, files):

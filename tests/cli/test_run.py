@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import dspy
@@ -57,7 +58,7 @@ def test_a_run_learns_says_what_it_cost_and_saves_a_program(shell, tmp_path):
 
 
 def test_your_own_program_files_and_service_run_and_no_key_is_written(shell, tmp_path, monkeypatch):
-    from combee_bench.simulated import SimulatedConfig, SimulatedService, SimulatedTask
+    from combee_simulator import SimulatedConfig, SimulatedService, SimulatedTask
 
     rows = [{"question": f"What is word {n}?", "answer": f"w{n % 3}", "kind": f"k{n % 3}"} for n in range(18)]
     for name, part in (("train", rows[:8]), ("validation", rows[8:13]), ("heldout", rows[13:])):
@@ -119,16 +120,19 @@ def test_an_unreachable_service_is_found_before_anything_is_bought(shell, tmp_pa
     assert err.count("\n") == 1
 
 
-def test_the_simulated_model_names_its_distribution_and_simulates_only_benchmarks(shell, monkeypatch):
+def test_the_simulated_model_says_how_it_is_installed_and_simulates_only_benchmarks(shell, monkeypatch):
     rows = "data: {train: rows.jsonl, inputs: [question]}\nprogram: dspy:Predict\nmetric: builtins:len\n"
     Path("rows.jsonl").write_text('{"question": "a"}\n')
     Path("their_task.py").write_text("import dspy\nready = dspy.Predict('question -> answer')\n")
     text = rows.replace("dspy:Predict", "their_task:ready") + "lms: {task: simulated}\nbudget: {rollouts: 3}\n"
     assert "simulates only benchmarks" in shell("run", written(text))[2]
-    monkeypatch.setitem(sys.modules, "combee_bench.simulated", None)
+    monkeypatch.setitem(sys.modules, "combee_simulator.benchmarks", None)
+    code, _, err = shell("run", written(SIMULATED))
+    assert (code, "simulated" in err, "combee-simulator" in err) == (2, True, True)
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
     code, _, err = shell("run", written(SIMULATED))
     assert code == 2
-    assert "pip install combee-bench" in err
+    assert "the model 'simulated' is not installed. Install it: pip install 'combee-dspy[all]'" in err
 
 
 TASKS = """

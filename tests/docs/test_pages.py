@@ -15,11 +15,11 @@ import dspy
 import pytest
 import yaml
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import Budget, Combee, load_benchmark
 from combee_dspy.cli import main
 from combee_dspy.cli._reading import checked
 from combee_dspy.testing import ScriptedLM, as_chat
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "how_to").glob("*.md"))]

@@ -13,11 +13,11 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_bench.simulated import FailureRates, SimulatedConfig, SimulatedService
 from combee_dspy import Budget, Combee, Search, Task, Validation, compile_many
 from combee_dspy.evaluation import Judge
 from combee_dspy.exceptions import CombeeError
 from combee_dspy.rollouts import _patient
+from combee_simulator import FailureRates, SimulatedConfig, SimulatedService
 from tests.worlds import GATES, TwoSteps, gate_metric, gate_rows, rows
 
 FAILING = FailureRates(server_error=0.03, rate_limited=0.03, malformed=0.03, truncated=0.02, retry_after=0.0)

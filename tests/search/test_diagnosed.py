@@ -1,94 +1,58 @@
-"""From Python: a wide search is told once that nobody has diagnosed its task, or refused where that is asked for."""
+"""A wide search asks whether its task was diagnosed: of whatever distribution can tell."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import dspy
 import pytest
 
-from combee_dspy import Search, Task, compile_many
-from combee_dspy.diagnosis import diagnose, read_diagnosis
+from combee_dspy import Search
 from combee_dspy.exceptions import RefusedError
-from tests.planning.test_diagnose import CONVERGED, search
-from tests.planning.test_plan import Converged
-from tests.tracking.journals import Story
+from combee_dspy.search import SerialVerdict, _refusals
 from tests.worlds import examples
 
-SAID = "nobody knows whether serial search has converged"
+
+def reader(folder: Path) -> SerialVerdict | None:
+    verdict = folder / "verdict"
+    return SerialVerdict(verdict.read_text(), "Look again.") if verdict.exists() else None
 
 
-def compiled(world, place, many=False, **given):
-    with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        combee = world.combee(log_dir=place, max_metric_calls=20, **given)
-        if many:
-            return compile_many([Task("one", dspy.Predict("question -> answer"), examples(6))], combee=combee)
-        return combee.compile(dspy.Predict("question -> answer"), trainset=examples(6))
+@pytest.fixture
+def wide(world, tmp_path, monkeypatch):
+    """Search wide where a diagnosis is required; one distribution reads verdicts, or none does."""
+
+    def search(installed: bool = True) -> None:
+        monkeypatch.setattr(_refusals, "extension", lambda *_: reader if installed else None)
+        combee = world.combee(
+            log_dir=tmp_path / "log", max_metric_calls=20, num_threads=8, search=Search(require_diagnosis=True)
+        )
+        with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
+            combee.compile(dspy.Predict("question -> answer"), trainset=examples(6))
+
+    (tmp_path / "log-serial").mkdir()
+    return search
 
 
-def told(place, levels):
-    folder = place.with_name(f"{place.name}-serial")
-    folder.mkdir(exist_ok=True)
-    diagnose(search(levels)).save(folder)
-
-
-def test_a_wide_search_is_told_once_for_each_log_dir(world, tmp_path, caplog):
-    for _ in range(3):
-        compiled(world, tmp_path / "a", num_threads=8)
-    assert caplog.text.count(SAID) == 1
-    compiled(world, tmp_path / "b", num_threads=None)
-    assert caplog.text.count(SAID) == 2
-
-
-def test_small_users_are_not_told_nor_who_has_diagnosed(world, tmp_path, caplog):
-    compiled(world, None, num_threads=16)  # nothing to come back to
-    compiled(world, tmp_path / "a", num_threads=4)
-    compiled(world, tmp_path / "b", num_threads=1)
-    told(tmp_path / "c", CONVERGED)
-    compiled(world, tmp_path / "c", num_threads=16)
-    assert SAID not in caplog.text
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_where_it_is_required_nothing_is_bought_without_a_go(world, tmp_path, many):
-    required = {"search": Search(require_diagnosis=True), "many": many}
-    # Neither few workers nor no log_dir nor another's diagnosis is a way around it.
-    told(tmp_path / "another", CONVERGED)
-    for place, threads in ((tmp_path / "a", 16), (tmp_path / "a", None), (tmp_path / "a", 2), (None, 16)):
-        with pytest.raises(RefusedError, match=SAID):
-            compiled(world, place, num_threads=threads, **required)
-    for levels in ([0.4] * 15, [0.4 + 0.02 * step for step in range(15)]):
-        told(tmp_path / "a", levels)
-        with pytest.raises(RefusedError, match="before convergence"):
-            compiled(world, tmp_path / "a", num_threads=16, **required)
-    (tmp_path / "a-serial" / "diagnosis.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(RefusedError, match="cannot be read"):
-        compiled(world, tmp_path / "a", num_threads=16, **required)
+def test_it_begins_where_the_verdict_is_that_serial_search_has_converged(wide, world, tmp_path):
+    with pytest.raises(RefusedError, match="nobody knows whether serial search has converged"):
+        wide()
+    (tmp_path / "log-serial" / "verdict").write_text("rising")
+    with pytest.raises(RefusedError, match=r"the diagnosis is 'rising'.* Look again\."):
+        wide()
     assert world.asked == 0
-    assert not (tmp_path / "a").exists()
-    compiled(world, tmp_path / "b", num_threads=1, **required)  # the serial search itself
-    told(tmp_path / "a", CONVERGED)
-    compiled(world, tmp_path / "a", num_threads=16, **required)
-    # It is no part of what was learned: a run goes on with or without it.
-    asked = world.asked
-    compiled(world, tmp_path / "a", num_threads=16, many=many)
-    assert world.asked == asked
+    (tmp_path / "log-serial" / "verdict").write_text("converged")
+    wide()
+    assert world.asked > 0
+
+
+def test_where_no_distribution_can_tell_nobody_knows(wide, world, tmp_path):
+    (tmp_path / "log-serial" / "verdict").write_text("converged")
+    with pytest.raises(RefusedError, match=r"nobody knows.*Run combee diagnose"):
+        wide(installed=False)
+    assert world.asked == 0
 
 
 def test_many_workers_with_diversity_off_are_no_optimizer_at_all(world):
     with pytest.raises(RefusedError, match="64 workers with diversity off"):
         world.combee(num_threads=64, diversity=False)
-
-
-def test_what_counts_is_the_journal_and_not_what_a_file_says_of_it(world, tmp_path):
-    required = Search(require_diagnosis=True)
-    (tmp_path / "a-serial").mkdir()
-    Story(tmp_path / "a-serial").whole()  # four validation rows show nothing
-    told(tmp_path / "a", CONVERGED)
-    assert read_diagnosis(tmp_path / "a-serial").go
-    with pytest.raises(RefusedError, match="the diagnosis is 'undecided'"):
-        compiled(world, tmp_path / "a", num_threads=16, search=required)
-    (tmp_path / "b-serial").mkdir()
-    Converged(tmp_path / "b-serial").write("begin")
-    with pytest.raises(RefusedError, match=SAID):  # nobody has looked
-        compiled(world, tmp_path / "b", num_threads=16, search=required)
-    told(tmp_path / "b", [0.4] * 15)
-    compiled(world, tmp_path / "b", num_threads=16, search=required)

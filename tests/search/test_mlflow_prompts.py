@@ -123,5 +123,5 @@ def test_what_cannot_work_is_refused_by_name() -> None:
 def test_without_mlflow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "combee_dspy.mlflow_prompts", raising=False)
     monkeypatch.setitem(sys.modules, "mlflow.genai.optimize", None)
-    with pytest.raises(MissingDistributionError, match=r"pip install combee-dspy\[mlflow\]"):
+    with pytest.raises(MissingDistributionError, match=r"pip install 'combee-dspy\[mlflow\]'"):
         importlib.import_module("combee_dspy.mlflow_prompts")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dspy
 
-from combee_bench.simulated import FailureRates, LatencyLaw, SimulatedConfig, SimulatedService
 from combee_dspy import Combee
+from combee_simulator import FailureRates, LatencyLaw, SimulatedConfig, SimulatedService
 from tests.worlds import GATES, events, gate_metric, gate_rows
 
 

@@ -3,11 +3,11 @@
 import dspy
 import pytest
 
-from combee_bench.simulated import SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask, WordingLaw
 from combee_dspy import Combee, Search
 from combee_dspy.lessons import read_section
 from combee_dspy.operators import Insert, Rewrite
 from combee_dspy.reflections import estimate_tokens
+from combee_simulator import SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask, WordingLaw
 from tests.worlds import events
 
 SUBJECTS = ("Gross margin", "Net income", "Current ratio", "Book value", "Quick ratio", "Asset turnover", "Yield",

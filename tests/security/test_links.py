@@ -17,8 +17,8 @@ from combee_dspy.cli import main
 from combee_dspy.exceptions import DataSourceError, NotPlainFileError
 from combee_dspy.journal import Reader
 from combee_dspy.tracking._mlflow import make_store
+from plugins.strategist.tests.searches import SPEC
 from tests.artifacts.test_online import examples, serving
-from tests.planning.test_spec import SPEC
 from tests.worlds import World
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="named pipes and links of a user are POSIX's")

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [ROOT / "combee_dspy", ROOT / "plugins" / "bench" / "combee_bench", ROOT / "plugins" / "agents"]
+SOURCES = [
+    ROOT / "combee_dspy",
+    *(ROOT / "plugins" / name for name in ("agents", "bench/combee_bench", "simulator", "strategist")),
+]
 CODE_READERS = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 CALLED = {"eval", "exec", "compile", "__import__", "unsafe_load", "full_load"}
 

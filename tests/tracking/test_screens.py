@@ -25,9 +25,9 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy import Budget, Combee, load_benchmark
 from combee_dspy.tracking import MLflowTracker
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 from tests.tracking.browser import CHROMIUM, LAPTOP, PHONE, browser
 
 pytestmark = [pytest.mark.chromium, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]

@@ -22,9 +22,9 @@ from aiohttp import ClientSession, web
 
 from combee_bench.options import CanaryOptions
 from combee_bench.tables import by_rows
-from combee_dspy.canary import CanaryPlan, CanaryProgram, Registry, Serving, interval, promote, rollback, status
 from combee_dspy.exceptions import PromotionRefusedError, RegistryError
 from combee_dspy.streams import derive_seed
+from combee_strategist.canary import CanaryPlan, CanaryProgram, Registry, Serving, interval, promote, rollback, status
 
 __all__ = ["Row", "line", "run", "table"]
 

@@ -12,12 +12,12 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import CapacityOptions
-from combee_bench.simulated import FailureRates, LatencyLaw, ServiceStats, SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.tables import by_rows
 from combee_dspy.exceptions import InfrastructureError
 from combee_dspy.records import Rollout
 from combee_dspy.rollouts import Adaptive, RolloutJob, Slots, ThreadSession, patient
+from combee_simulator import FailureRates, LatencyLaw, ServiceStats, SimulatedConfig, SimulatedService
 
 __all__ = ["CapacityRow", "Phase", "line", "passed", "run", "summary", "table"]
 

@@ -19,13 +19,13 @@ from combee_bench.options import HELDOUT, TRAIN, VALIDATION, CompareOptions
 from combee_bench.own import Own, read_own
 from combee_bench.pictures import figure
 from combee_bench.scoring import scores_of
-from combee_bench.simulated import SimulatedConfig, benchmark_task
 from combee_bench.statistics import Side, mean_of, not_comparable, pareto_best, side_by_side
 from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_bench.tables import by_columns
 from combee_dspy.benchmarks import LoadedBenchmark
 from combee_dspy.costs import Price
 from combee_dspy.records import NO_BASELINE
+from combee_simulator import SimulatedConfig, benchmark_task
 
 __all__ = ["CompareRun", "draw", "line", "run", "sides_of", "summary", "table"]
 

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from combee_bench.options import DiagnoseOptions
 from combee_bench.tables import by_rows
-from combee_dspy.planning import Curve, diagnose
 from combee_dspy.streams import derive_seed
+from combee_strategist.planning import Curve, diagnose
 
 __all__ = ["DiagnosisRates", "curve", "line", "run", "table"]
 

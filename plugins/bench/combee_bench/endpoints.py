@@ -10,9 +10,9 @@ from typing import Any
 
 import dspy
 
-from combee_bench.simulated import SimulatedConfig, SimulatedService, SimulatedTask, Tally
 from combee_dspy.costs import Costs, Price, Tariff, metered, role_scope, totals
 from combee_dspy.exceptions import ArgumentValueError
+from combee_simulator import SimulatedConfig, SimulatedService, SimulatedTask, Tally
 
 __all__ = ["Counted", "Endpoint", "as_proposer", "model_endpoint", "model_lm", "simulated_endpoint"]
 

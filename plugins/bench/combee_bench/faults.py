@@ -15,8 +15,6 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import FaultsOptions
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
-from combee_bench.simulated.service import Running
 from combee_bench.spoiling import FAULTS, Spoiling
 from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_bench.tables import by_rows
@@ -24,6 +22,8 @@ from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.exceptions import ArgumentValueError, InfrastructureError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.lms import pooled
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
+from combee_simulator.service import Running
 
 __all__ = ["FaultsRow", "line", "passed", "run", "table"]
 

@@ -20,8 +20,6 @@ import yaml
 from rich.table import Table
 
 from combee_bench.options import FuzzOptions
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
-from combee_bench.simulated.service import Running
 from combee_bench.spoiling import Fault, Spoiling
 from combee_bench.surroundings import load_rows, quietly
 from combee_bench.tables import by_rows
@@ -32,11 +30,13 @@ from combee_dspy.exceptions import CombeeError
 from combee_dspy.guards import CopyIndex, placeholders
 from combee_dspy.lms.redact import mask, scrub
 from combee_dspy.operators import decode_demonstrations, decode_fields
-from combee_dspy.planning import Curve, diagnose, read_diagnosis, read_spec
 from combee_dspy.rollouts._attempts import bounded
 from combee_dspy.streams import derive
 from combee_dspy.tracking import write_report
 from combee_dspy.tracking._lint import suspicious
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
+from combee_simulator.service import Running
+from combee_strategist.planning import Curve, diagnose, read_diagnosis, read_spec
 
 __all__ = ["FuzzRow", "hostile", "line", "passed", "run", "table"]
 

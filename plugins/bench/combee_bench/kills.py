@@ -20,13 +20,13 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import KillsOptions
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_bench.surroundings import LABEL, load_rows, quietly
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search, Task, Validation, compile_many
 from combee_dspy.exceptions import CombeeError, ServiceError
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.streams import derive
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 __all__ = ["KillsRow", "child", "line", "passed", "run", "table"]
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import product
 
-from combee_bench.simulated import SimulatedQuestion, SimulatedTask
 from combee_dspy.records import Reflection
 from combee_dspy.reflections import normalised
 from combee_dspy.streams import derive
+from combee_simulator import SimulatedQuestion, SimulatedTask
 
 __all__ = ["INSTRUCTION", "PlantedFact", "plant", "planted_in", "planted_record", "planted_task"]
 

@@ -25,7 +25,6 @@ from combee_bench.mixed import Statement, Tally, serve, state, tally
 from combee_bench.options import RetentionOptions
 from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, PlantedFact, plant, planted_in, planted_task
-from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
@@ -37,6 +36,7 @@ from combee_dspy.lms import ConstrainedJSONAdapter
 from combee_dspy.records import Lessons
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive_seed
+from combee_simulator import SimulatedConfig, SimulatedService
 
 __all__ = ["RetentionRow", "draw", "line", "run", "summary", "table"]
 

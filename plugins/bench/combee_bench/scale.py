@@ -23,10 +23,10 @@ from rich.table import Table
 from combee_bench.options import ScaleOptions
 from combee_bench.pictures import figure
 from combee_bench.planted import INSTRUCTION, plant, planted_record, planted_task
-from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, in_own_process, peak_mib
 from combee_bench.tables import by_rows
 from combee_dspy.streams import derive_seed
+from combee_simulator import SimulatedConfig, SimulatedService
 
 __all__ = ["ScaleRow", "draw", "exponents", "line", "passed", "run", "summary", "table"]
 

@@ -14,13 +14,13 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import ScanOptions
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_bench.surroundings import load_rows, quietly
 from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking import write_report
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 __all__ = ["NodeRow", "line", "run", "table"]
 

@@ -17,11 +17,11 @@ import dspy
 from rich.table import Table
 
 from combee_bench.options import SoakOptions
-from combee_bench.simulated import FailureRates, SimulatedConfig, SimulatedService, benchmark_task
 from combee_bench.surroundings import LABEL, load_rows, own_module, quietly
 from combee_bench.tables import by_rows
 from combee_dspy import Budget, Combee, Search, Validation
 from combee_dspy.exceptions import ServiceError
+from combee_simulator import FailureRates, SimulatedConfig, SimulatedService, benchmark_task
 
 __all__ = ["SoakRow", "line", "passed", "run", "table"]
 

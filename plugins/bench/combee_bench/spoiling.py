@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from aiohttp import ClientSession, web
 
-from combee_bench.simulated.laws import uniform
+from combee_simulator.laws import uniform
 
 __all__ = ["FAULTS", "Fault", "Spoiling"]
 

@@ -24,7 +24,6 @@ from rich.table import Table
 from combee_bench.asking import Asker, asker, there
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
 from combee_bench.options import SweepOptions
-from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedTask
 from combee_bench.statistics import Interval, crossed_interval
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.tables import by_rows
@@ -37,6 +36,7 @@ from combee_dspy.reflections import estimate_tokens
 from combee_dspy.rollouts import RolloutJob
 from combee_dspy.strategies import StrategyContext
 from combee_dspy.streams import derive, derive_seed
+from combee_simulator import CapacityModel, SimulatedConfig, SimulatedTask
 
 __all__ = ["LAWS", "SweepRow", "line", "run", "summary", "table"]
 

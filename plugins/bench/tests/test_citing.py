@@ -11,7 +11,11 @@ import dspy
 import pytest
 
 from combee_bench.asking import asker, there
-from combee_bench.simulated import (
+from combee_dspy.aggregators import ReferenceScan
+from combee_dspy.aggregators._prompts import AddLessons, RelateLessons
+from combee_dspy.records import Lessons, Reflection
+from combee_dspy.strategies import StrategyContext
+from combee_simulator import (
     CapacityModel,
     SimulatedConfig,
     SimulatedQuestion,
@@ -19,12 +23,8 @@ from combee_bench.simulated import (
     SimulatedTask,
     WordingLaw,
 )
-from combee_bench.simulated.requests import text_tokens
-from combee_bench.simulated.tagging import PLATITUDE
-from combee_dspy.aggregators import ReferenceScan
-from combee_dspy.aggregators._prompts import AddLessons, RelateLessons
-from combee_dspy.records import Lessons, Reflection
-from combee_dspy.strategies import StrategyContext
+from combee_simulator.requests import text_tokens
+from combee_simulator.tagging import PLATITUDE
 
 ADAPTERS = {"chat": dspy.ChatAdapter(), "json": dspy.JSONAdapter()}
 DEPOTS = ("north", "harbour", "airport", "castle", "railway", "river", "market", "museum")

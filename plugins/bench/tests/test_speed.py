@@ -12,10 +12,10 @@ import pytest
 from combee_bench import speed
 from combee_bench.endpoints import model_endpoint
 from combee_bench.options import SpeedOptions
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_bench.speed import METHODS, SpeedRun
 from combee_bench.surroundings import load_rows
 from combee_dspy.exceptions import ArgumentError
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 TINY = SpeedOptions(
     methods=("gepa", "combee"), examples=6, validation=4, heldout=5, slots=4, time_scale=0.001, base_accuracy=0.3

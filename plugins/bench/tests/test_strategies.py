@@ -10,14 +10,14 @@ import dspy
 import pytest
 
 from combee_bench.asking import asker, there
-from combee_bench.simulated import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
-from combee_bench.simulated.tagging import PLATITUDE
 from combee_dspy.aggregators import Aggregator, ParallelScan, SingleCall, Summarize, TopK, Union
 from combee_dspy.artifacts import SECTIONS
 from combee_dspy.artifacts._reflecting import ReflectOnTrajectoryWithTruth
 from combee_dspy.operators import Delete, InstructionChannel, Operator, OperatorInput, Reorder, Rephrase
 from combee_dspy.records import Edit, Lessons, PredictorRun, Reflection, Refusal
 from combee_dspy.strategies import StrategyContext
+from combee_simulator import CapacityModel, SimulatedConfig, SimulatedQuestion, SimulatedService, SimulatedTask
+from combee_simulator.tagging import PLATITUDE
 
 QUESTIONS = tuple(
     SimulatedQuestion(

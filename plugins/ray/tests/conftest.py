@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import ray
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 from material import benchmark
 
 

@@ -1,11 +1,11 @@
 import dspy
 import pytest
 from combee_bench.baselines import BaselineTask, baseline_names, build_baseline
-from combee_bench.simulated import SimulatedConfig, SimulatedService, benchmark_task
 from combee_dspy.benchmarks import load_benchmark
 from combee_dspy.exceptions import ArgumentError
 from combee_dspy.records import PredictorCall, Rollout
 from combee_dspy.testing import ScriptedLM
+from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
 
 from combee_textgrad import TextGrad
 

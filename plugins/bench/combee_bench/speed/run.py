@@ -20,7 +20,12 @@ import dspy
 from combee_bench.endpoints import Endpoint, model_endpoint, simulated_endpoint
 from combee_bench.options import SpeedOptions
 from combee_bench.scoring import scores_of
-from combee_bench.simulated import (
+from combee_bench.speed.methods import METHODS, OneEpoch, Terms
+from combee_bench.speed.results import SpeedRun
+from combee_bench.surroundings import load_rows, quietly
+from combee_dspy.benchmarks import LoadedBenchmark
+from combee_dspy.exceptions import ArgumentValueError
+from combee_simulator import (
     CapacityModel,
     FailureRates,
     ReasoningLaw,
@@ -28,11 +33,6 @@ from combee_bench.simulated import (
     WordingLaw,
     benchmark_task,
 )
-from combee_bench.speed.methods import METHODS, OneEpoch, Terms
-from combee_bench.speed.results import SpeedRun
-from combee_bench.surroundings import load_rows, quietly
-from combee_dspy.benchmarks import LoadedBenchmark
-from combee_dspy.exceptions import ArgumentValueError
 
 __all__ = ["run", "service_config"]
 

@@ -16,13 +16,13 @@ from combee_bench.asking import asker
 from combee_bench.endpoints import model_lm
 from combee_bench.options import TuneScanOptions
 from combee_bench.planted import PlantedFact, plant, planted_task
-from combee_bench.simulated import SimulatedConfig, SimulatedService
 from combee_bench.surroundings import LABEL, quietly
 from combee_bench.tables import by_rows
 from combee_bench.tuning.laws import Fit, Laws, Sample, fit_law, pooled
 from combee_bench.tuning.probe import Probe, probe
 from combee_bench.tuning.survival import Plan, Survival, plan_scan, predicted_survival
 from combee_dspy.exceptions import ServiceError
+from combee_simulator import SimulatedConfig, SimulatedService
 
 __all__ = ["Choice", "TunedScan", "best_of", "choices", "line", "run", "summary", "table"]
 

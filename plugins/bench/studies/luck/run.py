@@ -14,8 +14,8 @@ from typing import Annotated
 import dspy
 import orjson
 import typer
+from combee_simulator import Kind, SimulatedService
 
-from combee_bench.simulated import Kind, SimulatedService
 from combee_bench.speed.methods import METHODS, OneEpoch, Terms
 from combee_bench.surroundings import quietly
 from studies.luck.clock import Clock

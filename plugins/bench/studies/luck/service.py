@@ -11,9 +11,7 @@ from typing import Any
 
 import dspy
 import orjson
-from dspy.lm15 import Message, Request, Response, TextPart, Usage
-
-from combee_bench.simulated import (
+from combee_simulator import (
     CapacityModel,
     Kind,
     ReasoningLaw,
@@ -22,16 +20,18 @@ from combee_bench.simulated import (
     Tally,
     benchmark_task,
 )
-from combee_bench.simulated.answering import SimulatedModel
-from combee_bench.simulated.knowledge import SimulatedQuestion
-from combee_bench.simulated.laws import uniform
-from combee_bench.simulated.matching import Hit, QuestionIndex
-from combee_bench.simulated.requests import (
+from combee_simulator.answering import SimulatedModel
+from combee_simulator.knowledge import SimulatedQuestion
+from combee_simulator.laws import uniform
+from combee_simulator.matching import Hit, QuestionIndex
+from combee_simulator.requests import (
     ChatRequest,
     parse_request,
     prompt_tokens,
     text_tokens,
 )
+from dspy.lm15 import Message, Request, Response, TextPart, Usage
+
 from combee_bench.surroundings import load_rows
 from combee_dspy.benchmarks import LoadedBenchmark
 from studies.luck.clock import Clock

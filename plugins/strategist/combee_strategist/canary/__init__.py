@@ -1,0 +1,44 @@
+"""Shadow, promote and roll back: a learned program reaches production behind a canary.
+
+| module | what it is |
+| --- | --- |
+| ``_registry`` | versions, two aliases and the audit, in MLflow's prompt registry |
+| ``_publish`` | from a run's journal to a version; its terms are fixed there |
+| ``_options``, ``_arms`` | how a server tries a challenger; the versions that it holds |
+| ``_serving`` | :class:`CanaryProgram`: stands where the user's program stood |
+| ``_recording`` | what was served and shadowed: scored, counted, written to a journal |
+| ``_pool`` | threads for shadows and scores, never in a caller's way |
+| ``_decide`` | the sequential test; status, promotion, rollback |
+
+The registry alone decides what is served, by one alias: ``production``. Moving it is the whole
+commit of a promotion or a rollback. Evidence lies in the journals of the servers, which only a
+promotion needs.
+"""
+
+from combee_strategist.canary._decide import (
+    CanaryStatus,
+    interval,
+    promote,
+    rollback,
+    status,
+    withdraw,
+)
+from combee_strategist.canary._options import Serving
+from combee_strategist.canary._publish import publish
+from combee_strategist.canary._registry import CanaryPlan, Registry, Version
+from combee_strategist.canary._serving import CanaryProgram
+
+__all__ = [
+    "CanaryPlan",
+    "CanaryProgram",
+    "CanaryStatus",
+    "Registry",
+    "Serving",
+    "Version",
+    "interval",
+    "promote",
+    "publish",
+    "rollback",
+    "status",
+    "withdraw",
+]

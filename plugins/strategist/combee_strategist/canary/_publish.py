@@ -1,0 +1,117 @@
+"""Publishing: what a run returned, with its held-out receipt, becomes a version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+from combee_dspy.evaluation import Receipt
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.journal import Reader, journal_file
+from combee_dspy.loading import CandidateRecord, candidates
+from combee_dspy.tracking import run_number
+from combee_strategist.canary._registry import CHALLENGER, PRODUCTION, CanaryPlan, Registry
+
+__all__ = ["publish"]
+
+# Hashes and scores of single rows stay in the run's journal; the receipt's own hash tells that they
+# are the same.
+_OF_ROWS = ("rows", "train", "validation")
+
+
+def publish(
+    run: str | os.PathLike[str],
+    name: str,
+    plan: CanaryPlan | None = None,
+    *,
+    task: str | None = None,
+    uri: str | None = None,
+    who: str | None = None,
+    why: str = "",
+) -> int:
+    """Register the program that a run returned as the challenger, and return its version.
+
+    The first time, the program that the run began with is registered before it, as ``production``.
+
+    Args:
+        run: The run's ``log_dir``, or its journal.
+        name: The prompt's name in the registry.
+        plan: The terms of the canary; they cannot be changed afterwards.
+        task: One of several tasks in the journal, by name; the newest by default.
+        uri: As for :class:`Registry`.
+        who: Who publishes; the process's user by default.
+        why: The reason, for the audit.
+
+    Raises:
+        ArgumentValueError: The run has no held-out receipt, it returned what it was given, or
+            another challenger waits.
+        RegistryError: The registry does not answer.
+    """
+    plan = plan or CanaryPlan()
+    with Reader(journal_file(os.fspath(run))) as reader:
+        number = run_number(reader, task)
+        row = reader.rows("SELECT name, description FROM run WHERE id = ?", (number,))[0]
+        sql = "SELECT data FROM event WHERE run = ? AND kind = 'receipt' ORDER BY id"
+        receipts = [Receipt.from_json(event["data"]) for event in reader.rows(sql, (number,))]
+    read = next(
+        (
+            receipt
+            for receipt in reversed(receipts)
+            if receipt.stage == "read" and receipt.difference
+        ),
+        None,
+    )
+    if read is None:
+        remedy = "Compile with heldout=…: the search chose by its training and validation rows."
+        raise ArgumentValueError("run", os.fspath(run), "has no held-out receipt", remedy)
+    if len(set(read.programs)) < 2:
+        raise ArgumentValueError(
+            "run", os.fspath(run), "returned the program that it was given", "Learn something."
+        )
+    of_run = {
+        candidate.id: candidate for candidate in candidates(run) if candidate.run == row["name"]
+    }
+    before, after = (of_run[candidate_id] for candidate_id in read.programs)
+    artifact = json.loads(row["description"])["specs"]["artifact"]
+    registry = Registry(name, uri)
+    production, waiting = registry.at(PRODUCTION), registry.at(CHALLENGER)
+    if waiting not in (None, production):
+        remedy = f"Promote it, or: combee canary rollback {name} --challenger"
+        raise ArgumentValueError(
+            "name", name, f"has a challenger already, version {waiting}", remedy
+        )
+    if production is None:
+        registry.add(
+            _document(before, artifact, plan), PRODUCTION, who, f"what {row['name']} began with"
+        )
+    return registry.add(
+        _document(after, artifact, plan, read), CHALLENGER, who, why or f"learned by {row['name']}"
+    )
+
+
+def _document(
+    candidate: CandidateRecord,
+    artifact: dict[str, Any],
+    plan: CanaryPlan,
+    receipt: Receipt | None = None,
+) -> dict[str, Any]:
+    terms = plan.to_dict()
+    summary = None
+    if receipt is not None and receipt.difference is not None:
+        whole = receipt.to_dict()
+        digest = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        heldout = {key: value for key, value in whole["heldout"].items() if key not in _OF_ROWS}
+        summary = {key: value for key, value in whole.items() if key not in ("before", "after")}
+        summary |= {"heldout": heldout, "sha256": digest}
+        if terms["target"] is None:
+            terms["target"] = receipt.difference.before
+    return {
+        "candidate": candidate.id,
+        "run": candidate.run,
+        "artifact": artifact,
+        "texts": dict(candidate.texts),
+        "receipt": summary,
+        "plan": terms,
+    }

@@ -1,0 +1,387 @@
+"""What was served and what ran in the shadow: scored, counted, written to the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from combee_dspy.costs import Tariff, metered
+from combee_dspy.journal import Effect, Journal, Reader
+from combee_dspy.lms.redact import scrub
+from combee_dspy.options import Privacy
+from combee_dspy.records import CallUsage, Rollout
+from combee_dspy.rollouts import Metric, decode_rollout, encode_rollout, read_score
+from combee_dspy.search import Texts
+from combee_strategist.canary._registry import CanaryPlan
+
+__all__ = ["Answer", "Pair", "Recorder", "Window"]
+
+logger = logging.getLogger("combee_dspy")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What one version made of a request.
+
+    ``score`` is there once it was scored; 0 where the version failed.
+    """
+
+    version: int
+    purpose: str
+    started: float
+    seconds: float
+    usage: tuple[CallUsage, ...]
+    prediction: Mapping[str, Any] | None = None
+    error: str | None = None
+    score: float | None = None
+
+
+@dataclass(slots=True)
+class Pair:
+    """One sampled request: its inputs, one answer or two, and labels once they are there.
+
+    ``challenger`` is the SHA-256 of the version on trial; ``recalled``: read from a journal, where
+    its answers stand.
+    """
+
+    request: str
+    inputs: Mapping[str, Any]
+    answers: list[Answer]
+    incumbent: int
+    challenger: str
+    complete: bool = False
+    labels: Mapping[str, Any] | None = None
+    recalled: bool = False
+    since: float = field(default_factory=time.monotonic)
+
+
+class Window:
+    """The latest outcomes of one version, by which it is taken back."""
+
+    def __init__(self, plan: CanaryPlan) -> None:
+        self._plan = plan
+        self.errors: deque[bool] = deque(maxlen=plan.window)
+        self.scores: deque[float] = deque(maxlen=plan.window)
+
+    def breach(self, beside: Window | None) -> str | None:
+        """Return which bound was breached, in words.
+
+        Failures count beyond the share that another version has beside it.
+        """
+        plan = self._plan
+        least = plan.window // 4
+        errors, scores, others = (
+            list(self.errors),
+            list(self.scores),
+            list(beside.errors) if beside else [],
+        )
+        most = plan.errors + (sum(others) / len(others) if others else 0.0)
+        if len(errors) >= least and sum(errors) / len(errors) > most:
+            return f"{sum(errors)} of the last {len(errors)} requests failed, more than {most:.0%}"
+        if (
+            plan.score is not None
+            and len(scores) >= least
+            and sum(scores) / len(scores) < plan.score
+        ):
+            mean = sum(scores) / len(scores)
+            return f"the mean of the last {len(scores)} scores is {mean:.3f}, below {plan.score}"
+        return None
+
+
+class Recorder:
+    """Keeps what becomes of requests. Thread-safe.
+
+    Args:
+        name: The program's name in the registry.
+        folder: Where journals of servers lie; this one makes a folder of its own in it.
+        metric: Scores an answer once labels are there.
+        judge: Scores it where they do not come.
+        patience: Seconds that a request waits for labels.
+        most: Requests that may wait for them; the oldest gives way.
+        privacy: What is kept of texts.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        metric: Metric | None,
+        judge: Metric | None,
+        patience: float,
+        most: int,
+        privacy: Privacy,
+    ) -> None:
+        self._name, self._metric, self._judge = name, metric, judge
+        self._patience, self._most = patience, most
+        self._texts, self._folder = Texts(privacy, scrub), folder
+        self.recalls = metric is not None and privacy.texts == "all"
+        node = platform.node() if privacy.who == "name" else "server"
+        own = f"{time.time_ns():020d}-{node}-{os.getpid()}"
+        self._journal = Journal(folder / own)
+        about = {"specs": {}, "models": {}, "simulated": False, "serving": name}
+        self._log = self._journal.run(name, 0, {"serving": name}, about)
+        self._number, self._lock = itertools.count(), threading.Lock()
+        self._waiting: OrderedDict[str, Pair] = OrderedDict()
+        self.counts: Counter[str] = Counter()
+        self._counts_written: dict[str, int] = {}
+        self.windows: dict[int, Window] = {}
+        self.tariff = Tariff()
+        self.observe: Callable[[Answer], None] = lambda answer: None
+
+    def count(self, what: str) -> None:
+        """Count what became of a shadow or a label."""
+        with self._lock:
+            self.counts[what] += 1
+
+    def request(self, request_id: str) -> str:
+        """Return what a request goes by in the journal: a hash."""
+        return hashlib.blake2b(f"{self._name}\0{request_id}".encode(), digest_size=8).hexdigest()
+
+    def ended(self, answer: Answer) -> None:
+        """Keep that a version has answered or failed; its texts and its score are not there yet."""
+        self.observe(answer)
+        if (window := self.windows.get(answer.version)) is not None:
+            window.errors.append(answer.error is not None)
+        if answer.error is not None:
+            answer.error = self._texts.scrub(answer.error)
+            answer.score = 0.0
+
+    def write(self, request: str, answer: Answer, inputs: Mapping[str, Any] | None = None) -> None:
+        """Write an answer as an effect, with its texts where ``inputs`` are given."""
+        texts: dict[str, Any] = {"seconds": answer.seconds}
+        if inputs is not None:
+            rollout = Rollout(
+                request,
+                answer.score or 0.0,
+                error=answer.error,
+                prediction=answer.prediction,
+                seconds=answer.seconds,
+                failed_in="program" if answer.error else None,
+            )
+            # What the queries show of a rollout's inputs stands there.
+            request_inputs = encode_rollout(Rollout(request, 0.0, prediction=inputs))["prediction"]
+            texts = self._texts.scrubbed({**encode_rollout(rollout), "inputs": request_inputs})
+        effect = Effect(
+            f"{answer.purpose}/{request}/{next(self._number)}",
+            "rollout",
+            texts,
+            "serving",
+            answer.purpose,
+            candidate=f"v{answer.version}",
+            example=request,
+            split="serving",
+            score=answer.score,
+            error=answer.error,
+            failed_in="program" if answer.error else None,
+            started=answer.started,
+            ended=answer.started + answer.seconds,
+            usage=answer.usage,
+        )
+        self._log.put(self._texts.written(effect))
+
+    def wait(self, pair: Pair) -> None:
+        """Let a sampled request wait for what is missing.
+
+        One of the same id, or the oldest of too many, gives way.
+        """
+        with self._lock:
+            gone = self._waiting.pop(pair.request, None)
+            self._waiting[pair.request] = pair
+            if gone is None and len(self._waiting) > self._most:
+                gone = self._waiting.popitem(last=False)[1]
+        if gone is not None:
+            self.unscored(gone, "pushed out")
+
+    def complete(self, pair: Pair, answer: Answer | None = None) -> None:
+        """Say that no answer is missing any more, the last one having come or not."""
+        with self._lock:
+            waits = self._waiting.get(pair.request) is pair
+            pair.complete = True
+            if answer is not None and waits:
+                pair.answers.append(answer)
+        if answer is not None and not waits:
+            self.write(pair.request, answer, pair.inputs)
+        elif answer is not None and self.recalls:
+            # Labels may come to another server, or after this one has ended.
+            answers = [
+                (other.version, other.started, other.prediction, other.error, other.score)
+                for other in pair.answers
+            ]
+            record = {
+                "inputs": pair.inputs,
+                "answers": answers,
+                "versions": (pair.incumbent, pair.challenger),
+            }
+            self._log.emit(
+                "waiting",
+                self._texts.scrubbed(encode_rollout(Rollout(pair.request, 0.0, prediction=record))),
+            )
+
+    def label(self, request: str, labels: Mapping[str, Any]) -> bool:
+        """Give labels to a request that waits for them; ``False`` where none of that id does."""
+        with self._lock:
+            pair = self._waiting.get(request)
+            if pair is None or pair.labels is not None:
+                return False
+            pair.labels = dict(labels)
+        return True
+
+    def recall(self, request: str, labels: Mapping[str, Any]) -> None:
+        """Give labels to a request of another server, or of this one before it ended."""
+        sql = (
+            "SELECT data FROM event"
+            " WHERE kind = 'waiting' AND json_extract(data, '$.example_id') = ?"
+        )
+        for path in self._folder.rglob("journal.sqlite"):
+            with Reader(path) as reader:
+                rollouts = [
+                    decode_rollout(json.loads(row["data"])) for row in reader.rows(sql, (request,))
+                ]
+            for rollout in rollouts:
+                if rollout is None or rollout.prediction is None:
+                    continue
+                record = rollout.prediction
+                answers = [
+                    Answer(version, "", at, 0.0, (), *more)
+                    for version, at, *more in record["answers"]
+                ]
+                incumbent, challenger = record["versions"]
+                pair = Pair(
+                    request,
+                    record["inputs"],
+                    answers,
+                    incumbent,
+                    challenger,
+                    True,
+                    dict(labels),
+                    True,
+                )
+                self.wait(pair)
+                return
+        self.count("labels without a request")
+
+    def ready(self, request: str | None = None) -> list[tuple[Pair, Metric]]:
+        """Return what can be scored now and by what, of one request or of all.
+
+        Let go of what waits no more.
+        """
+        now, scorable, late = time.monotonic(), [], []
+        with self._lock:
+            waiting = (
+                list(self._waiting.values()) if request is None else [self._waiting.get(request)]
+            )
+            for pair in waiting:
+                if pair is None or not pair.complete:
+                    continue
+                if pair.labels is None and now - pair.since < self._patience:
+                    continue
+                scorer = (
+                    self._judge if pair.labels is None or self._metric is None else self._metric
+                )
+                del self._waiting[pair.request]
+                if scorer is None:
+                    late.append(pair)
+                else:
+                    scorable.append((pair, scorer))
+        for pair in late:
+            self.unscored(pair, "without labels")
+        return scorable
+
+    def score(self, pair: Pair, scorer: Metric) -> tuple[tuple[float, ...], tuple[CallUsage, ...]]:
+        """Return the score of each answer of a request, and what scoring it has cost.
+
+        Raises:
+            ValueError: A score is not between 0 and 1, so that no interval can be had of it.
+        """
+        example = dspy.Example(**{**pair.inputs, **(pair.labels or {})}).with_inputs(*pair.inputs)
+        scores = []
+        with dspy.context(trace=[], usage_tracker=None), metered(self.tariff, "evaluator") as meter:
+            for answer in pair.answers:
+                if answer.error is not None:
+                    scores.append(0.0)
+                    continue
+                score, _, _ = read_score(
+                    scorer(example, dspy.Prediction(**(answer.prediction or {})), None, None, None)
+                )
+                if not 0 <= score <= 1:
+                    raise ValueError(
+                        f"the metric returned {score}, and a canary compares scores from 0 to 1"
+                    )
+                scores.append(score)
+        return tuple(scores), meter.usage()
+
+    def scored(self, pair: Pair, scorer: Metric, outcome: Any, error: BaseException | None) -> None:
+        """Write a request whose answers were scored, or could not be."""
+        if error is not None:
+            logger.warning(
+                "canary %s: a request was not scored: %s",
+                self._name,
+                scrub(f"{type(error).__name__}: {error}"),
+            )
+            self.unscored(pair, "not scored")
+            return
+        scores, usage = outcome
+        for answer, score in zip(pair.answers, scores, strict=True):
+            answer.score = score
+            if (window := self.windows.get(answer.version)) is not None:
+                window.scores.append(score)
+            if not pair.recalled:
+                self.write(pair.request, answer, pair.inputs)
+        if usage:
+            key = f"score/{pair.request}/{next(self._number)}"
+            self._log.put(
+                Effect(key, "call", {}, "evaluator", "feedback", example=pair.request, usage=usage)
+            )
+        if len(pair.answers) == 2:
+            by = {answer.version: score for answer, score in zip(pair.answers, scores, strict=True)}
+            event = {
+                "request": pair.request,
+                "at": pair.answers[0].started,
+                "incumbent": pair.incumbent,
+                "sha256": pair.challenger,
+                "by": "judge" if scorer is self._judge else "metric",
+                "before": by.pop(pair.incumbent),
+                "after": by.popitem()[1],
+            }
+            self._log.emit("pair", event)
+            self.count("scored")
+
+    def unscored(self, pair: Pair, why: str) -> None:
+        """Write a request that is not scored, and count why if both versions have answered it."""
+        if len(pair.answers) == 2:
+            self.count(why)
+        for answer in [] if pair.recalled else pair.answers:
+            self.write(pair.request, answer, pair.inputs)
+
+    def tell(self) -> None:
+        """Write the counts so far where they have changed."""
+        with self._lock:
+            counts = dict(self.counts)
+        if counts != self._counts_written:
+            self._counts_written = counts
+            self._log.emit("shadows", counts)
+
+    def close(self) -> None:
+        """Write what is left, and end the run in the journal."""
+        while self._waiting:
+            self.unscored(self._waiting.popitem(last=False)[1], "left")
+        self.tell()
+        with ThreadPoolExecutor(1) as pool:  # the caller's thread may have a loop that runs
+            pool.submit(asyncio.run, self._log.finish("finished", dict(self.counts))).result()
+        self._log.close()
+        self._journal.close()

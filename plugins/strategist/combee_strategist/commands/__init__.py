@@ -1,0 +1,1 @@
+"""The commands of this distribution, found by entry points."""

@@ -1,0 +1,116 @@
+"""``combee diagnose``: whether serial search has converged, before a search goes wide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from combee_dspy.exceptions import ArgumentValueError
+from combee_dspy.files import check_folder
+
+if TYPE_CHECKING:
+    from combee_strategist.planning import Curve
+
+__all__ = ["diagnose", "one_task", "serially"]
+
+
+def diagnose(
+    source: Annotated[str, typer.Argument(metavar="RUN|CONFIG.yaml|mlflow:ID", show_default=False)],
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Calls that the service answers at once.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="What a plateau may still gain in its half, in points.")
+    ] = 3.0,
+    run: Annotated[
+        str | None, typer.Option(help="One of several tasks, by its name; the newest by default.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write into; the run's own by default.")
+    ] = None,
+) -> None:
+    """Decide whether serial search has converged, so that going wide can pay.
+
+    RUN is the log_dir of a serial search, mlflow:ID one that MLflow holds.
+    CONFIG.yaml is a file of combee run, which is then searched serially: GEPA's
+    minibatches of three, one rollout at a time, no update before the last is done,
+    the held-out set unread. Its log_dir has -serial added, and goes on where it ended.
+
+    Writes diagnosis.json, .md and .html. Exit code 0 for go, 1 for no go.
+    """
+    from combee_strategist import planning
+
+    curve, folder = _curve(source, run)
+    folder = output or folder
+    folder.mkdir(parents=True, exist_ok=True)
+    diagnosis = planning.diagnose(curve, margin=margin / 100, slots=slots)
+    diagnosis.save(folder)
+    typer.echo((folder / "diagnosis.md").read_text(encoding="utf-8"))
+    typer.echo(f"Wrote {folder / 'diagnosis.html'}")
+    if not diagnosis.go:
+        raise typer.Exit(1)
+
+
+def _curve(source: str, run: str | None) -> tuple[Curve, Path]:
+    from combee_strategist.planning import Curve
+
+    if source.startswith("mlflow:"):
+        return Curve.of_mlflow(source.removeprefix("mlflow:")), Path()
+    folder = _searched(Path(source)) if Path(source).suffix in (".yaml", ".yml") else Path(source)
+    return Curve.of_run(folder, run), folder
+
+
+def one_task(config: Path) -> dict[str, Any]:
+    """Return what a file of ``combee run`` holds, which is one task with a log_dir.
+
+    Raises:
+        ArgumentValueError: It is not.
+    """
+    from combee_dspy.cli import _reading
+
+    data = _reading.read_mapping(config)
+    if data.get("tasks") or not data.get("log_dir"):
+        remedy = "Give log_dir, and one task."
+        raise ArgumentValueError("CONFIG", str(config), "has no log_dir, or several tasks", remedy)
+    # What is derived from it has something added to its name: with a slash at the end it would lie
+    # within.
+    return {**data, "log_dir": str(Path(str(data["log_dir"])))}
+
+
+def serially(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the serial form of a run: minibatches of three, one rollout and update at a time."""
+    from combee_dspy.cli import _reading
+
+    reason = "dspy.GEPA's minibatch, for the serial baseline"
+    controller = {"name": "static", "params": {"size": 3, "reason": reason}}
+    # As dspy.GEPA, it buys the same rollout again; without that its plateau would be bought in no
+    # rollouts at all.
+    return data | {
+        "strategies": {**_reading.section(data, "strategies"), "controller": controller},
+        "search": {**_reading.section(data, "search"), "staleness": 0},
+        "num_threads": 1,
+        "cache": False,
+    }
+
+
+def _searched(config: Path) -> Path:
+    """Run a file's search serially; return its log_dir."""
+    from combee_dspy.cli import _plan
+    from combee_dspy.cli.run import compiled
+
+    data = serially(one_task(config))
+    data["log_dir"] = f"{data['log_dir']}-serial"
+    plan = _plan.plan_run(data, config.resolve().parent)
+    check_folder(plan.folder / data["log_dir"])
+    # The look at the held-out set is the wide search's.
+    plan = replace(
+        plan,
+        tasks=tuple(replace(task, task=replace(task.task, heldout=None)) for task in plan.tasks),
+    )
+    for result in compiled(plan):
+        if result.error is not None:
+            raise result.error
+    return plan.folder / str(data["log_dir"])

@@ -1,0 +1,28 @@
+"""Has serial search converged, above where it began? A journal tells, before going wide.
+
+Pure but for :meth:`Diagnosis.save`: it reads journals, and knows nothing of who searches. ``page``
+writes what it and the plan have to show.
+"""
+
+from combee_strategist.diagnosis.curve import Ceiling, Curve
+from combee_strategist.diagnosis.diagnose import (
+    MARGIN,
+    POINT,
+    Diagnosis,
+    diagnose,
+    diagnosis_now,
+    read_diagnosis,
+    serial_verdict,
+)
+
+__all__ = [
+    "MARGIN",
+    "POINT",
+    "Ceiling",
+    "Curve",
+    "Diagnosis",
+    "diagnose",
+    "diagnosis_now",
+    "read_diagnosis",
+    "serial_verdict",
+]

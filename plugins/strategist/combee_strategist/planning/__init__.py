@@ -1,0 +1,52 @@
+"""From a question to a claim that holds: a specification without gaps, a diagnosis, a plan.
+
+Nothing here searches. A specification (:func:`read_spec`) says what is owed to whom; a diagnosis
+(:func:`diagnose`) says whether serial search has converged, so that going wide can pay; a plan
+(:func:`make_plan`) says how, with every number's origin; a :class:`Verification` whether what is
+claimed in the end survives. What would spoil the claim is refused (:func:`check_search`,
+:func:`check_headline`).
+"""
+
+from combee_strategist.diagnosis import Ceiling, Curve, Diagnosis, diagnose, read_diagnosis
+from combee_strategist.planning.choices import Choices
+from combee_strategist.planning.plan import Plan, batch_sizes, make_plan
+from combee_strategist.planning.refusals import check_converged, check_headline, check_search
+from combee_strategist.planning.spec import Override, Spec, ask, questions, read_spec
+from combee_strategist.planning.verify import (
+    Check,
+    Claim,
+    Kind,
+    Verification,
+    check_run,
+    check_slices,
+    over_serial,
+    slices_of,
+)
+
+__all__ = [
+    "Ceiling",
+    "Check",
+    "Choices",
+    "Claim",
+    "Curve",
+    "Diagnosis",
+    "Kind",
+    "Override",
+    "Plan",
+    "Spec",
+    "Verification",
+    "ask",
+    "batch_sizes",
+    "check_converged",
+    "check_headline",
+    "check_run",
+    "check_search",
+    "check_slices",
+    "diagnose",
+    "make_plan",
+    "over_serial",
+    "questions",
+    "read_diagnosis",
+    "read_spec",
+    "slices_of",
+]
