@@ -47,7 +47,7 @@ class SimulatedConfig:
         reasoning: How long a task's answer reasons where the program asks for it; None for one
             short sentence.
         wording: How calls word the lessons that they write.
-        thinking: Tokens that a writing call thinks before it answers; they take time and are billed.
+        thinking: Tokens that a writing call thinks before it answers; they are billed.
         failures: Failures injected on purpose; none by default.
         slots: Calls served at once. Further calls wait in order of arrival.
         reject_when_full: Answer 429 with ``Retry-After`` instead of letting a call wait.

@@ -26,8 +26,8 @@ def without_playbook(user: str) -> tuple[str, str]:
 class Tagger:
     """Answers the fields of a playbook's reflector. Stateless and safe to share.
 
-    A bullet is helpful when it names the lesson of the trajectory at hand, and neutral otherwise. What is learned
-    belongs to the first section that is about formulas, else to the first of all.
+    A bullet is helpful when it names the lesson of the trajectory at hand, and neutral otherwise.
+    What is learned belongs to the first section that is about formulas, else to the first of all.
 
     Args:
         keys_of: Returns the lesson keys in a text.
@@ -37,9 +37,11 @@ class Tagger:
         self._keys_of = keys_of
 
     def tags(self, bullets: str, attended: Sequence[str]) -> dict[str, str]:
-        """Return the tag of every bullet in their section, given the keys of the trajectory that were read."""
-        found = (_BULLET.match(line) for line in _strings(bullets))
-        helps = {one[1]: set(self._keys_of(one[2])) & set(attended) for one in found if one}
+        """Return the tag of every bullet, by the keys of the trajectory that were read."""
+        matches = (_BULLET.match(line) for line in _strings(bullets))
+        helps = {
+            bullet[1]: set(self._keys_of(bullet[2])) & set(attended) for bullet in matches if bullet
+        }
         return {name: "helpful" if keys else "neutral" for name, keys in helps.items()}
 
     def section(self, user: str) -> str:
