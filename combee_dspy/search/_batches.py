@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import pvariance
@@ -28,8 +27,6 @@ __all__ = ["Batches", "Ends", "decision_from"]
 # Updates without a new rollout that end a run, or one for each component where there are more: one that proposed
 # nothing may have had an answer that did not parse, or a child that was refused.
 _BARREN = 3
-# The part of a minibatch that has the epoch's order where rows that fail are preferred.
-_UNIFORM = 0.5
 _NOTHING = "A full pass found nothing new to learn"
 _FEWEST = 3  # rows of an update, after the first, that a budget cuts short; GEPA's own minibatches have as many
 
@@ -38,7 +35,7 @@ class Batches:
     """Draws minibatches. Called in the order of updates.
 
     Rows are drawn without replacement, epoch by epoch, each epoch in an order of its own; no minibatch crosses the end
-    of an epoch. Rows that are preferred may be drawn again, in the place of others. Anchors are in every one.
+    of an epoch. Anchors are in every one.
 
     Attributes:
         seen: Rows drawn so far.
@@ -59,7 +56,6 @@ class Batches:
         self._measured: list[Measurement] = []
         self._scores: list[float] = []
         self._prompt_tokens = 0
-        self._left: list[int] | None = None  # rows that the epoch has not drawn, in its order
 
     @property
     def epochs(self) -> float:
@@ -106,39 +102,22 @@ class Batches:
         )
         return dataclasses.asdict(decision)
 
-    def draw(self, size: int, state: Callable[[], Any], failing: Sequence[int] = ()) -> tuple[Row, ...]:
+    def draw(self, size: int, state: Callable[[], Any]) -> tuple[Row, ...]:
         """Return the rows of the next minibatch.
 
         Args:
             size: How many, anchors left out; at most :attr:`left`. A sampler of the user's decides itself.
             state: Returns gepa's state, for a sampler of the user's.
-            failing: Positions of rows that are preferred, the most wanted first.
         """
         if self._sampler is not None:
             rows = tuple(self._train[index] for index in self._sampler.next_minibatch_ids(self._loader, state()))
         else:
-            rows = tuple(self._train[index] for index in self._chosen(size, failing))
+            epoch, start = divmod(self.seen, len(self._train))
+            rows = tuple(self._train[index] for index in self._order(epoch)[start : start + size])
         self.seen += len(rows)
         self._planned.append(len(rows))
         hashes = {row.hash for row in rows}
         return rows + tuple(row for row in self._task.anchors if row.hash not in hashes)
-
-    def _chosen(self, size: int, failing: Sequence[int]) -> list[int]:
-        """Return the next minibatch: a part from the epoch's order, and then rows that fail.
-
-        Rows that were never seen come before all others, so the first epoch has its order.
-        """
-        if self._left is None or self.seen % len(self._train) == 0:
-            self._left = self._order(self.seen // len(self._train))
-        uniform = size
-        if failing and self.epochs >= 1:
-            uniform = max(math.ceil(_UNIFORM * size), size - len(failing))
-        rows = self._left[:uniform]
-        rows += [index for index in failing if index not in rows][: size - len(rows)]
-        # A row that fails may be in the uniform part too.
-        rows += [index for index in self._left if index not in rows][: size - len(rows)]
-        self._left = [index for index in self._left if index not in rows]
-        return rows
 
     def measured(self, size: int, seconds: float, rollouts: Sequence[Rollout]) -> None:
         """Note how long an update took, and its parent's rollouts."""

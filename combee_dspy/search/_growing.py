@@ -62,8 +62,7 @@ class Growing(Keeper):
     the last validation have half as many rows as it: what a text of few new rows can show is not worth it. Where
     validation rows are lost, the new lines are searched for the one to blame; the text of update i lacks what the tests
     of updates up to i − 1 − staleness retired. Where a version is clearly worse and no line is to blame, the next text
-    is made from the best version instead. Rows that failed when they ran last come first in the minibatches that follow
-    the first pass.
+    is made from the best version instead.
     """
 
     effects: Effects
@@ -118,7 +117,6 @@ class Growing(Keeper):
         due = self._is_due(len(plan.rows))
         self._unvalidated = 0 if due else self._unvalidated + len(plan.rows)
         self._to_validate[plan.step] = self.pool.rows_to_validate() if due else ()
-        self._rows.begin(plan.rows)
 
     async def parent(self, step: int) -> Parent:
         """Return the newest text that is surely known, though a later one may be there already."""
@@ -126,10 +124,6 @@ class Growing(Keeper):
 
     def _text(self, step: int) -> Candidate:
         return self._versions[step].text if step >= 0 else self.seed
-
-    def failing(self, step: int) -> Sequence[int]:
-        """Return the rows that failed when they ran last, as far as is surely known."""
-        return self._rows.failing(step - 1 - self.staleness) if self.skips_perfect else ()
 
     def is_settled(self, last: int, size: int) -> bool:
         """Return whether all training rows were right when they ran last."""

@@ -41,10 +41,6 @@ class Keeper(ABC):
     def sampled(self, plan: Plan) -> None:  # noqa: B027 - most have nobody to tell
         """Hear of an update's minibatch before it runs."""
 
-    def failing(self, step: int) -> Sequence[int]:
-        """Return the training rows that an update prefers, the most wanted first; none by default."""
-        return ()
-
     def is_settled(self, last: int, size: int) -> bool:
         """Return whether updates up to ``last`` show that all of so many training rows are right; not by default."""
         return False

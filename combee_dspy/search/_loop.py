@@ -249,7 +249,7 @@ class Loop:
         rows: Sequence[Row] = ()
         if decided != 0:
             parent = await self.keeper.parent(step)
-            rows = self._rows(decided, self.keeper.failing(step))
+            rows = self._rows(decided)
         if not rows:
             self.reason = f"the budget leaves {self.effects.purse.room} rollouts, fewer than another update may take"
             return None
@@ -313,11 +313,11 @@ class Loop:
         room = self.effects.purse.room
         return next((one for one in range(most, least, -1) if room is None or rollouts(one) <= room), least)
 
-    def _rows(self, decided: int | None, failing: Sequence[int]) -> Sequence[Row]:
+    def _rows(self, decided: int | None) -> Sequence[Row]:
         """Return the next minibatch; none where there is no room for one any more, as after a merge."""
         if decided is not None:
             size = self._fitting(decided)
-            return self._batches.draw(size, lambda: self.pool.state, failing) if size else ()
+            return self._batches.draw(size, lambda: self.pool.state) if size else ()
         rows = self._batches.draw(0, lambda: self.pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
 
