@@ -65,9 +65,9 @@ class LuckyModel(SimulatedModel):
     ) -> bool:
         key = self._questions[asked.question].key
         related = self._by_formula[_formula(key)]
-        if self._taught(request.messages, last, asked, key):
+        if self._is_taught(request.messages, last, asked, key):
             rate = _TAUGHT
-        elif any(self._taught(request.messages, last, asked, other) for other in related):
+        elif any(self._is_taught(request.messages, last, asked, other) for other in related):
             rate = _RELATED
         else:
             rate = _UNTAUGHT
