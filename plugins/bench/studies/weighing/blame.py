@@ -17,6 +17,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from combee_dspy.artifacts import Instruction
 from combee_dspy.lessons import Book, Narrow, Taught, lesson_id, write_section
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
@@ -177,7 +178,15 @@ async def run_trial(rows: int, flip: float, trial: int) -> dict[str, Counter[str
     moved = {}
     world.used = 0
     trials = Trials(effects, pool, 1, BLAMED)
-    edits = await blame(trials, books, old.candidate, old.scores, new.candidate, new.scores)
+    edits = await blame(
+        trials,
+        books.artifact,
+        books.now,
+        old.candidate,
+        old.scores,
+        new.candidate,
+        new.scores,
+    )
     for component, edit in edits:
         books.edit(component, [edit], 1)
     moved["after an update"] = _moved(planted, worded, books, world)
@@ -192,7 +201,11 @@ def _books(
 ) -> Books:
     """Return the books of a run that has learned the planted lines, a harmful one from one row."""
     books = Books(
-        Candidate({_COMPONENT: own}), (_COMPONENT,), Posterior(lone=0, few=0), lambda *_, **__: None
+        Instruction(),
+        Candidate({_COMPONENT: own}),
+        (_COMPONENT,),
+        Posterior(lone=0, few=0),
+        lambda *_, **__: None,
     )
     born = {
         **dict.fromkeys(planted.before, 0),

@@ -22,9 +22,14 @@ async def _no_blame(*_: object) -> Sequence[tuple[str, BookEdit]]:
     return ()
 
 
-def _spare_nothing(limit: int | None, validation: int) -> int:
+def _spare_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
     """Set a validation of the newest text aside, which is no test of its lines."""
-    return _proving.spare(limit, validation) and validation
+    return _proving.spare(limit, validation, judged=judged) and validation
+
+
+def _take_nothing(limit: int | None, validation: int, *, judged: bool) -> int:
+    """Leave no rollouts to the search for lines to blame."""
+    return 0
 
 
 async def _only_validate(proving: _proving.Proving, version: Member, newest: Candidate) -> None:
@@ -45,14 +50,14 @@ async def _compare_nothing(*_: object, **__: object) -> None:
 
 
 # What each replaces: an object, the name in it, and what stands there instead.
-_REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any] | int]]] = {
+_REPLACED: Mapping[str, Sequence[tuple[object, str, Callable[..., Any]]]] = {
     "tests": (
         (_growing, "blame", _no_blame),
-        (_growing, "BLAMED", 0),
+        (_growing, "blamed", _take_nothing),
         (_growing, "spare", _spare_nothing),
         (_proving.Proving, "prove", _only_validate),
     ),
-    "blame": ((_growing, "blame", _no_blame), (_growing, "BLAMED", 0)),
+    "blame": ((_growing, "blame", _no_blame), (_growing, "blamed", _take_nothing)),
     "never worse": (
         (_growing, "choose_version", _return_newest),
         (_growing.Growing, "_compare", _compare_nothing),
