@@ -24,7 +24,8 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     A mistake can teach where its feedback says something in words that the program's text does not
     say already. It did where a lesson cites it, or has a word that tells its feedback from most
     others in the call. An answer without any such word passed over all of them, whatever it cites:
-    a small model also cites examples behind lines that say nothing of them.
+    a small model also cites examples behind lines that say nothing of them. One with two lessons for
+    each mistake did not stop reading.
 
     Args:
         items: What the call read, in parts where a record was too long.
@@ -33,6 +34,8 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
     """
     feedback = {item.index: feedback_text(item)[:_MOST_CHARS] for item in items if not item.perfect}
     teaching = {index: said for index, said in feedback.items() if teaches(said)}
+    if len(lessons) >= 2 * max(len(teaching), 1):
+        return False
     words = {word for lesson in lessons for word in normalised(lesson.text).split()}
     telling = _telling_words(teaching)
     named = {index for index, own in telling.items() if own & words}

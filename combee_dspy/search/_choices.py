@@ -144,9 +144,10 @@ def _or_student(child: Member, student: Member, reason: str) -> tuple[Member, st
 def choose_version(members: Sequence[Member], effects: Effects) -> Member:
     """Return the version of a growing text that validation speaks for; the student where it speaks for none.
 
-    The newest version within reach of the best has learned the most, so it comes first, and then the best.
+    The newest version within reach of the best has learned the most, so it comes first, and then the best. The best
+    of several versions is so by chance as well: the level is shared among the others.
     """
-    newest = newest_not_worse(members, REACH)
+    newest = newest_not_worse(members, REACH / max(len(members) - 1, 1))
     best = min((one for one in members if one.scores.keys() == members[0].scores.keys()), key=_rank, default=newest)
     reason = f"the newest text within reach of the best, {newest.mean:.4g} on validation"
     chosen = _or_student(newest, members[0], reason)
