@@ -25,13 +25,14 @@ from combee_dspy.options import Privacy, Search, Validation, option, positive
 from combee_dspy.registry import Spec, resolve
 from combee_dspy.rollouts import Executor
 from combee_dspy.search import (
-    ONLY_PARETO,
     check_lm,
     check_metric,
     check_names,
     check_wide,
     checked_gepa_kwargs,
     compile_program,
+    keeps,
+    of_no_use_to_a_trunk,
 )
 from combee_dspy.stopping import StoppingRule
 from combee_dspy.tracking import Tracker
@@ -64,10 +65,10 @@ _ELSEWHERE: Mapping[str, str] = {
 class Combee(Teleprompter):
     """Learns a program's prompts from many rollouts at once. A drop-in for ``dspy.GEPA``.
 
-    GEPA's search is kept; what one reflection call did over three rollouts is done by an
-    aggregator over many: calls at once, whose lessons code joins. Wherever a script says
-    ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some defaults differ, first of all the size of
-    minibatches, which is planned; docs/from_gepa.md lists them.
+    What one reflection call did over three rollouts is done by a scan over many: calls at once, whose lessons enter
+    a book that weighs them. One text grows with the book, and its lines are tested; what only GEPA's search can use
+    gets GEPA's search. Wherever a script says ``dspy.GEPA(…)``, ``Combee(…)`` works with the same arguments. Some
+    defaults differ, such as the size of minibatches, which is planned; docs/from_gepa.md lists them.
 
     An object may compile several programs. It keeps no state of a run.
 
@@ -107,7 +108,7 @@ class Combee(Teleprompter):
         gepa_kwargs: Parts of gepa that our loop calls: ``acceptance_criterion``, ``batch_sampler``,
             ``callbacks``, ``frontier_type``, ``stop_callbacks``, ``val_evaluation_policy`` and others.
         artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
-        aggregator: Turns reflections into lessons.
+        aggregator: Turns reflections into lessons: ``reference-scan`` by default.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
         controller: Plans the size of minibatches; ``power-law`` by default.
         executor: Where rollouts and LM calls run.
@@ -162,7 +163,7 @@ class Combee(Teleprompter):
         seed: int | None = 0,
         gepa_kwargs: dict[str, Any] | None = None,
         artifact: str | Mapping[str, Any] | Artifact | Spec = "instruction",
-        aggregator: str | Mapping[str, Any] | Aggregator | Spec = "union",
+        aggregator: str | Mapping[str, Any] | Aggregator | Spec = "reference-scan",
         operators: Sequence[str | Mapping[str, Any] | Operator | Spec] | None = None,
         controller: str | Mapping[str, Any] | BatchController | Spec | None = None,
         executor: str | Mapping[str, Any] | Executor | Spec = "threads",
@@ -298,10 +299,8 @@ class Combee(Teleprompter):
 
     @property
     def keeps(self) -> Literal["pareto", "trunk"]:
-        """How what was learned is kept."""
-        if self.search.keep is not None:
-            return self.search.keep
-        return "pareto" if isinstance(self.artifact, Instruction) else "trunk"
+        """How what was learned is kept; without ``Search(keep=…)`` a ``dspy.Flex`` gets ``"pareto"`` all the same."""
+        return keeps(self)
 
     def _resolved_search(self, value: Any) -> Search:
         search: Search = option("search", value, Search)
@@ -342,17 +341,6 @@ class Combee(Teleprompter):
         values = (value,) if isinstance(value, (str, Tracker, Spec, Mapping)) else tuple(value)
         return tuple(resolve("tracker", one) for one in values)  # type: ignore[misc]  # checked by kind
 
-    def _of_no_use_to_a_trunk(self) -> str:
-        """Return the first argument that a trunk, which has one text and nothing to choose from, would ignore."""
-        given = {
-            "guards.anchors": bool(self.guards.anchors),
-            "instruction_proposer": self.custom_instruction_proposer is not None,
-            "candidate_selection_strategy": self.candidate_selection_strategy != "pareto",
-            "component_selector": not isinstance(self.component_selector, str),
-            **{f"gepa_kwargs[{name!r}]": name in self.gepa_kwargs for name in ONLY_PARETO},
-        }
-        return next((name for name, there in given.items() if there), "")
-
     def _check_hashes(self) -> None:
         """Refuse what keeps texts where hashes alone may be kept."""
         examples = [one.name for one in self.operators if one.edits_demonstrations]
@@ -378,7 +366,7 @@ class Combee(Teleprompter):
         if self.keeps == "pareto" and not isinstance(self.artifact, Instruction):
             remedy = f"Leave keep out, or give 'trunk': artifact {self.artifact.name!r} has one text that grows."
             raise ArgumentValueError("search.keep", "pareto", "cannot keep this artifact", remedy)
-        if self.keeps == "trunk" and (useless := self._of_no_use_to_a_trunk()):
+        if self.keeps == "trunk" and (useless := of_no_use_to_a_trunk(self)):
             raise ArgumentValueError(useless, "given", "is of no use to a trunk", "Give Search(keep='pareto').")
         if "batch_sampler" in self.gepa_kwargs and (self.guards.anchors or self.search.staleness):
             problem = "cannot be beside anchors or staleness: it draws by gepa's iteration"

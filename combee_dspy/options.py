@@ -28,8 +28,11 @@ class Search:
     Args:
         keep: ``"pareto"`` is GEPA's search: a child of a parent drawn from the front is checked on a few
             examples, validated, and joins the front. ``"trunk"`` serves the book of all updates in one text: where
-            a validation loses rows, the new lines are searched for the one to blame. By default ``"pareto"`` for
-            instructions; a playbook is always a trunk.
+            a validation loses rows, the new lines are searched for the one to blame. By default ``"trunk"``, and
+            ``"pareto"`` beside what only GEPA's search can use: anchors, an ``instruction_proposer``, a selector of
+            candidates or a component selector of one's own, parts of gepa that judge children, operators that do not
+            serve the book, ``children``, ``screen``, ``finalists``, ``restart``, ``max_merge_invocations``, and the
+            code of a ``dspy.Flex``. A playbook is always a trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
             update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
             depend on it and never on the number of workers: a component selector, acceptance criterion or

@@ -59,6 +59,8 @@ class Operator(Strategy):
             compared with its own parent, and order counts as a difference.
         joins_lessons: Whether one call of its own reads all lessons together, so that the last merge of a scan can be
             left to it.
+        serves_book: Whether its edit is the text of before with what the book of lessons serves. Beside any other
+            operator candidates are compared (``Search(keep="pareto")``), unless the user chose.
     """
 
     kind: ClassVar[str] = "operator"
@@ -67,6 +69,7 @@ class Operator(Strategy):
     edits_fields: ClassVar[bool] = False
     near_parent: ClassVar[bool] = False
     joins_lessons: ClassVar[bool] = False
+    serves_book: ClassVar[bool] = False
 
     @abstractmethod
     async def apply(self, given: OperatorInput, context: StrategyContext) -> Edit | Refusal:

@@ -32,6 +32,7 @@ class Insert(Operator):
     """
 
     name: ClassVar[str] = "insert"
+    serves_book: ClassVar[bool] = True
 
     max_tokens: Annotated[int, Field(ge=1)] = 8_000
 

@@ -24,6 +24,7 @@
 | ``_scales`` | scores above 1 | journal |
 | ``_untraced`` | components that no rollout called | journal |
 | ``_refusals`` | going wide before convergence, or with diversity off | nothing |
+| ``_keeps`` | which of the two ways a run's settings ask for | gepa |
 | ``_gepa`` | gepa's own parts | gepa |
 | ``_candidates``, ``_records`` | what is moved around; pure parts | nothing |
 
@@ -45,12 +46,12 @@ from combee_dspy.search._compile import (
     make_compilation,
     open_shared,
 )
-from combee_dspy.search._gepa import ONLY_PARETO, check_names, checked_gepa_kwargs
+from combee_dspy.search._gepa import check_names, checked_gepa_kwargs
+from combee_dspy.search._keeps import keeps, of_no_use_to_a_trunk
 from combee_dspy.search._privacy import Texts, user
 from combee_dspy.search._refusals import SerialVerdict, check_verdict, check_wide
 
 __all__ = [
-    "ONLY_PARETO",
     "Overtime",
     "SerialVerdict",
     "Shared",
@@ -64,7 +65,9 @@ __all__ = [
     "compile_program",
     "compile_task",
     "in_own_loop",
+    "keeps",
     "make_compilation",
+    "of_no_use_to_a_trunk",
     "open_shared",
     "user",
 ]

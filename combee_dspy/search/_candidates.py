@@ -174,10 +174,17 @@ class Compilation:
         """Whether a proposer of GEPA's kind stands in the place of aggregator and operators."""
         return self.settings.custom_instruction_proposer is not None or bool(self.code)
 
+    @cached_property
+    def keeps(self) -> Literal["pareto", "trunk"]:
+        """How what was learned is kept: code does not grow by lessons, so it is GEPA's search where nobody chose."""
+        if self.code and self.edits_instructions and self.settings.search.keep is None:
+            return "pareto"
+        return "pareto" if self.settings.keeps == "pareto" else "trunk"
+
     @property
     def is_trunk(self) -> bool:
         """Whether all lessons join one text."""
-        return self.settings.keeps == "trunk" or not self.edits_instructions
+        return self.keeps == "trunk"
 
     @property
     def children(self) -> int:
@@ -190,7 +197,7 @@ class Compilation:
     def behind(self) -> int:
         """Update i knows of the validations of updates up to i − behind, of those all and of no later one."""
         search = self.settings.search
-        return int(1 + search.staleness + (search.lag if self.settings.keeps == "trunk" else 0))
+        return int(1 + search.staleness + (search.lag if self.is_trunk else 0))
 
     @cached_property
     def limits(self) -> Limits:

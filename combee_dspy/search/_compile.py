@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 import dspy
 import orjson
 
-from combee_dspy._private import flex_sources
-from combee_dspy.artifacts import Instruction
 from combee_dspy.costs import Tariff
 from combee_dspy.evaluation import Heldout, check_roles
 from combee_dspy.exceptions import (
@@ -124,11 +122,12 @@ def make_compilation(
     if heldout is not None and not isinstance(heldout, Heldout):
         heldout = Heldout(tuple(heldout)) if len(_list("heldout", heldout)) else None
     splits = _splits(trainset, valset, heldout.rows if heldout else (), settings.guards.anchors)
-    if settings.keeps == "trunk" and isinstance(settings.artifact, Instruction) and flex_sources(student):
+    task = Compilation(settings, student, splits, heldout, name, number)
+    if task.is_trunk and task.edits_instructions and task.code:
         problem = "has dspy.Flex parts, whose code no trunk can grow"
         raise ArgumentValueError("student", type(student).__name__, problem, "Give Search(keep='pareto').")
     _warn(settings)
-    return Compilation(settings, student, splits, heldout, name, number)
+    return task
 
 
 def _warn(settings: Any) -> None:

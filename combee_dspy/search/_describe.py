@@ -113,7 +113,7 @@ def describe(task: Compilation, limits: Limits, evaluator: str) -> dict[str, Any
         "program": type(task.student).__name__, "specs": specs(settings), "models": models, "evaluator": evaluator,
         "digests": dict(splits.digests),
         "sizes": {name: len(getattr(splits, name)) for name in ("train", "validation", "heldout")},
-        "keep": settings.keeps, "search": settings.search.params(), "budget": repr(settings.budget),
+        "keep": task.keeps, "search": settings.search.params(), "budget": repr(settings.budget),
         "limits": dataclasses.asdict(limits), "seed": settings.seed,
         "versions": {name: importlib.metadata.version(name) for name in ("dspy", "gepa", "combee-dspy")},
         "simulated": any("simulated" in model for model in models.values()),
