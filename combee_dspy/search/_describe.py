@@ -80,7 +80,9 @@ def identity(task: Compilation, prints: Mapping[str, str]) -> dict[str, str]:
     named = {
         **{name: getattr(settings, name) for name in same},
         **{name: getattr(settings.guards, name) for name in ("max_copied_words", "max_tokens", "keep")},
-        "search": dataclasses.replace(settings.search, replay=None, patience=PATIENCE, require_diagnosis=False),
+        "search": dataclasses.replace(
+            settings.search, keep=task.keeps, replay=None, patience=PATIENCE, require_diagnosis=False
+        ),
         "validation": dataclasses.replace(
             settings.validation, warn_failures=1.0, stop_failures=1.0, rollout_seconds=None
         ),

@@ -97,32 +97,35 @@ def _combee(
     )  # fmt: skip
 
 
+_PARETO = Search(keep="pareto")
+_OLD: Mapping[str, Any] = {"aggregator": "union", "search": _PARETO}  # 0.2's defaults
+
 METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
     UNTOUCHED: ("the program as it is", None),
     "gepa": ("dspy.GEPA, minibatches of 3", _gepa),
     "naive-40": ("dspy.GEPA, minibatches of 40", partial(_gepa, reflection_minibatch_size=40)),
     "pxn": ("dspy.GEPA, P×N(2, 4)", partial(_gepa, gepa_kwargs={"sampling_strategy": PxNSampling(2, 4)})),
     "combee": ("Combee, its defaults", _combee),
-    "union": ("Combee, union", partial(_combee, aggregator="union")),
+    "union": ("Combee, union, keep='pareto': 0.2's defaults", partial(_combee, **_OLD)),
     # For a model that one call of many reflections asks too much of: combee tune-scan finds which.
     "union-4": (
         "Combee, union, four reflections a call",
-        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="all")),
+        partial(_combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(shown="all")),
     ),
     "union-4-feedback": (
         "Combee, union, four a call, without the program's answers",
-        partial(_combee, aggregator=Union(fan_in=4), artifact=Instruction(shown="feedback")),
+        partial(_combee, aggregator=Union(fan_in=4), search=_PARETO, artifact=Instruction(shown="feedback")),
     ),
-    "parallel-scan": ("Combee, parallel-scan", partial(_combee, aggregator="parallel-scan")),
-    "single-call": ("Combee, single-call", partial(_combee, aggregator="single-call")),
-    "top-k": ("Combee, top-k", partial(_combee, aggregator="top-k")),
-    "summarize": ("Combee, summarize", partial(_combee, aggregator="summarize")),
-    "trunk": ("Combee, its defaults, keep='trunk'", partial(_combee, search=Search(keep="trunk"))),
+    **{
+        name: (f"Combee, {name}, keep='pareto'", partial(_combee, aggregator=name, search=_PARETO))
+        for name in ("parallel-scan", "single-call", "top-k", "summarize")
+    },
+    "trunk": ("Combee, union, keep='trunk'", partial(_combee, aggregator="union", search=Search(keep="trunk"))),
     "reference-trunk": (
         "Combee, reference-scan, keep='trunk'",
         partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
     ),
-    "few-shot": ("Combee, worked examples and no lessons", partial(_combee, operators=["few-shot-swap"])),
+    "few-shot": ("Combee, worked examples and no lessons", partial(_combee, search=_PARETO, operators=["few-shot-swap"])),
 }
 """What each method is, and what makes it; ``untouched`` is read and not searched."""
 

@@ -17,7 +17,7 @@ from combee_bench.options import ScanOptions
 from combee_bench.surroundings import load_rows, quietly
 from combee_bench.sweep import LAWS
 from combee_bench.tables import by_rows
-from combee_dspy import Budget, Combee
+from combee_dspy import Budget, Combee, Search
 from combee_dspy.journal import Reader, journal_file
 from combee_dspy.tracking import write_report
 from combee_simulator import SimulatedConfig, SimulatedService, benchmark_task
@@ -61,6 +61,7 @@ def run(options: ScanOptions) -> Iterator[NodeRow]:
             aggregator=options.aggregator,
             reflection_minibatch_size=options.reflections,
             reflection_lm=service.lm(),
+            search=Search(keep="pareto"),
             budget=Budget(updates=1),
             num_threads=service.config.slots,
             seed=options.seed,

@@ -148,7 +148,11 @@ def _combee(terms: Terms, *, updates: int | None = None, finds: bool = False, **
 
 
 def _kept(keep: Any, staleness: int) -> Callable[[Terms], Any]:
-    return partial(_combee, updates=_UPDATES, search=Search(keep=keep, staleness=staleness))
+    return partial(_combee, updates=_UPDATES, aggregator="union", search=Search(keep=keep, staleness=staleness))
+
+
+_OLD: Mapping[str, Any] = {"aggregator": "union", "search": Search(keep="pareto")}  # 0.2's defaults
+_LARGE_UPDATE = partial(_combee, updates=1, **_OLD)
 
 
 METHODS: Mapping[str, Method] = {
@@ -157,26 +161,27 @@ METHODS: Mapping[str, Method] = {
     "gepa-pxn": Method("dspy.GEPA, P×N(2, 4)", partial(_gepa, sampling_strategy=PxNSampling(2, 4))),
     "gepa-map-reduce": Method("dspy.GEPA, a map-reduce proposer over the whole epoch", _map_reduce),
     "combee": Method("Combee, defaults", _combee),
+    "combee-union": Method("Combee, union, pareto: 0.2's defaults", partial(_combee, **_OLD)),
     "combee-finds": Method("Combee, defaults, not told how many calls are served", partial(_combee, finds=True)),
-    "combee-pareto": Method("Combee, four updates, pareto", _kept("pareto", 0)),
-    "combee-pareto-s1": Method("Combee, four updates, pareto, staleness 1", _kept("pareto", 1)),
-    "combee-trunk": Method("Combee, four updates, trunk", _kept("trunk", 0)),
-    "combee-trunk-s1": Method("Combee, four updates, trunk, staleness 1", _kept("trunk", 1)),
-    "combee-trunk-s2": Method("Combee, four updates, trunk, staleness 2", _kept("trunk", 2)),
-    "combee-epoch": Method("Combee, one large update", partial(_combee, updates=1)),
+    "combee-pareto": Method("Combee, union, four updates, pareto", _kept("pareto", 0)),
+    "combee-pareto-s1": Method("Combee, union, four updates, pareto, staleness 1", _kept("pareto", 1)),
+    "combee-trunk": Method("Combee, union, four updates, trunk", _kept("trunk", 0)),
+    "combee-trunk-s1": Method("Combee, union, four updates, trunk, staleness 1", _kept("trunk", 1)),
+    "combee-trunk-s2": Method("Combee, union, four updates, trunk, staleness 2", _kept("trunk", 2)),
+    "combee-epoch": Method("Combee, union, one large update, pareto", _LARGE_UPDATE),
     "combee-epoch-trunk": Method(
-        "Combee, one large update, trunk", partial(_combee, updates=1, search=Search(keep="trunk"))
+        "Combee, union, one large update, trunk", partial(_LARGE_UPDATE, search=Search(keep="trunk"))
     ),
     "combee-reference": Method(
         "Combee, reference-scan, trunk",
         partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
     ),
     "combee-scan": Method(
-        "Combee, one large update, parallel-scan", partial(_combee, updates=1, aggregator="parallel-scan")
+        "Combee, one large update, parallel-scan", partial(_LARGE_UPDATE, aggregator="parallel-scan")
     ),
     "combee-scan-rewrite": Method(
         "Combee, one large update, parallel-scan and a full rewrite",
-        partial(_combee, updates=1, aggregator="parallel-scan", operators=["rewrite"]),
+        partial(_LARGE_UPDATE, aggregator="parallel-scan", operators=["rewrite"]),
     ),
 }
 """The methods by name: the peer as it is, with large minibatches and in parallel, and what Combee offers instead."""

@@ -26,7 +26,7 @@ _TASK_SECONDS, _WRITING_SECONDS = 0.6, 4.0
 
 METHODS: dict[str, dict[str, Any]] = {
     "gepa": {},
-    "default": {},
+    "default": {"aggregator": "union", "search": Search(keep="pareto")},  # 0.2's
     "pair": {"aggregator": "reference-scan", "search": Search(keep="trunk")},
 }
 

@@ -35,15 +35,16 @@ class Method:
     without: Sequence[str] = ()
 
 
+_PAPER = {"aggregator": "parallel-scan", "operators": ["rewrite"], "search": Search(keep="pareto")}
 _BOOK = {"aggregator": "reference-scan", "search": Search(keep="trunk")}
 
 METHODS: dict[str, Method] = {
     "gepa3": Method("gepa", {"reflection_minibatch_size": 3}),
     "gepa20": Method("gepa", {"reflection_minibatch_size": 20}),
-    "default": Method("combee"),
-    "trunk": Method("combee", {"search": Search(keep="trunk")}),
+    "default": Method("combee", {"aggregator": "union", "search": Search(keep="pareto")}),  # 0.2's
+    "trunk": Method("combee", {"aggregator": "union", "search": Search(keep="trunk")}),
     "book": Method("combee", _BOOK),
-    "scan-rewrite": Method("combee", {"aggregator": "parallel-scan", "operators": ["rewrite"]}),
+    "scan-rewrite": Method("combee", _PAPER),
 }
 """Methods by name; add one here to have it run."""
 
