@@ -30,8 +30,8 @@ class Search:
             examples, validated, and joins the front. ``"trunk"`` serves the book of all updates in one text: where
             a validation loses rows, the new lines are searched for the one to blame. By default ``"trunk"``, and
             ``"pareto"`` beside what only GEPA's search can use: anchors, an ``instruction_proposer``, a selector of
-            candidates or a component selector of one's own, parts of gepa that judge children, operators that do not
-            serve the book, ``children``, ``screen``, ``finalists``, ``restart``, ``max_merge_invocations``, and the
+            candidates or a component selector of one's own, ``gepa_kwargs``, operators that do not serve the book,
+            ``children``, ``screen``, ``finalists``, ``restart``, ``max_merge_invocations``, and the
             code of a ``dspy.Flex``. A playbook is always a trunk.
         staleness: Update i runs on a text that is known by update i − 1 − staleness. 0 waits for every
             update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results

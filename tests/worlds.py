@@ -49,6 +49,8 @@ def task_answer(request: ScriptedRequest) -> str:
 
 
 def proposer_answer(request: ScriptedRequest) -> str:
+    if "[[ ## contradictory ## ]]" in request.text or "`contradictory`" in request.text:
+        return in_kind(request, {"same": [], "contradictory": [], "narrower": [], "empty": []})
     rules = list(dict.fromkeys(re.findall(r"Rule: the word for \w+ is \w+", request.text)))
     if "new_instruction" in request.text:
         return in_kind(request, {"new_instruction": "Give the code word.\n" + "\n".join(rules)})

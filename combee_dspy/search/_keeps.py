@@ -39,13 +39,14 @@ def of_no_use_to_a_trunk(settings: Any) -> str:
 
 
 def _compares_candidates(settings: Any) -> bool:
-    """Return whether operators edit more than lessons, or an option is about children or finalists.
+    """Return whether operators edit more than lessons, or an option is about gepa's parts, children or finalists.
 
     A trunk runs any operator, but each after the other and unscreened: such edits are better compared.
     """
     search = settings.search
     return (
-        not all(operator.serves_book for operator in settings.operators)
+        bool(settings.gepa_kwargs)  # stoppers, too, count by gepa's iterations
+        or not all(operator.serves_book for operator in settings.operators)
         or search.children is not None
         or search.screen != Search().screen
         or settings.validation.finalists != Validation().finalists

@@ -58,7 +58,10 @@ class _Session(ThreadSession):
 def compiled(batching: Batching | None, train: list[dspy.Example] | None = None) -> tuple[Any, list[list[int]]]:
     world, executor = World.made(), Batched(batching)
     with dspy.context(lm=world.task_lm, adapter=dspy.ChatAdapter()):
-        program = world.combee(executor=executor, reflection_minibatch_size=8, max_metric_calls=80).compile(
+        combee = world.combee(
+            executor=executor, reflection_minibatch_size=8, max_metric_calls=80, search=Search(keep="pareto")
+        )
+        program = combee.compile(
             dspy.Predict("question -> answer"), trainset=train or examples(24), valset=examples(12, 100)
         )
     return program, executor.batches

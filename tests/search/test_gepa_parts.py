@@ -249,11 +249,13 @@ def test_stop_callbacks_stop_and_each_is_asked(world: World, tmp_path: Path) -> 
     assert program.combee_report.reason
 
 
-def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("keep", "most"), [("pareto", 2), ("trunk", 4)])
+def test_the_file_gepa_stop_ends_a_run(world: World, tmp_path: Path, keep: Any, most: int) -> None:
     (tmp_path / "gepa.stop").touch()
-    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=4, train=48).combee_report
+    search = Search(keep=keep)
+    report = world.compile(log_dir=tmp_path, reflection_minibatch_size=4, train=48, search=search).combee_report
     assert report.reason == "stop callback FileStopper"
-    assert report.updates <= 2, "one, and the one that overlaps it"
+    assert report.updates <= most, "one, and those that overlap it"
 
 
 @pytest.mark.parametrize("failing", [1, 2])
