@@ -344,10 +344,10 @@ class Combee(Teleprompter):
     def _check_hashes(self) -> None:
         """Refuse what keeps texts where hashes alone may be kept."""
         examples = [one.name for one in self.operators if one.edits_demonstrations]
-        for name, keeps in (("cache", self.cache), ("operators", examples)):
-            if keeps and self.privacy.texts == "hashes":
+        for name, value in (("cache", self.cache), ("operators", examples)):
+            if value and self.privacy.texts == "hashes":
                 remedy = "Leave it out, or give Privacy(texts='redacted')."
-                raise ArgumentValueError(name, keeps, "keeps texts where hashes alone may be kept", remedy)
+                raise ArgumentValueError(name, value, "keeps texts where hashes alone may be kept", remedy)
 
     def _check_together(self) -> None:
         """Refuse arguments that contradict each other, or would be ignored in silence."""

@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 import pytest
 
-from combee_dspy import Combee
+from combee_dspy import Combee, Search
 from combee_dspy.cli._plan import plan_run
 from combee_dspy.controllers import BatchController, BatchView
 from combee_dspy.costs import Costs

@@ -125,7 +125,10 @@ METHODS: Mapping[str, tuple[str, Callable[..., Any] | None]] = {
         "Combee, reference-scan, keep='trunk'",
         partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
     ),
-    "few-shot": ("Combee, worked examples and no lessons", partial(_combee, search=_PARETO, operators=["few-shot-swap"])),
+    "few-shot": (
+        "Combee, worked examples and no lessons",
+        partial(_combee, search=_PARETO, operators=["few-shot-swap"]),
+    ),
 }
 """What each method is, and what makes it; ``untouched`` is read and not searched."""
 
