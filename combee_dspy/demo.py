@@ -96,7 +96,7 @@ EMBEDDED = DemoPlan(
     # none in 57 of 100 runs, 144 in 96 (Connor's formula, as in detectable_difference).
     params={"task": "route", "levels": (1,), "formulas": 6, "train": 72, "validation": 24, "heldout": 144},
     # The budget pays for two large updates: the second is to know of the first.
-    arguments={"reflection_minibatch_size": 18, "use_merge": False, "search": Search(staleness=0)},
+    arguments={"reflection_minibatch_size": 18, "use_merge": False, "search": Search(keep="pareto", staleness=0)},
 )
 
 REMOTE = DemoPlan(operators=(Insert(), FewShotSwap()), rollouts=1_000, threads=32)
