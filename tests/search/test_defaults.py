@@ -40,6 +40,14 @@ def test_a_run_grows_one_text_by_the_reference_scan(world: World, tmp_path: Path
     assert report.best_score > report.seed_score
 
 
+@pytest.mark.parametrize("budget", [{"max_metric_calls": 24}, {"max_metric_calls": 40}, {"max_full_evals": 1}], ids=str)
+def test_a_small_budget_still_learns(world: World, budget: dict[str, int]) -> None:
+    # What is set aside to test lines is a part of the budget, and leaves room for an update.
+    report = world.compile(train=12, validation=6, reflection_minibatch_size=4, **budget).combee_report
+    assert report.updates >= 1
+    assert report.best_score > report.seed_score
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
