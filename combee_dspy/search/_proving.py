@@ -34,8 +34,8 @@ _VALIDATIONS, _LEAST_BUDGET = 4, 16
 _CHANCE = 0.25
 # From so many validations on the budget has one to spare, for the text without the lines that were blamed last.
 _ONE_VALIDATION = 6
-# The parts of a small budget that may be set aside, and that one update's search for lines to blame may take: else a few
-# validation rows would leave a small budget without one update.
+# The parts of a small budget that may be set aside, and that one update's search for lines to blame may take: else
+# few validation rows would leave a small budget without an update.
 _SHARE_SET_ASIDE, _SHARE_BLAMED = 4, 16
 
 
