@@ -190,16 +190,17 @@ class Run:
         data = {"candidate": seed.id, "texts": dict(seed.texts), "parents": [], "operator": "seed", "components": []}
         self.log.emit("candidate", data)
         clock = Clock(self.effects, self.purse)
-        try:
-            await clock.hold(self._search)
-        except BudgetReached as reached:
-            await self.loop.cut_off(str(reached))
-        self.log.emit("stopped", {"reason": self.loop.reason})
-        calibrated = None if self.calibrator is None else self.calibrator.decide(final=True)
-        try:
-            chosen = await clock.hold(self.keeper.result)
-        except BudgetReached:
-            chosen = self.pool.best
+        with self.parts.experiment:  # W&B hears of the last tests, too
+            try:
+                await clock.hold(self._search)
+            except BudgetReached as reached:
+                await self.loop.cut_off(str(reached))
+            self.log.emit("stopped", {"reason": self.loop.reason})
+            calibrated = None if self.calibrator is None else self.calibrator.decide(final=True)
+            try:
+                chosen = await clock.hold(self.keeper.result)
+            except BudgetReached:
+                chosen = self.pool.best
         held, receipt, per_point, unread = None, None, None, ""
         if self.reading is not None:
             models, self.purse.reserve = models_by_role(settings), 0.0
@@ -235,8 +236,7 @@ class Run:
         except ArgumentValueError:
             await self._probe()  # of a model that is misspelt it says that there is none
             raise
-        with self.parts.experiment:
-            await self.loop.run(self._probe)
+        await self.loop.run(self._probe)
 
     def _tell_program(self, program: dspy.Module) -> None:
         """Keep the state of what is returned, without its LMs: they may hold a key, and are whoever loads it."""
