@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from combee_dspy.aggregators import ParallelScan
+from combee_dspy.controllers import PowerLaw
 from combee_dspy.diversity import Diversity, Temperature
 from combee_dspy.evaluation import Calibration
 from combee_dspy.options import Search, Validation
 from combee_dspy.rollouts import Batching, Threads
 from combee_dspy.stopping import Budget, Patience, Target
 
-__all__ = ["brief"]
+__all__ = ["brief", "paper"]
 
 
 def brief(
@@ -55,4 +57,19 @@ def brief(
         "diversity": Diversity(embedder=embedder, temperature=Temperature()),
         "validation": Validation(calibration=Calibration(reference, share=0.05, threshold=0.7)),
         "budget": Budget(rollouts=4 * serial_rollouts) | Patience(updates=3) | Target(score=serial_score + 0.01),
+    }
+
+
+def paper() -> dict[str, Any]:
+    """Return arguments of ``Combee`` for the paper's algorithm (arXiv 2604.04247) in the place of the defaults.
+
+    ``Combee(metric, **paper(), reflection_lm=strong, budget=…)``: reflections are copied twice and dealt as the paper
+    deals them, a tree of calls merges texts, one call writes the new prompt of all of it, sizes of minibatches are
+    profiled and fitted to a power law, and each update waits for the one before, in GEPA's search.
+    """
+    return {
+        "aggregator": ParallelScan(placement="plain"),
+        "operators": ("rewrite",),
+        "controller": PowerLaw(profile=3),
+        "search": Search(keep="pareto", staleness=0),
     }
