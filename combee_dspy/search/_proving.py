@@ -246,10 +246,12 @@ class Proving:
         trials.left -= len(rows) * self.pool.draws
         rollouts = await self.pool.validate(text, rows, version.step)
         scores = {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}
-        # The rows that changes were chosen on were searched for what mends them: they say nothing more.
+        wins, losses, accepted = _compare(version.scores, scores, tried)
+        # A row that a change was chosen on makes up for no loss elsewhere.
         chosen_on = {change.chosen_on for change in changes}
         elsewhere = {index: score for index, score in scores.items() if index not in chosen_on}
-        wins, losses, accepted = _compare(version.scores, elsewhere, tried)
+        more, fewer, _ = _compare(version.scores, elsewhere, tried)
+        accepted = accepted and more >= fewer
         for change in changes:
             data = {
                 "lesson": change.lesson.id,

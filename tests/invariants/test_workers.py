@@ -85,6 +85,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "trunk": {"search": Search(keep="trunk")},
     "stale trunk": {"search": Search(keep="trunk", staleness=2), "operators": ["insert", "few-shot-swap"]},
+    "a trunk with comparisons and tests of lines": {
+        "search": Search(keep="trunk", staleness=1),
+        "aggregator": "reference-scan",
+        "budget": Budget(rollouts=120),
+    },
     "temperatures": {
         "search": Search(staleness=1),
         "diversity": Diversity(temperature=Temperature(0.1, 1.0)),
