@@ -64,7 +64,7 @@ def test_a_line_that_several_examples_teach_must_spoil_two_rows() -> None:
 
 @pytest.mark.parametrize("left", range(BLAMED + 1))
 def test_no_line_leaves_unchecked_however_few_rollouts_there_are(left: int) -> None:
-    # The line spoils one row and two others need it.
+    # The line spoils one row and all others need it.
     needed = blamed(lambda lines, row: float((row > 0) is ("Rule 2" in lines)), left=left)
     assert not needed
     tried: list[int] = []
@@ -74,7 +74,7 @@ def test_no_line_leaves_unchecked_however_few_rollouts_there_are(left: int) -> N
         return float(row > 0 or "Rule 2" not in lines)
 
     if blamed(score, left=left):
-        assert len([row for row in tried if row]) >= 2
+        assert any(tried), "the row that is nearest to the line is tried without it"
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=5), st.integers(0, 5))
