@@ -43,7 +43,7 @@ strategies:
   controller: {name: static, params: {size: 2, reason: a test}}
   executor: asyncio
   stopping: [{name: patience, params: {updates: 5}}]
-search: {staleness: 1, lag: 3, children: 2, screen: 5, weigher: trusting, rescue: true, keep: pareto, replay: old}
+search: {staleness: 1, children: 2, screen: 5, weigher: trusting, keep: pareto, replay: old}
 validation: {finalists: 2, draws: 2, probe: false, calibration: {reference: "their_task:metric", share: 0.5}}
 guards: {max_tokens: 500, keep: [Answer.], max_copied_words: 9, anchors: rows.jsonl}
 diversity: {embedder: char-ngrams, threshold: 0.9, recent: 8, max_draws: 2, temperature: {start: 0.9}, restart: {}}

@@ -76,7 +76,7 @@ def test_an_argument_that_is_grouped_or_of_the_past_names_its_place(name: str) -
 
 @pytest.mark.parametrize(
     "given",
-    [{"staleness": 3}, {"staleness": -1}, {"lag": 0}, {"children": 0}, {"screen": 0}, {"keep": "all"}, {"x": 1}],
+    [{"staleness": 3}, {"staleness": -1}, {"children": 0}, {"screen": 0}, {"keep": "all"}, {"x": 1}],
 )
 def test_options_are_checked_when_they_are_made(given: dict[str, Any]) -> None:
     with pytest.raises(CombeeError, match=next(iter(given))):

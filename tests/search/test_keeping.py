@@ -391,24 +391,6 @@ def test_a_child_serves_what_the_children_of_others_have_learned(tmp_path: Path)
     assert set(re.findall(r"Rule: the word for \w+ is \w+", child)) - own
 
 
-def test_what_a_scan_loses_is_offered_to_the_next_one(tmp_path: Path) -> None:
-    def forgetful(request: Any) -> str:
-        rules = list(dict.fromkeys(re.findall(r"Rule: the word for \w+ is \w+", request.text)))
-        return in_kind(request, {"lessons": rules[:1]})
-
-    read: dict[bool, list[int]] = {}
-    for rescue in (True, False):
-        world = World.made(proposer=forgetful)
-        world.compile(
-            search=Search(rescue=rescue, staleness=0), log_dir=tmp_path / str(rescue), reflection_minibatch_size=8,
-            aggregator="single-call", budget=Budget(updates=3), candidate_selection_strategy="current_best",
-        )  # fmt: skip
-        read[rescue] = [one["n"] for one in events(tmp_path / str(rescue), "scan")]
-    assert read[True][0] == read[False][0] == 8
-    assert read[True][1] > 8
-    assert max(read[False]) <= 8
-
-
 def test_diversity_off_and_on(tmp_path: Path) -> None:
     for diversity in (True, False):
         World.made(level_of).compile(
