@@ -43,7 +43,7 @@ class ReferenceScan(Dealt):
         window: How many shards a copy may travel (see :class:`combee_dspy.aggregators.Union`).
         similarity: Jaccard similarity of word pairs from which code takes two lessons for one.
         compared: The most lessons that one call compares.
-        levels: The most levels of comparisons. A level that relates no lessons ends them.
+        levels: The most levels of comparisons. A level that changes nothing ends them.
     """
 
     name: ClassVar[str] = "reference-scan"
@@ -76,10 +76,14 @@ class ReferenceScan(Dealt):
         return (await self._compared(scan, Draft(context.book, context.book, lessons))).edits
 
     async def _compared(self, scan: Scan, draft: Draft) -> Draft:
-        """Compare new lessons with those nearest to them, level by level, until a level relates none."""
+        """Compare new lessons with those nearest to them, level by level, until a level changes nothing."""
+        asked: set[tuple[str, ...]] = set()
         for level in range(self.levels):
             # A book of 1,500 lessons takes seconds, in which nothing else could run.
-            groups = await asyncio.to_thread(draft.groups, scan, self.compared, level)
+            dealt = await asyncio.to_thread(draft.groups, scan, self.compared, level)
+            # What was asked word for word has its answer: a few lessons are dealt into one group each time.
+            groups = [group for group in dealt if tuple(lesson.text for lesson in group) not in asked]
+            asked.update(tuple(lesson.text for lesson in group) for group in groups)
             if not groups:
                 break
             answers = await together(_compare(scan, group, level, number) for number, group in enumerate(groups))
@@ -87,7 +91,7 @@ class ReferenceScan(Dealt):
             for number, (group, answer) in enumerate(zip(groups, answers, strict=True)):
                 after = after.told(scan, number, group, answer, vocabulary)
             scan.levels.append([_node(scan, after)])
-            if after.edits == draft.edits:
+            if after.book == draft.book:
                 break
             draft = after
         return draft
