@@ -35,6 +35,9 @@ _VALIDATIONS, _LEAST_BUDGET = 4, 16
 _CHANCE = 0.25
 # From so many validations on the budget has one to spare, for the text without the lines that were blamed last.
 _ONE_VALIDATION = 6
+# The parts of a small budget that may be set aside, and that one update's search for lines to blame may take: else
+# few validation rows would leave a small budget without an update.
+_SHARE_SET_ASIDE, _SHARE_BLAMED = 4, 16
 
 
 def spare(limit: int | None, validation: int, *, judged: bool) -> int:
@@ -49,12 +52,16 @@ def spare(limit: int | None, validation: int, *, judged: bool) -> int:
         return 0
     if limit >= _LEAST_BUDGET * validation:
         return _VALIDATIONS * validation
-    return validation if judged else validation + 2 * BLAMED
+    return validation if judged else min(validation + 2 * BLAMED, limit // _SHARE_SET_ASIDE)
 
 
 def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
     """Return the rollouts that the search for lines to blame may take in one update; see :func:`spare`."""
-    return 0 if judged and limit is not None and limit < _LEAST_BUDGET * validation else BLAMED
+    if limit is None:
+        return BLAMED
+    if judged and limit < _LEAST_BUDGET * validation:
+        return 0
+    return min(BLAMED, limit // _SHARE_BLAMED)
 
 
 @dataclass(eq=False)

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from combee_dspy import Budget, Search
 from combee_dspy.aggregators import Aggregator, gathered
 from combee_dspy.records import Lesson, Lessons
@@ -82,3 +84,12 @@ def test_rows_that_nothing_teaches_do_not_keep_a_run_busy(tmp_path: Path) -> Non
     ).combee_report  # fmt: skip
     assert report.reason == "A full pass found nothing new to learn: no new text came of the rows that fail"
     assert report.rollouts < 150
+
+
+@pytest.mark.parametrize("budget", [24, 40])
+def test_a_small_budget_still_learns(budget: int) -> None:
+    report = World.made().compile(
+        search=Search(keep="trunk"), train=12, validation=6, reflection_minibatch_size=4, max_metric_calls=budget,
+    ).combee_report  # fmt: skip
+    assert report.updates >= 1, "what is set aside to test lines leaves room for an update"
+    assert report.best_score > report.seed_score
