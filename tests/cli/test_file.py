@@ -104,7 +104,7 @@ def test_every_option_reaches_combee(folder):
     assert combee.aggregator.copies == 3
     assert combee.controller == Static(2, "a test")
     assert combee.executor.name == "asyncio"
-    assert combee.search == Search("pareto", 1, 3, 2, 5, "trusting", True, str(folder / "old"))
+    assert combee.search == Search("pareto", 1, 2, 5, "trusting", str(folder / "old"))
     assert combee.validation.calibration.reference is combee.metric_fn
     assert (combee.validation.finalists, combee.validation.draws, combee.validation.probe) == (2, 2, False)
     assert combee.guards == Guards(500, ("Answer.",), 9, tuple(task.trainset))
