@@ -122,7 +122,7 @@ def test_an_answer_stays_where_its_halves_fail() -> None:
 
 
 def test_an_answer_that_leaves_out_the_numbers_of_examples_took_them_in() -> None:
-    mistakes = [Reflection(n, {"Feedback": f"Wrong answer. It should be {1000 + n}."}) for n in range(16)]
+    mistakes = [Reflection(n, {"Feedback": f"Wrong: the quotient of both amounts is {1000 + n}."}) for n in range(16)]
     world = World.of(
         lambda _, inputs: {
             "lessons": [
