@@ -65,30 +65,41 @@ class ReferenceScan(Dealt):
         scan.join(self.similarity)
         if context.related_later:
             return scan.result()
-        draft = await self._compared(scan, Draft.of(context.book, scan.top[0].lessons, context.update))
+        draft = Draft.of(context.book, scan.top[0].lessons, context.update)
+        draft = await self._compared(scan, draft, [[level] for level in range(self.levels)])
         lessons = draft.lessons()
         return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
 
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
-        """Return what readers say of new lessons and of those of the book that are nearest to them."""
+        """Return what readers say of new lessons and of those of the book that are nearest to them.
+
+        All is asked at once, dealt in two ways: a run has no time for level after level, and compares again what later
+        lessons are near to.
+        """
         lessons = {lesson_id(text): Lesson(text) for text in fresh}
         scan = Scan(context, self.max_call_tokens)
-        return (await self._compared(scan, Draft(context.book, context.book, lessons))).edits
+        draft = Draft(context.book, context.book, lessons)
+        return (await self._compared(scan, draft, [range(min(_DEALINGS, self.levels))])).edits
 
-    async def _compared(self, scan: Scan, draft: Draft) -> Draft:
-        """Compare new lessons with those nearest to them, level by level, until a level changes nothing."""
+    async def _compared(self, scan: Scan, draft: Draft, rounds: Iterable[Sequence[int]]) -> Draft:
+        """Compare new lessons with those nearest to them, in rounds of levels, until a round changes nothing."""
         asked: set[tuple[str, ...]] = set()
-        for level in range(self.levels):
-            # A book of 1,500 lessons takes seconds, in which nothing else could run.
-            dealt = await asyncio.to_thread(draft.groups, scan, self.compared, level)
-            # What was asked word for word has its answer: a few lessons are dealt into one group each time.
-            groups = [group for group in dealt if tuple(lesson.text for lesson in group) not in asked]
-            asked.update(tuple(lesson.text for lesson in group) for group in groups)
+        for levels in rounds:
+            groups: list[tuple[tuple[int, int], list[BookLesson]]] = []
+            for level in levels:
+                # A book of 1,500 lessons takes seconds, in which nothing else could run.
+                dealt = await asyncio.to_thread(draft.groups, scan, self.compared, level)
+                for number, group in enumerate(dealt):
+                    texts = tuple(lesson.text for lesson in group)
+                    # What was asked word for word has its answer: a few lessons are dealt into one group each time.
+                    if texts not in asked:
+                        asked.add(texts)
+                        groups.append(((level, number), group))
             if not groups:
                 break
-            answers = await together(_compare(scan, group, level, number) for number, group in enumerate(groups))
+            answers = await together(_compare(scan, group, *place) for place, group in groups)
             after, vocabulary = draft, Vocabulary.of(lesson.text for lesson in draft.book.lessons)
-            for number, (group, answer) in enumerate(zip(groups, answers, strict=True)):
+            for number, ((_, group), answer) in enumerate(zip(groups, answers, strict=True)):
                 after = after.told(scan, number, group, answer, vocabulary)
             scan.levels.append([_node(scan, after)])
             if after.book == draft.book:
@@ -207,6 +218,7 @@ class Draft:
 
 # What so many times as many examples contradict need not be compared any more: nothing is lost, it stays in the book.
 _OUTVOTED = 3
+_DEALINGS = 2
 _NUMBER_TOKENS = 4
 _NAMED = 5
 

@@ -119,3 +119,17 @@ def test_an_answer_stays_where_its_halves_fail() -> None:
 
     lessons = World.of(failing).run(Union(copies=1), reflections())
     assert [node.failed for node in lessons.nodes if node.level == 1] == [None] * SHARDS
+
+
+def test_an_answer_that_leaves_out_the_numbers_of_examples_took_them_in() -> None:
+    mistakes = [Reflection(n, {"Feedback": f"Wrong: the quotient of both amounts is {1000 + n}."}) for n in range(16)]
+    world = World.of(
+        lambda _, inputs: {
+            "lessons": [
+                f"[{record['Example']}] {RULES[int(record['Feedback'][-3:-1])]}"
+                for record in inputs["examples_with_feedback"]
+            ]
+        }
+    )
+    world.run(ReferenceScan(copies=1, levels=0), mistakes)
+    assert reads(world) == SHARDS * [SHARD]

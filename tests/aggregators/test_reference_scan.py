@@ -105,6 +105,18 @@ def test_a_book_without_new_lessons_is_not_compared():
     assert not result.lessons and "RelateLessons" not in world.service.counts
 
 
+def test_a_host_that_relates_later_has_its_whole_book_compared_at_once():
+    world = World.of(script({"same": [[SAYS[1], SAYS[0]]]}), related_later=True)
+    aggregator = ReferenceScan()
+    result = world.run(aggregator, [Reflection(place, {"Inputs": {"id": place}}) for place in range(5)])
+    assert len(result.lessons) == 5 and "RelateLessons" not in world.service.counts
+    book = Book().add([Taught(text) for text in SAYS.values()], 0)
+    context = replace(world.context, book=book)
+    edits = asyncio.run(aggregator.relate([SAYS[1]], context))
+    assert edits == (Unite((lesson_id(SAYS[1]), lesson_id(SAYS[0]))),)
+    assert world.service.counts["RelateLessons"] == 1, "one way to deal five lessons is as good as another"
+
+
 TEXTS = [f"Deliveries of {word} go to gate {number}." for number, word in enumerate("abcdefghijklmnop")]
 IDS = list(map(lesson_id, TEXTS))
 

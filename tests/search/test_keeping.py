@@ -290,7 +290,8 @@ def spoilt(request: Any) -> str:
 
 def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
     program = World.made(spoilt).compile(
-        search=Search(keep="trunk"), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1),
+        search=Search(keep="trunk", staleness=1), log_dir=tmp_path, reflection_minibatch_size=6,
+        budget=Budget(epochs=1),
         skip_perfect_score=False, aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
     )  # fmt: skip
     texts = {one["step"]: one["texts"]["self"] for one in events(tmp_path, "candidate")}
@@ -315,7 +316,8 @@ def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> N
             return Lessons(context.component, (*ruling, *spoiling))
 
     World.made(spoilt).compile(
-        search=Search(keep="trunk"), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1),
+        search=Search(keep="trunk", staleness=1), log_dir=tmp_path, reflection_minibatch_size=6,
+        budget=Budget(epochs=1),
         skip_perfect_score=False, aggregator=Many(),
     )  # fmt: skip
     proofs = rows(tmp_path, "SELECT step, count(*) AS n FROM effect WHERE purpose = 'proof' GROUP BY step")
