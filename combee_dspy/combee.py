@@ -109,7 +109,7 @@ class Combee(Teleprompter):
         artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
-        controller: Plans the size of minibatches; ``power-law`` by default, three updates an epoch at least in a trunk.
+        controller: Plans the size of minibatches; ``power-law`` by default, in a set trunk with three updates an epoch.
         executor: Where rollouts and LM calls run.
         search: How updates follow each other and what is kept of them.
         validation: How candidates are judged and the result is chosen.
@@ -333,8 +333,8 @@ class Combee(Teleprompter):
             return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
             return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
-        updates = 3 if self.search.keep == "trunk" else 4
-        return resolve("controller", value or PowerLaw(min_updates=updates))  # type: ignore[return-value]  # by kind
+        chosen = PowerLaw(min_updates=3 if self.search.keep == "trunk" else 4) if value is None else value
+        return resolve("controller", chosen)  # type: ignore[return-value]  # by kind
 
     def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:
         if value is None:

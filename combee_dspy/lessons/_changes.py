@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from combee_dspy.edits import (
     BookEdit,
@@ -47,6 +48,9 @@ class Changes:
         home = self._home.get(wording)
         if home is None and born >= 0:
             home = self._at_place.get(place)
+        if born < 0 and home is not None and self._lessons[home].text != taught.text:
+            # Two lines that differ in a mark or a capital have the same id.
+            wording, home = f"{wording}-{len(self._lessons)}", None
         if home is None:
             self._lessons[wording] = BookLesson(
                 wording,
@@ -113,10 +117,11 @@ class Changes:
         removed = [lesson for lesson in members if lesson.state == "removed_by_user"]
         if len(own) > 1 or (own and removed):
             return f"{own[0].text[:60]!r} is the user's own"
-        first, *others = [*own, *(lesson for lesson in members if not lesson.own)]
-        for other in others:
-            if not _agree(first.text, other.text):
-                return f"numbers differ in {first.text[:60]!r} and {other.text[:60]!r}"
+        first = [*own, *members][0]
+        texts = [text for lesson in members for text in (lesson.text, *lesson.texts)]
+        for text, other in combinations(texts, 2):
+            if not _agree(text, other):
+                return f"numbers differ in {text[:60]!r} and {other[:60]!r}"
         ids = [lesson.id for lesson in members]
         if any(rival in ids for lesson in members for rival in lesson.rivals):
             return f"{first.text[:60]!r} contradicts one of the others"
@@ -130,7 +135,6 @@ class Changes:
         # An exception to what is now its own exception would be a circle, which nobody could serve.
         rules = [lesson.rule for lesson in members if lesson.rule and not self._leads(lesson.rule, ids)]
         wordings = (wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings)
-        texts = (text for lesson in members for text in (lesson.text, *lesson.texts))
         self._put(
             replace(
                 settled,
@@ -144,7 +148,7 @@ class Changes:
                 section=next((lesson.section for lesson in members if lesson.section), ""),
                 born=min(lesson.born for lesson in members),
                 rule=rules[0] if rules else "",
-                rivals=_distinct(rival for lesson in members for rival in lesson.rivals),
+                rivals=_without(_distinct(rival for lesson in members for rival in lesson.rivals), rules[:1]),
                 wordings=tuple(dict.fromkeys(wordings)),
                 texts=tuple(text for text in dict.fromkeys(texts) if text != first.text),
                 worded=max(lesson.worded for lesson in members),
@@ -162,6 +166,8 @@ class Changes:
         return ""
 
     def _narrow(self, exception: BookLesson, rule: BookLesson) -> str:
+        if exception.own:
+            return f"{exception.text[:60]!r} is the user's own, and stays where it is"
         if self._leads(rule.id, [exception.id]):
             return f"{rule.text[:60]!r} is an exception to {exception.text[:60]!r} already"
         self._put(replace(exception, rule=rule.id, rivals=_without(exception.rivals, [rule.id])))
@@ -194,6 +200,9 @@ class Changes:
             return ""
         if lesson.own:
             return f"{lesson.text[:60]!r} is the user's own"
+        rivals = [self._lessons[rival] for rival in lesson.rivals if rival in self._lessons]
+        if isinstance(edit, Restore) and any(rival.own for rival in rivals):
+            return f"{lesson.text[:60]!r} contradicts a line of the user's own"
         state: State = "served" if isinstance(edit, Restore) else "retired"
         decision = Decision(max(edit.rows, 1), len(others(lesson, state, self._lessons)))
         effect = edit.effect or lesson.effect

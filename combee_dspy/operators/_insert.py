@@ -89,7 +89,9 @@ def serve(
         return lines
     protected = [line for line in lines if line in own or is_protected(line, given, context)]
     if section_tokens(protected) > room or room < 1:
-        return Refusal(f"{len(lines):,} lessons take {section_tokens(lines):,} tokens and there is room for {room:,}")
+        stays = f", of which {len(own):,} are the student's own and stay," if own else ""
+        tokens = section_tokens(lines)
+        return Refusal(f"{len(lines):,} lessons{stays} take {tokens:,} tokens and there is room for {room:,}")
     by_support = [*foreign, *(lesson.text for lesson in sorted(served, key=lambda lesson: -lesson.support))]
     chosen = set(protected)
     used = section_tokens(protected) if protected else section_tokens([""])

@@ -35,7 +35,7 @@ def open_changes(books: Books, text: Candidate, *, serve: bool) -> list[Change]:
     """Return changes to lessons that this run has learned and nothing has decided.
 
     Those are lessons that wait and that a text does not show, to be served; or those that are served and that it
-    shows, to be left out.
+    shows, to be left out. What contradicts a line of the user's own is not tried: it could not be served beside it.
     """
     state: State = "waiting" if serve else "served"
     changes: list[Change] = []
@@ -43,6 +43,8 @@ def open_changes(books: Books, text: Candidate, *, serve: bool) -> list[Change]:
         shown = _shown(books, text, component)
         for lesson in book.lessons:
             is_open = lesson.state == state and lesson.born >= 0 and not lesson.decided
+            if serve and any((rival := book.find(name)) and rival.own for name in lesson.rivals):
+                continue
             if is_open and (lesson.id in shown) is not serve:
                 changes.append(Change(component, lesson, serve))
     return changes

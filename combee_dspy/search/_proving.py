@@ -101,7 +101,7 @@ class Proving:
             self._rollouts[version.candidate.id] = rollouts
         # Where no rollouts are limited, as in one pass over the rows, none are set aside: one validation it is.
         room = self.effects.purse.room
-        left = self.pool.size * self.pool.draws if room is None else room
+        left = self.pool.size if room is None else room
         trials = Trials(self.effects, self.pool, version.step, left)
         try:
             if asked is None:
@@ -156,7 +156,7 @@ class Proving:
             searched: list[int] = []
             own: list[Trials] = []
             # What is found must be confirmed: a validation is left for it.
-            while failing and trials.left - self._most(version, failing[0]) >= self.pool.size * self.pool.draws:
+            while failing and trials.left - self._most(version, failing[0]) >= self.pool.size:
                 searched.append(failing.pop(0))
                 own.append(trials.apart(self._most(version, searched[-1])))
             if not searched:
@@ -316,7 +316,7 @@ class Proving:
         """
         order = sorted(version.scores)
         all_at_hand = version.candidate.id in self._rollouts
-        if trials.left >= 2 * self.pool.size * self.pool.draws or not all_at_hand:
+        if trials.left >= 2 * self.pool.size or not all_at_hand:
             return [self.pool.validation[index] for index in order]
         texts = [trials.inputs(index) for index in order]
         chosen = set(self._failing(version))

@@ -255,3 +255,38 @@ def test_what_is_like_any_wording_of_a_lesson_joins_it() -> None:
 def test_a_users_line_does_not_go_with_a_lesson_that_the_user_removed() -> None:
     edited = owned(NEW).edit([Remove(lesson_id(NEW)), Unite((lesson_id(NEW), lesson_id(OWN)))])
     assert [one.state for one in edited.book.lessons] == ["served", "removed_by_user"] and edited.refused
+
+
+def test_lessons_with_other_numbers_are_not_united_through_one_without() -> None:
+    texts = ["Round amounts to decimals", "Round amounts to 2 decimals", "Round amounts to 4 decimals"]
+    ids = [lesson_id(text) for text in texts]
+    book = Book().add((Taught(text, (text,)) for text in texts), 0)
+    assert book.edit([Unite(tuple(ids))]).refused
+    chained = book.edit([Unite((ids[0], ids[1])), Unite((ids[0], ids[2]))])
+    assert len(chained.refused) == 1
+    assert len(chained.book.lessons) == 2
+
+
+def test_lines_of_the_users_own_that_differ_in_a_mark_stay_two() -> None:
+    lines = ['End with ".".', 'End with ",".', "Write Yes.", "Write YES!"]
+    book = Book().add(map(Taught, lines), -1)
+    assert [lesson.text for lesson in book.served] == lines
+
+
+def test_nothing_moves_a_line_of_the_users_own_or_serves_what_contradicts_it() -> None:
+    book = Book().add([Taught("Round every amount down.")], -1).add([Taught("Round every amount up.", ("a",))], 0)
+    own, new = (lesson.id for lesson in book.lessons)
+    contradicted = book.edit([Contradict((own, new))]).book
+    assert book.edit([Narrow(own, new)]).refused
+    assert contradicted.edit([Restore(new, "a test", 9)]).refused
+    assert book.served[0].text == "Round every amount down."
+
+
+def test_a_united_exception_does_not_contradict_its_rule() -> None:
+    texts = ["Rule for copper", "Exception of copper", "Copper is an exception"]
+    rule, first, second = map(lesson_id, texts)
+    book = Book().add((Taught(text, (text,)) for text in texts), 0)
+    edits = [Narrow(first, rule), Contradict((second, rule)), Unite((first, second))]
+    united = book.edit(edits).book.find(first)
+    assert united is not None
+    assert (united.rule, united.rivals) == (rule, ())

@@ -14,7 +14,7 @@ import pytest
 
 from combee_dspy import Budget, Guards, Search
 from combee_dspy.artifacts import Instruction
-from combee_dspy.lessons import Book, Taught, lesson_id, read_section, write_section
+from combee_dspy.lessons import Book, Contradict, Taught, lesson_id, read_section, write_section
 from combee_dspy.operators import Insert, Operator, Rewrite
 from combee_dspy.records import Edit, Rollout
 from combee_dspy.reflections import estimate_tokens
@@ -183,3 +183,14 @@ def test_the_row_that_a_change_was_chosen_on_makes_up_for_no_loss(spoilt: int) -
 def test_a_change_is_no_other_for_the_row_that_it_was_chosen_on() -> None:
     (lesson,) = Book().add([Taught("Rule", ("a",))], 0).lessons
     assert Change("self", lesson, True, 1) == Change("self", lesson, True, 2)
+
+
+def test_what_contradicts_a_line_of_the_users_own_is_not_tried() -> None:
+    own, new = "Round every amount down.", "Round every amount up."
+    books = books_of([])
+    book = Book().add([Taught(own)], -1).add([Taught(new, ("a",))], 0)
+    book = book.edit([Contradict((lesson_id(own), lesson_id(new)))]).book
+    books.now["self"] = books.weigher.applied(book)
+    text = Candidate({"self": write_section(OWN, [own])})
+    assert [lesson.text for lesson in books.now["self"].served] == [own]
+    assert open_changes(books, text, serve=True) == []
