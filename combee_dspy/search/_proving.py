@@ -78,23 +78,22 @@ class Proving:
     pool: Pool
     books: Books
     perfect_score: float
-    allows: Callable[[Candidate, Candidate], bool] = lambda _old, _new: True
+    allows: Callable[[Candidate, Candidate], bool]
     _rollouts: dict[str, Mapping[int, Sequence[Rollout]]] = field(default_factory=dict, init=False)
 
     async def prove(
         self,
         version: Member,
         newest: Candidate,
-        asked: Mapping[str, Book] | None = None,
-        rollouts: Mapping[int, Sequence[Rollout]] | None = None,
+        asked: Mapping[str, Book],
+        rollouts: Mapping[int, Sequence[Rollout]] | None,
     ) -> None:
         """Validate the newest text, then try its lines.
 
         Args:
             version: The last version that was validated.
             newest: The newest text, which may hold lines that were never validated.
-            asked: The books that the newest text was made to show, by component; by default as the version's update
-                left them.
+            asked: The books that the newest text was made to show, by component.
             rollouts: The version's validation, where it is at hand.
         """
         if rollouts is not None:
@@ -104,8 +103,6 @@ class Proving:
         left = self.pool.size if room is None else room
         trials = Trials(self.effects, self.pool, version.step, left)
         try:
-            if asked is None:
-                asked = {component: self.books.known(component, version.step) for component in self.books.now}
             proven = await self._newest(trials, version, self._up_to_date(newest, asked))
             if proven is not version:
                 proven = await self._without_blamed(trials, version, proven)

@@ -86,8 +86,9 @@ class Bench:
                 rollouts = await self.validate(text, self.validation, step)
                 self.join(text, (), step, rollouts)
             self.asked.clear()
-            given = {"rollouts": rollouts} if at_hand else {}
-            await Proving(cast("Any", self), cast("Any", self), books, 1.0).prove(self.members[-1], text, **given)
+            proving = Proving(cast("Any", self), cast("Any", self), books, 1.0, lambda _old, _new: True)
+            asked = {component: books.known(component, 0) for component in books.now}
+            await proving.prove(self.members[-1], text, asked, rollouts if at_hand else None)
 
         asyncio.run(run())
         return self.members[-1]
