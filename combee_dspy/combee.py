@@ -14,7 +14,7 @@ from dspy.teleprompt.teleprompt import Teleprompter
 from combee_dspy._private import GEPA_MINIBATCH
 from combee_dspy.aggregators import Aggregator
 from combee_dspy.artifacts import Artifact, Instruction
-from combee_dspy.controllers import BatchController, Static
+from combee_dspy.controllers import BatchController, PowerLaw, Static
 from combee_dspy.costs import Costs
 from combee_dspy.diversity import Diversity
 from combee_dspy.evaluation import Heldout
@@ -110,7 +110,7 @@ class Combee(Teleprompter):
         artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons: ``reference-scan`` by default.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
-        controller: Plans the size of minibatches; ``power-law`` by default.
+        controller: Plans the size of minibatches; ``power-law`` by default, in a set trunk with three updates an epoch.
         executor: Where rollouts and LM calls run.
         search: How updates follow each other and what is kept of them.
         validation: How candidates are judged and the result is chosen.
@@ -308,7 +308,7 @@ class Combee(Teleprompter):
             return search
         selectors = (self.candidate_selection_strategy, self.component_selector)
         written_for_gepa = self.gepa_kwargs or not all(isinstance(one, str) for one in selectors)
-        return dataclasses.replace(search, staleness=0 if written_for_gepa else 1)
+        return dataclasses.replace(search, staleness=0 if written_for_gepa else 2 if search.keep == "trunk" else 1)
 
     def _resolved_operators(self, value: Any) -> tuple[Operator, ...]:
         if isinstance(value, (str, Operator, Spec, Mapping)):
@@ -325,15 +325,15 @@ class Combee(Teleprompter):
         )
 
     def _resolved_controller(self, value: Any) -> BatchController:
-        size = self.reflection_minibatch_size
-        if size is not None:
+        if (size := self.reflection_minibatch_size) is not None:
             if value is not None:
                 remedy = "Give reflection_minibatch_size for a fixed size, or a controller."
                 raise ArgumentValueError("controller", value, "contradicts reflection_minibatch_size", remedy)
             return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
             return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
-        return resolve("controller", "power-law" if value is None else value)  # type: ignore[return-value]  # by kind
+        chosen = PowerLaw(min_updates=3 if self.search.keep == "trunk" else 4) if value is None else value
+        return resolve("controller", chosen)  # type: ignore[return-value]  # by kind
 
     def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:
         if value is None:

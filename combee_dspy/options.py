@@ -37,15 +37,14 @@ class Search:
             update; 1 or 2 let rollouts, reflection and validation of neighbouring updates overlap. Results
             depend on it and never on the number of workers: a component selector, acceptance criterion or
             validation policy of your own is asked in the order of updates, so less overlaps beside one. By default
-            1, and 0 beside ``gepa_kwargs`` or a selector of your own, which are written for GEPA's order.
-        lag: Updates of a trunk beyond ``staleness`` whose validations may be under way while others begin, at least 1.
+            1, or 2 where ``keep="trunk"`` is set; 0 beside ``gepa_kwargs`` or a selector of your own, which are written
+            for GEPA's order.
         children: Children made of each minibatch in ``"pareto"``, each by another operator, drawn by what operators
             have brought on validation where there are more operators than children. By default one an operator.
         screen: Examples of its minibatch that a child of a larger minibatch runs on before its validation; one
             that they show to be worse is refused. A minibatch no larger is run whole and must be beaten, as in GEPA.
         weigher: Decides by the evidence which lessons of the book are served: a name, a mapping, or a
             :class:`combee_dspy.weighers.Weigher`.
-        rescue: Whether reflections that the result of a scan does not cover are offered to the next scan, once.
         replay: The ``log_dir`` of an earlier run whose decisions that read the clock (batch sizes, when a budget in
             seconds or dollars ended it) are taken again.
         patience: Seconds that a rollout or call waits for a service that is full (HTTP 429) or down, from its last
@@ -57,11 +56,9 @@ class Search:
 
     keep: Literal["pareto", "trunk"] | None = None
     staleness: Annotated[int, Field(ge=0, le=2)] | None = None
-    lag: Annotated[int, Field(ge=1)] = 2
     children: Annotated[int, Field(ge=1)] | None = None
     screen: Annotated[int, Field(ge=1)] = 8
     weigher: str | Mapping[str, Any] | Weigher = "posterior"
-    rescue: bool = False
     replay: str | None = None
     patience: Annotated[float, Field(ge=0, allow_inf_nan=False)] = PATIENCE
     require_diagnosis: bool = False

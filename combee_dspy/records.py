@@ -165,7 +165,6 @@ class Reflection:
         example_id: The example's row hash, or ``None`` where DSPy dropped the link.
         part: 0 for a whole record; 1, 2, … for the parts of a record that was split.
         perfect: Whether its rollout made no mistake: a scan does not read a shard of such reflections alone.
-        again: Whether an earlier scan has read it already, and lost what it said.
     """
 
     index: int
@@ -173,7 +172,6 @@ class Reflection:
     example_id: str | None = None
     part: int = 0
     perfect: bool = False
-    again: bool = False
 
     def source(self, update: int) -> str:
         """Return what tells its example apart from others, in a run in which it belongs to this update."""

@@ -31,6 +31,14 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 _Pair = tuple[str, str]
 
+_DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
+_SMALL = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen"""
+_TENS = """twenty thirty forty fifty sixty seventy eighty ninety"""
+_NUMBER_WORDS = {word: str(value) for value, word in enumerate(_SMALL.split())}
+_NUMBER_WORDS |= {word: str(10 * value) for value, word in enumerate(_TENS.split(), start=2)}
+_NUMBER_WORDS |= {"hundred": "100", "thousand": "1000", "million": "1000000"}
+
 
 def normalised(text: str) -> str:
     """Return a text reduced to its lower-case words, numbers and operators: equal results say the same thing."""
@@ -38,13 +46,19 @@ def normalised(text: str) -> str:
     return " ".join(_TOKEN.findall(folded))
 
 
+def numbers_in(text: str) -> frozenset[str]:
+    """Return the numbers in a text as digits, English number words among them: "two" is "2"."""
+    words = (_NUMBER_WORDS[word] for word in normalised(text).split() if word in _NUMBER_WORDS)
+    return frozenset((*_DIGITS.findall(text), *words))
+
+
 class NearDuplicates:
     """Finds texts that say what an earlier one said. Not thread-safe.
 
     Two texts are near-duplicates when they are equal once normalised, or when the Jaccard similarity of their sets of
-    word pairs reaches the threshold and they agree in every number, unit symbol and word of polarity ("never", "only"):
-    rounding to two and to four decimals look alike and are two lessons. Texts with a formula are only compared exactly,
-    since a/b is not b/a.
+    word pairs reaches the threshold and they agree in every number, number word, unit symbol and word of polarity
+    ("never", "only"): rounding to two and to four decimals look alike and are two lessons. Texts with a formula are
+    only compared exactly, since a/b is not b/a.
 
     Time grows with the texts, not with their square: a text is compared only with those that hold one of its rarest
     pairs, which every near-duplicate does.
@@ -77,7 +91,9 @@ class NearDuplicates:
         words = exact.split()
         pairs = frozenset(pairwise(["", *words, ""]))
         telling = frozenset(
-            word for word in words if word in _POLAR or _UNIT.match(word) or any(c.isdigit() for c in word)
+            _NUMBER_WORDS.get(word, word)
+            for word in words
+            if word in _POLAR or word in _NUMBER_WORDS or _UNIT.match(word) or any(c.isdigit() for c in word)
         )
         holders = self._holders.setdefault(telling, defaultdict(list))
         # A near-duplicate shares at least this many of the pairs, so at most the others are foreign to it: of

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from combee_dspy.lessons import BookEdit, Contradict, Narrow, Retire, Unite, word_vectors
+from combee_dspy.lessons import BookEdit, BookLesson, Contradict, Narrow, Retire, Unite
 from combee_dspy.reflections import normalised
 
-__all__ = ["Relations", "common_words", "read_relations"]
+__all__ = ["Relations", "Vocabulary", "read_relations"]
 
 # So many opinions on one question are none.
 _MOST_OPINIONS = 12
-# A group that takes in most of a call is believed where its texts are as like as paraphrases are.
-_MOST_SHARE = 0.5
+# Lessons that say nothing are few, and of those that more examples teach none is believed to be such.
+_MOST_EMPTY = 1 / 8
+_MOST_EXAMPLES = 1
+# Likeness to the first lesson of those that are said to be the same: what unlike lessons share is less.
+_PARAPHRASE = 0.2
 _FEW = 6
 _COMMON = 0.2
-_PARAPHRASE = 0.3
+# Other forms of a word begin like it.
+_STEM = 5
+# They stand in lessons about anything.
+_FUNCTION_TEXT = """a about after all also always an and any are as at be been before both but by can do does each even
+    every everything for from give given has have how if in into is it its make may more most must never no not of on
+    only or other out over same should so some such than that the their them then there these they thing this those to
+    under until up use used when where whether which while who whose why will with would you your answer answers
+    question"""
+_FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 EMPTY = "it tells the assistant nothing that it could do"
 
 
@@ -29,20 +41,20 @@ class Relations:
     void: tuple[str, ...] = ()
 
 
-def read_relations(
-    answer: Mapping[str, object], ids: Sequence[str], texts: Sequence[str], common: Set[str] = frozenset()
-) -> Relations:
+def read_relations(answer: Mapping[str, object], lessons: Sequence[BookLesson], vocabulary: Vocabulary) -> Relations:
     """Return the edits in an answer about lessons that were numbered from 1.
 
     The answer is hostile. A number that no lesson has is void, and so is a group that is left with one lesson. Where
-    more is void than valid, or an answer asks for what would empty the book, all of it is void.
+    more is void than valid, or an answer asks for more relations than lessons have, all of it is void. Lessons that
+    share too few words are not united, however many groups chain them, and only few that hardly an example teaches
+    are retired.
 
     Args:
         answer: What the LM returned by output field of ``RelateLessons``; anything may stand there.
-        ids: Ids of the lessons that were shown.
-        texts: Their texts.
-        common: Words that tell no subject (:func:`common_words`).
+        lessons: The lessons that were shown.
+        vocabulary: That of the book.
     """
+    ids = [lesson.id for lesson in lessons]
     void: list[str] = []
     groups = {name: _groups(answer.get(name), len(ids), name, void) for name in ("same", "contradictory", "narrower")}
     useless = next(iter(_groups([answer.get("empty")], len(ids), "empty", void)), ())
@@ -51,13 +63,14 @@ def read_relations(
         return Relations(void=(f"all of an answer: {len(void)} of its parts name no lessons",))
     if asked > 3 * len(ids):
         return Relations(void=(f"all of an answer: {asked} relations among {len(ids)} lessons",))
-    subjects = [set(normalised(text).split()) - common for text in texts]
-    edits: list[BookEdit] = []
-    for group in groups["same"]:
-        if _is_coherent(group, texts):
-            edits.append(Unite(tuple(ids[number] for number in group)))
-        else:
-            void.append(f"same: {len(group)} of {len(ids)} lessons that share few words")
+    subjects = [vocabulary.subject(lesson.text) for lesson in lessons]
+    alike = _coherent(groups["same"], subjects)
+    edits: list[BookEdit] = [Unite(tuple(ids[number] for number in group)) for group in alike]
+    void += [
+        f"same: {len(group)} of {len(ids)} lessons that share few words"
+        for group in groups["same"]
+        if group not in alike
+    ]
     for pair in groups["narrower"]:
         if len(pair) == 2 and _share_subject(pair, subjects):
             edits.append(Narrow(ids[pair[0]], ids[pair[1]]))
@@ -68,10 +81,13 @@ def read_relations(
             edits.append(Contradict(tuple(ids[number] for number in group)))
         else:
             void.append(f"contradictory: {len(group)} of {len(ids)} lessons, not about one thing")
-    if len(useless) > _MOST_SHARE * len(ids):
-        void.append(f"empty: {len(useless)} of {len(ids)} lessons")
-    else:
-        edits += [Retire(ids[number], EMPTY) for number in useless]
+    untaught = [number for number in useless if _may_be_empty(lessons[number])]
+    if len(untaught) > max(1, _MOST_EMPTY * len(ids)):
+        void.append(f"empty: {len(untaught)} of {len(ids)} lessons")
+        untaught = []
+    if len(untaught) < len(useless):
+        void.append(f"empty: {len(useless) - len(untaught)} lessons that examples or the user speak for")
+    edits += [Retire(ids[number], EMPTY) for number in untaught]
     return Relations(tuple(edits), tuple(void))
 
 
@@ -95,22 +111,63 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def common_words(texts: Sequence[str]) -> frozenset[str]:
-    """Return the words that so many texts hold that they tell no subject."""
-    holders = Counter(word for text in texts for word in set(normalised(text).split()))
-    return frozenset(word for word, count in holders.items() if count > max(_FEW, _COMMON * len(texts)))
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How many of a book's lessons hold each word: what tells a subject is rare.
+
+    A word counts by its beginning, since its other forms share that.
+
+    Attributes:
+        lessons: How many lessons there are.
+        holders: How many hold a word, by its beginning.
+    """
+
+    lessons: int
+    holders: Mapping[str, int]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Vocabulary:
+        """Return the vocabulary of some lessons."""
+        words = [_words(text) for text in texts]
+        return cls(len(words), Counter(word for each in words for word in each))
+
+    def subject(self, text: str) -> dict[str, float]:
+        """Return what each word of a lesson weighs that tells its subject, as its likeness to others counts it."""
+        most = max(_FEW, _COMMON * self.lessons)
+        counts = {word: self.holders.get(word, 1) for word in _words(text)}
+        return {word: math.log(1 + self.lessons / count) ** 2 for word, count in counts.items() if count <= most}
 
 
-def _share_subject(group: Sequence[int], subjects: Sequence[set[str]]) -> bool:
+def _words(text: str) -> set[str]:
+    return {word[:_STEM] for word in normalised(text).split() if word not in _FUNCTION_WORDS}
+
+
+def _likeness(first: Mapping[str, float], second: Mapping[str, float]) -> float:
+    """Return the cosine of two weighted sets of words."""
+    shared = sum(first[word] ** 2 for word in first.keys() & second.keys())
+    return shared / (math.hypot(*first.values()) * math.hypot(*second.values()) or 1.0)
+
+
+def _share_subject(group: Sequence[int], subjects: Sequence[Mapping[str, float]]) -> bool:
     """Return whether lessons may hold in the same cases: each shares a word with the first that tells a subject."""
-    return all(subjects[group[0]] & subjects[member] for member in group[1:])
+    return all(subjects[group[0]].keys() & subjects[member].keys() for member in group[1:])
 
 
-def _is_coherent(group: Iterable[int], texts: Sequence[str]) -> bool:
-    """Return whether a group may be about one thing: small, or of texts that share words."""
-    members = list(group)
-    if len(members) <= max(_FEW, _MOST_SHARE * len(texts)):
-        return True
-    vectors = word_vectors([texts[member] for member in members])
-    likeness = (vectors[1:] @ vectors[0].T).toarray()
-    return bool(likeness.mean() >= _PARAPHRASE)
+def _coherent(groups: Sequence[tuple[int, ...]], subjects: Sequence[Mapping[str, float]]) -> list[tuple[int, ...]]:
+    """Return the groups that may each be about one thing, also once those that overlap are one.
+
+    Every lesson must be like the first. A group that would chain others to what is unlike them is left out.
+    """
+    coherent: list[tuple[int, ...]] = []
+    united: list[tuple[int, ...]] = []
+    for group in groups:
+        touched = [other for other in united if not set(other).isdisjoint(group)]
+        first, *others = dict.fromkeys(number for part in (*touched, group) for number in part)
+        if all(_likeness(subjects[first], subjects[other]) >= _PARAPHRASE for other in others):
+            coherent.append(group)
+            united = [*(other for other in united if other not in touched), (first, *others)]
+    return coherent
+
+
+def _may_be_empty(lesson: BookLesson) -> bool:
+    return not lesson.own and lesson.helpful <= _MOST_EXAMPLES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -9,7 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from combee_dspy.aggregators._base import Dealt, together
-from combee_dspy.aggregators._comparing import common_words, read_relations
+from combee_dspy.aggregators._comparing import Vocabulary, read_relations
 from combee_dspy.aggregators._prompts import AddCitedLessons, RelateLessons
 from combee_dspy.aggregators._scan import Node, Question, Scan
 from combee_dspy.edits import BookEdit, Contradict, Narrow, Retire, Unite
@@ -42,7 +43,7 @@ class ReferenceScan(Dealt):
         window: How many shards a copy may travel (see :class:`combee_dspy.aggregators.Union`).
         similarity: Jaccard similarity of word pairs from which code takes two lessons for one.
         compared: The most lessons that one call compares.
-        levels: The most levels of comparisons. A level that relates no lessons ends them.
+        levels: The most levels of comparisons. A level that changes nothing ends them.
     """
 
     name: ClassVar[str] = "reference-scan"
@@ -64,28 +65,44 @@ class ReferenceScan(Dealt):
         scan.join(self.similarity)
         if context.related_later:
             return scan.result()
-        draft = await self._compared(scan, Draft.of(context.book, scan.top[0].lessons))
+        draft = Draft.of(context.book, scan.top[0].lessons, context.update)
+        draft = await self._compared(scan, draft, [[level] for level in range(self.levels)])
         lessons = draft.lessons()
         return replace(scan.result(), lessons=lessons, edits=draft.relations(lessons))
 
     async def relate(self, fresh: Sequence[str], context: StrategyContext) -> tuple[BookEdit, ...]:
-        """Return what readers say of new lessons and of those of the book that are nearest to them."""
+        """Return what readers say of new lessons and of those of the book that are nearest to them.
+
+        All is asked at once, dealt in two ways: a run has no time for level after level, and compares again what later
+        lessons are near to.
+        """
         lessons = {lesson_id(text): Lesson(text) for text in fresh}
         scan = Scan(context, self.max_call_tokens)
-        return (await self._compared(scan, Draft(context.book, context.book, lessons))).edits
+        draft = Draft(context.book, context.book, lessons)
+        return (await self._compared(scan, draft, [range(min(_DEALINGS, self.levels))])).edits
 
-    async def _compared(self, scan: Scan, draft: Draft) -> Draft:
-        """Compare new lessons with those nearest to them, level by level, until a level relates none."""
-        for level in range(self.levels):
-            groups = draft.groups(scan, self.compared, level)
+    async def _compared(self, scan: Scan, draft: Draft, rounds: Iterable[Sequence[int]]) -> Draft:
+        """Compare new lessons with those nearest to them, in rounds of levels, until a round changes nothing."""
+        asked: set[tuple[str, ...]] = set()
+        for levels in rounds:
+            groups: list[tuple[tuple[int, int], list[BookLesson]]] = []
+            for level in levels:
+                # A book of 1,500 lessons takes seconds, in which nothing else could run.
+                dealt = await asyncio.to_thread(draft.groups, scan, self.compared, level)
+                for number, group in enumerate(dealt):
+                    texts = tuple(lesson.text for lesson in group)
+                    # What was asked word for word has its answer: a few lessons are dealt into one group each time.
+                    if texts not in asked:
+                        asked.add(texts)
+                        groups.append(((level, number), group))
             if not groups:
                 break
-            answers = await together(_compare(scan, group, level, number) for number, group in enumerate(groups))
-            after = draft
-            for number, (group, answer) in enumerate(zip(groups, answers, strict=True)):
-                after = after.told(scan, number, group, answer)
+            answers = await together(_compare(scan, group, *place) for place, group in groups)
+            after, vocabulary = draft, Vocabulary.of(lesson.text for lesson in draft.book.lessons)
+            for number, ((_, group), answer) in enumerate(zip(groups, answers, strict=True)):
+                after = after.told(scan, number, group, answer, vocabulary)
             scan.levels.append([_node(scan, after)])
-            if after.edits == draft.edits:
+            if after.book == draft.book:
                 break
             draft = after
         return draft
@@ -108,35 +125,42 @@ class Draft:
     edits: tuple[BookEdit, ...] = ()
 
     @classmethod
-    def of(cls, before: Book, lessons: Iterable[Lesson]) -> Draft:
-        """Return the draft of a book with new lessons that nobody has related yet."""
+    def of(cls, before: Book, lessons: Iterable[Lesson], update: int) -> Draft:
+        """Return the draft of a book with an update's lessons that nobody has related yet."""
         fresh = {lesson_id(lesson.text): lesson for lesson in lessons}
         taught = (Taught(lesson.text, tuple(map(str, lesson.sources))) for lesson in fresh.values())
-        return cls(before, before.add(taught, born=0), fresh)
+        return cls(before, before.add(taught, update), fresh)
 
     def groups(self, scan: Scan, most: int, level: int) -> list[list[BookLesson]]:
-        """Return groups of lessons to compare: each new one with those that are nearest to it."""
+        """Return groups of lessons to compare: each new one with those that are nearest to it.
+
+        A lesson is new where this update brought it or a wording of it. One that came word for word was compared then.
+        """
         support = {lesson.id: lesson.support for lesson in self.book.lessons}
         shown = [
             lesson
             for lesson in self.book.lessons
             if lesson.decided or not any(support.get(rival, 0) >= _OUTVOTED * lesson.support for rival in lesson.rivals)
         ]
-        fresh = [place for place, lesson in enumerate(shown) if self.fresh.keys() & set(lesson.wordings)]
+        fresh = [
+            place
+            for place, lesson in enumerate(shown)
+            if lesson.worded == scan.context.update and self.fresh.keys() & set(lesson.wordings)
+        ]
         longest = max((estimate_tokens(lesson.text) for lesson in shown), default=0) + _NUMBER_TOKENS
         most = max(2, min(most, scan.room // longest))
         dealt = deal_alike([lesson.text for lesson in shown], fresh, most, scan.context.stream("compare", level))
         return [[shown[place] for place in group] for group in dealt]
 
-    def told(self, scan: Scan, number: int, group: Sequence[BookLesson], answer: object) -> Draft:
+    def told(
+        self, scan: Scan, number: int, group: Sequence[BookLesson], answer: object, vocabulary: Vocabulary
+    ) -> Draft:
         """Return the draft after one answer about a group; unchanged where the call failed."""
         if isinstance(answer, FailedCall):
             scan.warn(number, f"a comparison of {len(group)} lessons failed: {answer.error}")
             return self
         fields = {name: getattr(answer, name, None) for name in RelateLessons.output_fields}
-        texts = [lesson.text for lesson in group]
-        common = common_words([lesson.text for lesson in self.book.lessons])
-        relations = read_relations(fields, [lesson.id for lesson in group], texts, common)
+        relations = read_relations(fields, group, vocabulary)
         edited = self.book.edit(relations.edits)
         void = (*relations.void, *edited.refused)
         if void:
@@ -194,6 +218,7 @@ class Draft:
 
 # What so many times as many examples contradict need not be compared any more: nothing is lost, it stays in the book.
 _OUTVOTED = 3
+_DEALINGS = 2
 _NUMBER_TOKENS = 4
 _NAMED = 5
 

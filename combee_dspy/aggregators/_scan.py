@@ -167,7 +167,7 @@ class Scan:
                 return whole
             self._too_long += 1
             return await self._halves(question, parts, place, halvings)
-        if halvings == 0 or len(items) < 2:
+        if not question.cites or halvings == 0 or len(items) < 2:
             return whole
         lessons = _lessons_of(question, items, parse_lessons(getattr(answer, question.field, None), None)[0])
         if not is_passed_over(items, lessons, self.context.text):

@@ -50,10 +50,13 @@ def is_passed_over(items: Sequence[Reflection], lessons: Sequence[Lesson], text:
 
 
 def _telling_words(feedback: Mapping[int, str]) -> dict[int, set[str]]:
-    """Return the words of each feedback that at most half of all feedbacks hold."""
+    """Return the words of each feedback that at most half of all feedbacks hold.
+
+    A number is none: it is the answer to a single example, which a good lesson leaves out.
+    """
     words = {index: set(normalised(said).split()) for index, said in feedback.items()}
     holders = Counter(word for own in words.values() for word in own)
     return {
-        index: {word for word in own if len(word) > 1 and 2 * holders[word] <= len(words)}
+        index: {word for word in own if len(word) > 1 and not word.isdecimal() and 2 * holders[word] <= len(words)}
         for index, own in words.items()
     }

@@ -71,9 +71,8 @@ class Artifact(Strategy):
     ) -> Lessons:
         """Return what a minibatch teaches about the context's component.
 
-        There is a reflection for each position of the minibatch, and after them those that an earlier scan has lost
-        (``again``); each may be awaited any number of times. The context's text is the one that the rollouts were
-        made with.
+        There is a reflection for each position of the minibatch, which may be awaited any number of times. The
+        context's text is the one that the rollouts were made with.
         """
 
     @abstractmethod

@@ -28,10 +28,10 @@ async def insight(reflection: Awaitable[Reflection | None]) -> Reflection | None
 
 
 def judged(reflections: Iterable[Reflection], update: int) -> tuple[Judge, ...]:
-    """Return what reflections say about the bullets that they were shown; those offered again were counted before."""
+    """Return what reflections say about the bullets that they were shown."""
     votes: dict[str, dict[str, list[str]]] = {}
     for reflection in reflections:
-        for bullet, tag in () if reflection.again else reflection.record.get(TAGS, {}).items():
+        for bullet, tag in reflection.record.get(TAGS, {}).items():
             votes.setdefault(bullet, {}).setdefault(tag, []).append(reflection.source(update))
     edits = (
         Judge(bullet, tuple(tags.get("helpful", ())), tuple(tags.get("harmful", ())))

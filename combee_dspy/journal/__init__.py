@@ -21,7 +21,6 @@ and kept for people and trackers to read.
 | ``copied`` | lines: what was said of training examples word for word, cut out; count |
 | ``screened`` | candidate, parent, rows, score, parent_score, accepted, reason |
 | ``validated`` | candidate, index, score, rows, best |
-| ``reverted`` | update, reason |
 | ``batch`` | size, reason, fit, clamps |
 | ``update`` | parent, components, rows, started, seconds, skipped |
 | ``scan`` | aggregator, n, copies, nodes, lessons, retained |

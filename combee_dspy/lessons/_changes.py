@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from combee_dspy.edits import (
     BookEdit,
@@ -17,13 +17,12 @@ from combee_dspy.edits import (
     Unite,
 )
 from combee_dspy.lessons._records import BookLesson, Decision, State, Taught, lesson_id
-from combee_dspy.texts import NearDuplicates
+from combee_dspy.texts import NearDuplicates, numbers_in
 
 __all__ = ["Changes", "others"]
 
 # Jaccard similarity of word pairs from which code takes two wordings for one lesson.
 _SIMILARITY = 0.8
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class Changes:
@@ -41,9 +40,17 @@ class Changes:
         return tuple(self._lessons.values())
 
     def add(self, taught: Taught, born: int) -> None:
-        """Add a wording and its examples to the lesson that says the same, or a lesson where none does."""
+        """Add a wording and its examples to the lesson that says the same, or a lesson where none does.
+
+        Lines of the user's own are one where they are equal, and not where they are nearly so.
+        """
         wording, place = lesson_id(taught.text), self._place(taught.text)
-        home = self._home.get(wording) or self._at_place.get(place)
+        home = self._home.get(wording)
+        if home is None and born >= 0:
+            home = self._at_place.get(place)
+        if born < 0 and home is not None and self._lessons[home].text != taught.text:
+            # Two lines that differ in a mark or a capital have the same id.
+            wording, home = f"{wording}-{len(self._lessons)}", None
         if home is None:
             self._lessons[wording] = BookLesson(
                 wording,
@@ -52,10 +59,14 @@ class Changes:
                 section=taught.section,
                 born=born,
                 wordings=(wording,),
+                worded=born,
+                own=born < 0,
             )
             home = wording
         else:
             lesson = self._lessons[home]
+            if wording not in lesson.wordings:
+                lesson = replace(lesson, texts=(*lesson.texts, taught.text), worded=max(lesson.worded, born))
             self._lessons[home] = replace(
                 lesson,
                 sources=_distinct((*lesson.sources, *taught.sources)),
@@ -70,7 +81,8 @@ class Changes:
         if self._near is None:
             self._near = NearDuplicates(_SIMILARITY)
             for lesson in self._lessons.values():
-                self._at_place.setdefault(self._near.place(lesson.text), lesson.id)
+                for wording in (lesson.text, *lesson.texts):
+                    self._at_place.setdefault(self._near.place(wording), lesson.id)
         return self._near.place(text)
 
     def make(self, edit: BookEdit) -> str:
@@ -97,21 +109,31 @@ class Changes:
         return self._decide(lessons[0], edit)
 
     def _unite(self, members: Sequence[BookLesson]) -> str:
-        """Make one of several lessons: the oldest id, the first wording, the evidence of all."""
-        first, *others = members
-        for other in others:
-            if not _agree(first.text, other.text):
-                return f"numbers differ in {first.text[:60]!r} and {other.text[:60]!r}"
+        """Make one of several lessons: the oldest id, the first wording, the evidence of all.
+
+        A line of the user's own stays as it is, and the others join it.
+        """
+        own = [lesson for lesson in members if lesson.own]
+        removed = [lesson for lesson in members if lesson.state == "removed_by_user"]
+        if len(own) > 1 or (own and removed):
+            return f"{own[0].text[:60]!r} is the user's own"
+        first = [*own, *members][0]
+        texts = [text for lesson in members for text in (lesson.text, *lesson.texts)]
+        for text, other in combinations(texts, 2):
+            if not _agree(text, other):
+                return f"numbers differ in {text[:60]!r} and {other[:60]!r}"
         ids = [lesson.id for lesson in members]
         if any(rival in ids for lesson in members for rival in lesson.rivals):
             return f"{first.text[:60]!r} contradicts one of the others"
         home = next(lesson for lesson in self._lessons if lesson in ids)
-        removed = [lesson for lesson in members if lesson.state == "removed_by_user"]
         decided = [lesson for lesson in members if lesson.decided]
-        settled = [*removed, *decided, self._lessons[home]][0]
+        settled = [*own, *removed, *decided, self._lessons[home]][0]
+        if own:
+            decided = []  # what was decided of another does not settle the user's own
         alike = [lesson.decision for lesson in decided if lesson.decision and lesson.state == settled.state]
         sources = _distinct(source for lesson in members for source in lesson.sources)
-        rules = [lesson.rule for lesson in members if lesson.rule and lesson.rule not in ids]
+        # An exception to what is now its own exception would be a circle, which nobody could serve.
+        rules = [lesson.rule for lesson in members if lesson.rule and not self._leads(lesson.rule, ids)]
         wordings = (wording for lesson in (self._lessons[home], *members) for wording in lesson.wordings)
         self._put(
             replace(
@@ -126,8 +148,10 @@ class Changes:
                 section=next((lesson.section for lesson in members if lesson.section), ""),
                 born=min(lesson.born for lesson in members),
                 rule=rules[0] if rules else "",
-                rivals=_distinct(rival for lesson in members for rival in lesson.rivals),
+                rivals=_without(_distinct(rival for lesson in members for rival in lesson.rivals), rules[:1]),
                 wordings=tuple(dict.fromkeys(wordings)),
+                texts=tuple(text for text in dict.fromkeys(texts) if text != first.text),
+                worded=max(lesson.worded for lesson in members),
             )
         )
         self._home.update(dict.fromkeys(self._lessons[home].wordings, home))
@@ -142,14 +166,23 @@ class Changes:
         return ""
 
     def _narrow(self, exception: BookLesson, rule: BookLesson) -> str:
-        above: BookLesson | None = rule
-        while above is not None and above.rule:
-            if above.rule == exception.id:
-                return f"{rule.text[:60]!r} is an exception to {exception.text[:60]!r} already"
-            above = self._lessons.get(above.rule)
+        if exception.own:
+            return f"{exception.text[:60]!r} is the user's own, and stays where it is"
+        if self._leads(rule.id, [exception.id]):
+            return f"{rule.text[:60]!r} is an exception to {exception.text[:60]!r} already"
         self._put(replace(exception, rule=rule.id, rivals=_without(exception.rivals, [rule.id])))
         self._put(replace(rule, rivals=_without(rule.rivals, [exception.id])))
         return ""
+
+    def _leads(self, lesson: str, ids: Collection[str]) -> bool:
+        """Return whether a lesson, its rule, that rule's rule and so on are any of these."""
+        passed: set[str] = set()
+        while lesson in self._lessons and lesson not in passed:
+            if lesson in ids:
+                return True
+            passed.add(lesson)
+            lesson = self._lessons[lesson].rule
+        return False
 
     def _judge(self, lesson: BookLesson, edit: Judge) -> str:
         """Move the examples of a judgement to its side: of two about one example the later counts."""
@@ -163,8 +196,13 @@ class Changes:
         if lesson.state == "removed_by_user":
             return f"a user removed {lesson.text[:60]!r}"
         if isinstance(edit, Remove):
-            self._put(replace(lesson, state="removed_by_user", reason="a user removed it", decision=None))
+            self._put(replace(lesson, state="removed_by_user", reason="a user removed it", decision=None, own=False))
             return ""
+        if lesson.own:
+            return f"{lesson.text[:60]!r} is the user's own"
+        rivals = [self._lessons[rival] for rival in lesson.rivals if rival in self._lessons]
+        if isinstance(edit, Restore) and any(rival.own for rival in rivals):
+            return f"{lesson.text[:60]!r} contradicts a line of the user's own"
         state: State = "served" if isinstance(edit, Restore) else "retired"
         decision = Decision(max(edit.rows, 1), len(others(lesson, state, self._lessons)))
         effect = edit.effect or lesson.effect
@@ -195,8 +233,8 @@ def _agree(first: str, second: str) -> bool:
     A number decides what a lesson says, as in "two decimals" or "code 7", so a reader that unites texts with other
     numbers is wrong.
     """
-    one, other = set(_NUMBER.findall(first)), set(_NUMBER.findall(second))
-    return one <= other or other <= one
+    numbers, others = numbers_in(first), numbers_in(second)
+    return numbers <= others or others <= numbers
 
 
 def _named(edit: BookEdit) -> tuple[str, ...]:

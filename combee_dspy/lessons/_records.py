@@ -87,6 +87,10 @@ class BookLesson:
         rule: Id of the lesson that it is an exception to; empty where it is none.
         rivals: Ids of the lessons that contradict it, ascending.
         wordings: Ids of all its wordings, its own first.
+        texts: The wordings that are not served, so that code knows them again.
+        worded: The update that brought its newest wording.
+        own: Whether it is a line of the user's own, which is served as it stands until the user removes it. Bullets of
+            a playbook are not, since earlier runs wrote them and count what they do.
     """
 
     id: str
@@ -104,11 +108,14 @@ class BookLesson:
     rule: str = ""
     rivals: tuple[str, ...] = ()
     wordings: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    worded: int = -1
+    own: bool = False
 
     @property
     def decided(self) -> bool:
-        """Whether an edit set the state. Weighing leaves it alone."""
-        return self.decision is not None or self.state == "removed_by_user"
+        """Whether an edit or the user set the state. Weighing leaves it alone."""
+        return self.own or self.decision is not None or self.state == "removed_by_user"
 
     @property
     def helpful(self) -> int:

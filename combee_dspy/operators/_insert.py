@@ -24,7 +24,7 @@ class Insert(Operator):
     before its exceptions. A lesson that the book no longer serves leaves the section; a line that the book does not
     hold, since somebody else wrote it, stays. Where the section passes its budget, or the room that the guards leave,
     the lessons that the fewest examples teach are left out, and a warning says how many. Lines with a protected rule
-    stay. No LM is asked. Where the aggregator wrote a whole instruction, that is the edit.
+    stay, and so do the user's own. No LM is asked. Where the aggregator wrote a whole instruction, that is the edit.
 
     Args:
         max_tokens: Estimated tokens that the section may take. The instruction's own text does not count: it is the
@@ -82,14 +82,17 @@ def serve(
     """Return the lines of a section that takes at most ``room`` estimated tokens.
 
     Foreign lines come first. Of the book's lessons those that most examples teach stay, of equals the earliest; the
-    protected ones stay in any case.
+    protected ones and the user's own stay in any case.
     """
     lines = [*foreign, *(lesson.text for lesson in served)]
+    own = {lesson.text for lesson in served if lesson.own}
     if section_tokens(lines) <= room:
         return lines
-    protected = [line for line in lines if is_protected(line, given, context)]
+    protected = [line for line in lines if line in own or is_protected(line, given, context)]
     if section_tokens(protected) > room or room < 1:
-        return Refusal(f"{len(lines):,} lessons take {section_tokens(lines):,} tokens and there is room for {room:,}")
+        stays = f", of which {len(own):,} are the student's own and stay," if own else ""
+        tokens = section_tokens(lines)
+        return Refusal(f"{len(lines):,} lessons{stays} take {tokens:,} tokens and there is room for {room:,}")
     by_support = [*foreign, *(lesson.text for lesson in sorted(served, key=lambda lesson: -lesson.support))]
     chosen = set(protected)
     used = section_tokens(protected) if protected else section_tokens([""])

@@ -31,6 +31,9 @@ _KEPT = 16
 _REMEMBERED = 100
 # DSPy's own modules count up from an LM's rollout_id by one for each of a few attempts: far enough from those.
 _STRIDE = 1_000_000
+# Updates of a trunk beyond its staleness whose validations may be under way while others begin; 1 at least, since an
+# update that has only proposed is released already.
+_TRUNK_LAG = 2
 
 
 Split = Literal["train", "validation", "heldout"]
@@ -196,8 +199,8 @@ class Compilation:
     @property
     def behind(self) -> int:
         """Update i knows of the validations of updates up to i − behind, of those all and of no later one."""
-        search = self.settings.search
-        return int(1 + search.staleness + (search.lag if self.is_trunk else 0))
+        lag = _TRUNK_LAG if self.is_trunk else 0
+        return int(1 + self.settings.search.staleness + lag)
 
     @cached_property
     def limits(self) -> Limits:

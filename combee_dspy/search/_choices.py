@@ -156,7 +156,7 @@ def choose_version(members: Sequence[Member], effects: Effects) -> Member:
     return _chosen(effects, *chosen)
 
 
-def newest_not_worse(members: Sequence[Member], level: float = 0.05) -> Member:
+def newest_not_worse(members: Sequence[Member], level: float) -> Member:
     """Return the newest of several versions of one text that is not clearly worse than the best of them.
 
     ``level`` is the sign test's; those validated on other rows than the first are left out. Oldest first.

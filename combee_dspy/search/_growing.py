@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from combee_dspy.evaluation import clearly_worse
-from combee_dspy.lessons import BookEdit
+from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books, Serving
 from combee_dspy.search._candidates import Candidate, Row
@@ -77,6 +77,7 @@ class Growing(Keeper):
 
     def __post_init__(self) -> None:
         self._versions: list[_Version] = []
+        self._asked: dict[str, Book] = {}  # the books that the newest text was made to show
         self._to_validate: dict[int, tuple[Row, ...]] = {}
         self._read = 0  # versions whose tests the book knows
         self._blamed = 0  # rollouts that the search for lines to blame may take in one update
@@ -140,6 +141,7 @@ class Growing(Keeper):
         await self._read_tests(step - self.staleness, step)
         before = self._best.text if self._spoiled else self._text(step - 1)
         text = before if learned.skipped else await self.proposer.edited(learned, before)
+        self._asked.update({component: self.books.now[component] for component in learned.lessons})
         rows = self._to_validate.pop(step)
         validation = None
         if text.id != before.id:
@@ -231,7 +233,10 @@ class Growing(Keeper):
         """
         self.effects.purse.set_aside = 0
         await self._read_tests(len(self._versions), len(self._versions) - 1)
-        await self.proving.prove(self.pool.members[-1], self._text(len(self._versions) - 1))
+        version, newest = self.pool.members[-1], self._text(len(self._versions) - 1)
+        validations = [one.validation for one in self._versions if one.is_validated and one.text is version.candidate]
+        rollouts = await validations[-1] if validations and validations[-1] is not None else None
+        await self.proving.prove(version, newest, self._asked, rollouts)
         return choose_version(self.pool.members, self.effects)
 
 

@@ -16,7 +16,7 @@ Two updates at staleness 1, and what each moment waits for; ``|`` is a wait for 
 | committed: its children are in the pool | gate, their validation, the student's | gate, theirs, update 0's commit |
 
 Update 2 begins once update 0 is committed. Where one text grows (a trunk) it begins once update 0 has proposed, and a
-gate waits for ``lag`` more updates to begin, since verdicts are read that much later. Screens and validations run
+gate waits for two more updates to begin, since verdicts are read that much later. Screens and validations run
 between proposal and commit, those of several updates at once, and the student's beside the first updates.
 """
 
@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 from combee_dspy.aggregators import together
 from combee_dspy.controllers import BatchView
 from combee_dspy.exceptions import ArgumentValueError
-from combee_dspy.records import BatchDecision, Reflection, Rollout
+from combee_dspy.records import BatchDecision, Rollout
 from combee_dspy.search._batches import Batches, Ends, decision_from
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
@@ -91,7 +91,6 @@ class Loop:
         self._updates: dict[int, Update] = {}
         self._broken = future()
         self._spent = False
-        self._lost: dict[int, Mapping[str, tuple[Reflection, ...]]] = {}
 
     async def run(self, probe: Callable[[], Awaitable[None]]) -> None:
         """Run updates until one of the reasons to stop holds; :attr:`reason` says which.
@@ -255,7 +254,7 @@ class Loop:
             return None
         children = self._affordable(max(1, self.task.children), 1, lambda count: self.keeper.rollouts(len(rows), count))
         self.effects.purse.promise(step, self.keeper.rollouts(len(rows), children))
-        plan = Plan(step, parent, tuple(rows), children, self._again(step))
+        plan = Plan(step, parent, tuple(rows), children)
         self.keeper.sampled(plan)
         update = self._updates[step] = Update(plan, self._updates.get(step - 1))
         update.task = asyncio.ensure_future(self._carry_out(update))
@@ -321,10 +320,6 @@ class Loop:
         rows = self._batches.draw(0, lambda: self.pool.state)
         return () if self._fitting(len(rows)) < len(rows) else rows
 
-    def _again(self, step: int) -> Mapping[str, tuple[Reflection, ...]]:
-        """Return the reflections that an update's scan did not cover, which the next one to know of it reads again."""
-        return self._lost.pop(step - 1 - self._options.staleness, {})
-
     async def _update(self, update: Update) -> None:
         """Learn on a known text, propose and commit in the order of updates; all else overlaps."""
         plan, before = update.plan, update.before
@@ -333,14 +328,10 @@ class Loop:
             update.selected.set_result(None)
         if before is not None:
             await asyncio.shield(before.proposed)
-        if self.task.is_trunk and plan.step >= self._options.lag:
-            await self._join_seed()  # a trunk reads verdicts from here on, perhaps on the student
         await self.books.settle(plan.step - 1 - self._options.staleness, plan.step)
         self.books.learn(learned)
         self.books.relate(plan.step, self.learner.relate(learned, dict(self.books.now)))
         proposed = await self.keeper.propose(learned)
-        if self._options.rescue:
-            self._lost[plan.step] = learned.lost
         update.proposed.set_result(None)
         if self.task.is_trunk:
             await self._join_seed()  # the first text is tested against the student

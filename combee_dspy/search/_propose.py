@@ -17,9 +17,12 @@ from combee_dspy.aggregators import together
 from combee_dspy.diversity import Archive, Diversity
 from combee_dspy.evaluation import perfect_score_of
 from combee_dspy.guards import Guards, check
+from combee_dspy.lessons import read_section, write_section
 from combee_dspy.operators import (
+    Insert,
     Operator,
     OperatorInput,
+    Rewrite,
     draw_operators,
     edit_components,
     guard_input,
@@ -29,7 +32,8 @@ from combee_dspy.operators import (
     visible,
     without_copies,
 )
-from combee_dspy.records import Edit, Refusal, described
+from combee_dspy.records import Edit, Lessons, Refusal, described
+from combee_dspy.reflections import estimate_tokens
 from combee_dspy.search._books import Books
 from combee_dspy.search._candidates import Candidate, Place
 from combee_dspy.search._describe import stable_repr
@@ -121,6 +125,22 @@ class Proposer:
             base = base.edited(await self._edited(operator, inputs, base, learned.plan.step, (0, 0)))
         return base
 
+    def allows(self, base: Candidate, text: Candidate) -> bool:
+        """Return whether the guards, and the operators' own budgets, let a text stand in the place of another."""
+        for component in self.books.now:
+            new = text.texts[component]
+            if new == base.texts[component]:
+                continue
+            given = operator_input(
+                self.student, component, base.texts, Lessons(component), seed=self.seed.texts, guards=self.guards
+            )
+            judged = guard_input(given, component)
+            if check(Edit(instruction=new), self.guards, judged, self.learner.copies) is not None:
+                return False
+            if not all(_fits(operator, new, given.instruction) for operator in self.operators):
+                return False
+        return True
+
     def _inputs(self, learned: Learned, base: Candidate) -> dict[str, OperatorInput]:
         rows = self.learner.examples(learned.plan.rows)
         scores = [rollout.score for rollout in learned.rollouts]
@@ -201,6 +221,18 @@ class Proposer:
     async def similarity(self, candidates: Sequence[Candidate]) -> float | None:
         """Return how alike candidates are, 0 to 1; see :meth:`combee_dspy.diversity.Archive.similarity`."""
         return await asyncio.to_thread(self._archive.similarity, [one.texts for one in candidates])
+
+
+def _fits(operator: Operator, new: str, old: str) -> bool:
+    """Return whether an operator's own budget has room for a text that takes the place of another."""
+    if isinstance(operator, Insert):
+        sections = (write_section("", read_section(text)[1]) for text in (new, old))
+        tokens, before = map(estimate_tokens, sections)
+    elif isinstance(operator, Rewrite):
+        tokens, before = map(estimate_tokens, (new, old))
+    else:
+        return True
+    return tokens <= max(operator.max_tokens, before)
 
 
 @dataclass(frozen=True, slots=True)

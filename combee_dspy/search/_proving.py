@@ -7,17 +7,18 @@ line whose change mends it, and the changes are confirmed together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from combee_dspy.aggregators import together
 from combee_dspy.evaluation import perfect_score_of, sign_test
-from combee_dspy.lessons import BookEdit, BookLesson, Effect, Restore, Retire, State, certainty, nearest
+from combee_dspy.lessons import Book, Effect, Retire, certainty, nearest
 from combee_dspy.records import Rollout
 from combee_dspy.search._books import Books
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Row
+from combee_dspy.search._changes import Change, changed, follow, open_changes
 from combee_dspy.search._effects import Effects
 from combee_dspy.search._pool import Member, Pool, Scores
 from combee_dspy.search._trials import BLAMED, Trials, another_order, blame, halved, measured
@@ -63,51 +64,59 @@ def blamed(limit: int | None, validation: int, *, judged: bool) -> int:
     return min(BLAMED, limit // _SHARE_BLAMED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """One lesson served or not, in the place of what the book says."""
-
-    component: str
-    lesson: BookLesson
-    serve: bool
-
-    def edit(self, reason: str, rows: int, effect: Effect | None) -> BookEdit:
-        decision = Restore if self.serve else Retire
-        return decision(self.lesson.id, reason, rows, effect)
-
-
 @dataclass(eq=False)
 class Proving:
-    """Tries the book's lines on validation rows, once, after the last update. What it finds joins the pool."""
+    """Tries the book's lines on validation rows, once, after the last update. What it finds joins the pool.
+
+    A text is tried as operators wrote it: lines are added to it or taken out, and nothing else of it changes.
+
+    Attributes:
+        allows: Whether a text may stand in the place of another, by the guards and the budgets of operators.
+    """
 
     effects: Effects
     pool: Pool
     books: Books
     perfect_score: float
+    allows: Callable[[Candidate, Candidate], bool]
     _rollouts: dict[str, Mapping[int, Sequence[Rollout]]] = field(default_factory=dict, init=False)
 
-    async def prove(self, version: Member, newest: Candidate) -> None:
+    async def prove(
+        self,
+        version: Member,
+        newest: Candidate,
+        asked: Mapping[str, Book],
+        rollouts: Mapping[int, Sequence[Rollout]] | None,
+    ) -> None:
         """Validate the newest text, then try its lines.
 
         Args:
             version: The last version that was validated.
             newest: The newest text, which may hold lines that were never validated.
+            asked: The books that the newest text was made to show, by component.
+            rollouts: The version's validation, where it is at hand.
         """
+        if rollouts is not None:
+            self._rollouts[version.candidate.id] = rollouts
         # Where no rollouts are limited, as in one pass over the rows, none are set aside: one validation it is.
         room = self.effects.purse.room
-        left = self.pool.size * self.pool.draws if room is None else room
+        left = self.pool.size if room is None else room
         trials = Trials(self.effects, self.pool, version.step, left)
         try:
-            proven = await self._rendered(trials, version, newest)
+            proven = await self._newest(trials, version, self._up_to_date(newest, asked))
             if proven is not version:
                 proven = await self._without_blamed(trials, version, proven)
             await self._mended(trials, await self._with_doubtful(trials, proven))
         except BudgetReached:
             return  # what was confirmed by then is in the pool
 
-    async def _rendered(self, trials: Trials, version: Member, newest: Candidate) -> Member:
-        """Return the newest text as the books serve it now, validated; else the last validated version."""
-        text = newest.edited({component: self._served(newest, component, {}) for component in self.books.now})
+    def _up_to_date(self, newest: Candidate, asked: Mapping[str, Book]) -> Candidate:
+        """Return the newest text with what was decided of single lessons since it was made, where that is allowed."""
+        text = follow(self.books, newest, asked)
+        return text if self.allows(newest, text) else newest
+
+    async def _newest(self, trials: Trials, version: Member, text: Candidate) -> Member:
+        """Return the newest text, validated; the last validated version where the budget has no room for that."""
         rows = [self.pool.validation[index] for index in sorted(version.scores)]
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
             return version
@@ -122,7 +131,7 @@ class Proving:
         )
         trials.left += own.left
         changes = [
-            _Change(component, lesson, serve=False)
+            Change(component, lesson, serve=False)
             for component, edit in edits
             if isinstance(edit, Retire) and (lesson := self.books.now[component].find(edit.lesson)) is not None
         ]
@@ -130,7 +139,7 @@ class Proving:
 
     async def _with_doubtful(self, trials: Trials, version: Member) -> Member:
         """Try all exceptions that wait for evidence at once: validation tells true ones from noise as a group."""
-        changes = [change for change in self._changes("waiting") if change.lesson.rule]
+        changes = [change for change in open_changes(self.books, version.candidate, serve=True) if change.lesson.rule]
         return await self._confirmed(trials, version, changes, "exceptions that one example each teaches")
 
     async def _mended(self, trials: Trials, version: Member) -> Member:
@@ -139,12 +148,12 @@ class Proving:
         failing = sorted(
             self._failing(version), key=lambda index: (student.get(index, 0.0) <= version.scores[index], index)
         )
-        changes: list[_Change] = []
+        changes: list[Change] = []
         while failing:
             searched: list[int] = []
             own: list[Trials] = []
-            # What is found must be confirmed.
-            while failing and trials.left > self.pool.size * self.pool.draws:
+            # What is found must be confirmed: a validation is left for it.
+            while failing and trials.left - self._most(version, failing[0]) >= self.pool.size:
                 searched.append(failing.pop(0))
                 own.append(trials.apart(self._most(version, searched[-1])))
             if not searched:
@@ -152,9 +161,10 @@ class Proving:
             mending = (self._mending(*row, version, changes) for row in zip(own, searched, strict=True))
             found = await together(mending)
             trials.left += sum(each.left for each in own)
-            for change in found:
+            for index, change in zip(searched, found, strict=True):
+                # A row that finds it again speaks for it.
                 if change is not None and change not in changes:
-                    changes.append(change)
+                    changes.append(replace(change, chosen_on=index))
         proven = await self._confirmed(trials, version, changes, "changes that mend failing rows")
         if proven is version and len(changes) > 1:
             what = "a change that mends a failing row"
@@ -166,25 +176,25 @@ class Proving:
         """Return the rollouts that the search of a row may take, and the check that it is no chance."""
         if not self._is_lost(version, index):
             return 3 + 2 * _TRIED
-        return 3 + 2 * len(self._changes("served")).bit_length()
+        return 3 + 2 * len(open_changes(self.books, version.candidate, serve=False)).bit_length()
 
     def _is_lost(self, version: Member, index: int) -> bool:
         """Return whether the student has a row right that a version fails."""
         return self.pool.members[0].scores.get(index, 0.0) > version.scores[index]
 
-    async def _mending(self, trials: Trials, index: int, version: Member, changes: Sequence[_Change]) -> _Change | None:
+    async def _mending(self, trials: Trials, index: int, version: Member, changes: Sequence[Change]) -> Change | None:
         """Return a further change that mends a failing row; ``None`` where none is found, or none is needed."""
 
-        async def is_mended(more: Iterable[_Change]) -> bool:
-            text = self._text(version.candidate, [*changes, *more])
-            return await trials.score(text, index) > version.scores[index]
+        async def is_mended(more: Iterable[Change]) -> bool:
+            text = changed(self.books, version.candidate, [*changes, *more])
+            return self.allows(version.candidate, text) and await trials.score(text, index) > version.scores[index]
 
         if changes and await is_mended([]):
             return None
 
-        async def by_chance(suspect: _Change) -> bool:
+        async def by_chance(suspect: Change) -> bool:
             """Return whether the same lines in another order change the score, with the suspect or without it."""
-            before, after = (self._text(version.candidate, [*changes, *more]) for more in ((), (suspect,)))
+            before, after = (changed(self.books, version.candidate, [*changes, *more]) for more in ((), (suspect,)))
             fails = await trials.score(_reordered(self.books, before), index) <= version.scores[index]
             return not fails or await trials.score(_reordered(self.books, after), index) <= version.scores[index]
 
@@ -201,15 +211,19 @@ class Proving:
                 return None if await by_chance(suspect) else suspect
         return None
 
-    def _suspects(self, trials: Trials, version: Member, index: int, taken: set[str]) -> list[_Change]:
+    def _suspects(self, trials: Trials, version: Member, index: int, taken: set[str]) -> list[Change]:
         """Return the changes that may mend a failing row.
 
         Where the student has it right, any line that was learned may spoil it. Else those nearest to the row may be
         wrong, or missing.
         """
         served, waiting = (
-            [change for change in self._changes(state) if change.lesson.id not in taken]
-            for state in ("served", "waiting")
+            [
+                change
+                for change in open_changes(self.books, version.candidate, serve=serve)
+                if change.lesson.id not in taken
+            ]
+            for serve in (False, True)
         )
         if self._is_lost(version, index):
             return served
@@ -220,30 +234,28 @@ class Proving:
         ]
         return [lines[place] for place in range(_TRIED) for lines in near if place < len(lines)]
 
-    def _changes(self, state: str) -> list[_Change]:
-        """Return changes to the lessons in a state that this run has learned and nothing has decided."""
-        return [
-            _Change(component, lesson, serve=state == "waiting")
-            for component, book in self.books.now.items()
-            for lesson in book.lessons
-            if lesson.state == state and lesson.born >= 0 and not lesson.decided
-        ]
-
     async def _confirmed(
-        self, trials: Trials, version: Member, changes: Sequence[_Change], what: str, tried: int = 1
+        self, trials: Trials, version: Member, changes: Sequence[Change], what: str, tried: int = 1
     ) -> Member:
         """Return a version with changes where the rows that they concern speak for them together.
 
         ``tried``: how many tests are made of which some would pass by chance.
         """
-        text = self._text(version.candidate, changes)
+        text = changed(self.books, version.candidate, changes)
         rows = self._concerned(trials, version, changes)
         if text.id == version.candidate.id or trials.left < len(rows) * self.pool.draws:
+            return version
+        if not self.allows(version.candidate, text):
             return version
         trials.left -= len(rows) * self.pool.draws
         rollouts = await self.pool.validate(text, rows, version.step)
         scores = {index: fmean(rollout.score for rollout in drawn) for index, drawn in rollouts.items()}
         wins, losses, accepted = _compare(version.scores, scores, tried)
+        # A row that a change was chosen on makes up for no loss elsewhere.
+        chosen_on = {change.chosen_on for change in changes}
+        elsewhere = {index: score for index, score in scores.items() if index not in chosen_on}
+        more, fewer, _ = _compare(version.scores, elsewhere, tried)
+        accepted = accepted and more >= fewer
         for change in changes:
             data = {
                 "lesson": change.lesson.id,
@@ -266,7 +278,7 @@ class Proving:
             self.books.edit(change.component, [edit], version.step)
         return self._joined(version, text, rollouts, sorted({change.component for change in changes}))
 
-    def _effect(self, changes: Sequence[_Change], before: Scores, after: Scores) -> Effect | None:
+    def _effect(self, changes: Sequence[Change], before: Scores, after: Scores) -> Effect | None:
         """Return what a test of a single lesson measured; ``None`` for several, whose effects nobody can tell apart."""
         if len(changes) > 1:
             return None
@@ -293,7 +305,7 @@ class Proving:
         perfect = perfect_score_of(self.perfect_score, list(version.scores.values()))
         return [index for index, score in sorted(version.scores.items()) if score < perfect]
 
-    def _concerned(self, trials: Trials, version: Member, changes: Sequence[_Change]) -> list[Row]:
+    def _concerned(self, trials: Trials, version: Member, changes: Sequence[Change]) -> list[Row]:
         """Return the rows that confirm changes: all where the budget allows it, else those that they may concern.
 
         Those are the rows that fail, and of the others the nearest to each changed line. All of them, too, where the
@@ -301,36 +313,13 @@ class Proving:
         """
         order = sorted(version.scores)
         all_at_hand = version.candidate.id in self._rollouts
-        if trials.left >= 2 * self.pool.size * self.pool.draws or not all_at_hand:
+        if trials.left >= 2 * self.pool.size or not all_at_hand:
             return [self.pool.validation[index] for index in order]
         texts = [trials.inputs(index) for index in order]
         chosen = set(self._failing(version))
         for change in changes:
             chosen.update(order[place] for place in nearest(change.lesson.text, texts, _NEAREST_ROWS))
         return [self.pool.validation[index] for index in sorted(chosen)]
-
-    def _text(self, base: Candidate, changes: Sequence[_Change]) -> Candidate:
-        """Return a candidate that serves the book with these changes."""
-        texts: dict[str, str] = {}
-        for component in {change.component for change in changes}:
-            own = [change for change in changes if change.component == component]
-            states: dict[str, State] = {}
-            for change in own:
-                # What contradicts a line that is served cannot be served beside it.
-                states.update(dict.fromkeys(change.lesson.rivals if change.serve else (), "waiting"))
-            states.update({change.lesson.id: "served" if change.serve else "retired" for change in own})
-            texts[component] = self._served(base, component, states)
-        return base.edited(texts)
-
-    def _served(self, base: Candidate, component: str, states: Mapping[str, State]) -> str:
-        """Return a component's text that serves the book, with other states for some lessons."""
-        book = self.books.now[component]
-        changed = {
-            lesson.id: (states[lesson.id], "")
-            for lesson in book.lessons
-            if lesson.id in states and not (states[lesson.id] == "waiting" and lesson.state != "served")
-        }
-        return self.books.artifact.serve(base.texts[component], book.with_states(changed))
 
 
 def _reordered(books: Books, text: Candidate) -> Candidate:

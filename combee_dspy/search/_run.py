@@ -125,7 +125,7 @@ class Run:
             def components(step: int) -> tuple[str, ...]:
                 return shown if every or not task.edits_instructions else (shown[step % len(shown)],)
 
-            proving = Proving(self.effects, self.pool, self.books, settings.perfect_score)
+            proving = Proving(self.effects, self.pool, self.books, settings.perfect_score, proposer.allows)
             return Growing(
                 self.effects, self.pool, self.books, proposer, proving, seed=task.seed, components=components,
                 staleness=settings.search.staleness, skips_perfect=settings.skip_perfect_score,

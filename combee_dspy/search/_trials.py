@@ -101,6 +101,9 @@ async def blame(
     ]
     lost = [index for index, score in sorted(after.items()) if before.get(index, score) > score]
     spoilt: dict[_Line, list[int]] = {}
+    # The search leaves rollouts for the rows on which a line may not be missed.
+    checks = min(_MISSED, trials.left)
+    trials.left -= checks
     for index in lost[:_LOST_ROWS] if added else ():
         culprit = await _culprit(trials, artifact, new, index, before[index], list(spoilt), added)
         if culprit is None:
@@ -109,6 +112,7 @@ async def blame(
         moved = new.edited({culprit.component: text})
         if moved.id == new.id or await trials.score(moved, index) < before[index]:
             spoilt.setdefault(culprit, []).append(index)
+    trials.left += checks
     edits: list[tuple[str, BookEdit]] = []
     for line, rows in spoilt.items():
         held = books[line.component].find(line.lesson)
@@ -156,7 +160,8 @@ async def _missed(trials: Trials, artifact: Artifact, new: Candidate, line: _Lin
     right = [index for index in sorted(after) if after[index] >= max(after.values())]
     near = nearest(line.text, [trials.inputs(index) for index in right], _MISSED)
     scores = await together(trials.score(_without(artifact, new, [line]), right[place]) for place in near)
-    return sum(score < after[right[place]] for place, score in zip(near, scores, strict=True))
+    # A row that was not tried, for lack of rollouts, speaks for the line.
+    return sum(not score >= after[right[place]] for place, score in zip(near, scores, strict=True))
 
 
 async def halved(suspects: Sequence[T], is_mended: Callable[[Iterable[T]], Coroutine[Any, Any, bool]]) -> T | None:

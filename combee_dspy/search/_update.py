@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from combee_dspy.evaluation import DEFAULT_PERFECT_SCORE, perfect_score_of
 from combee_dspy.guards import CopyIndex, guard_notes
 from combee_dspy.lessons import Book, BookEdit
 from combee_dspy.operators import decode_fields
-from combee_dspy.records import Lesson, Lessons, Reflection, Rollout, fields_key
+from combee_dspy.records import FailedCall, Lesson, Lessons, Reflection, Role, Rollout, fields_key
 from combee_dspy.search._budget import BudgetReached
 from combee_dspy.search._candidates import Candidate, Compilation, Place, Row
 from combee_dspy.search._effects import Effects
@@ -32,7 +31,7 @@ from combee_dspy.search._records import (
     shown_call,
     unscored,
 )
-from combee_dspy.strategies import StrategyContext
+from combee_dspy.strategies import AskFn, StrategyContext
 from combee_dspy.streams import derive
 
 __all__ = ["Learned", "Learner", "Parent", "Plan"]
@@ -60,25 +59,22 @@ class Plan:
 
     Attributes:
         children: How many candidates it may make.
-        extra: Reflections of earlier updates that are offered again, by component.
     """
 
     step: int
     parent: Parent
     rows: tuple[Row, ...]
     children: int
-    extra: Mapping[str, tuple[Reflection, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What an update learned; lessons, reflections and what was lost are by component.
+    """What an update learned; lessons and reflections are by component.
 
     Attributes:
         rollouts: The parent's, in minibatch order.
         lessons: Empty where nothing was learned.
         reflections: Those that teach something.
-        lost: Those that the result of a scan does not cover.
         skipped: Why nothing was learned, else empty.
     """
 
@@ -86,7 +82,6 @@ class Learned:
     rollouts: tuple[Rollout, ...]
     lessons: Mapping[str, Lessons] = field(default_factory=dict)
     reflections: Mapping[str, tuple[Reflection, ...]] = field(default_factory=dict)
-    lost: Mapping[str, tuple[Reflection, ...]] = field(default_factory=dict)
     skipped: str = ""
 
 
@@ -196,13 +191,13 @@ class Learner:
         if self._nothing(rollouts):
             return Learned(plan, tuple(rollouts), skipped="no rollout made a mistake")
         taught = dict(zip(components, found, strict=True))
-        lessons, reflections, lost = ({name: one[part] for name, one in taught.items()} for part in range(3))
-        return Learned(plan, tuple(rollouts), lessons, reflections, lost)
+        lessons, reflections = ({name: one[part] for name, one in taught.items()} for part in range(2))
+        return Learned(plan, tuple(rollouts), lessons, reflections)
 
     async def relate(self, learned: Learned, books: Mapping[str, Book]) -> dict[str, tuple[BookEdit, ...]]:
         """Return, by component, edits that relate what an update learned to the rest of a book, which holds it.
 
-        None where the update's own lessons have them, or the budget has no room for them.
+        None where the update's own lessons have them.
         """
         if self._aggregator is None or not self._related_later:
             return {}
@@ -211,10 +206,28 @@ class Learner:
         for component, lessons in learned.lessons.items():
             fresh = wordings(lessons)
             if fresh:
-                context = replace(self.context(component, parent, step), book=books[component])
-                with suppress(BudgetReached):
-                    edits[component] = await self._aggregator.relate(fresh, context)
+                context = self.context(component, parent, step)
+                context = replace(context, book=books[component], call=partial(self._call_or_cut, context.call, step))
+                edits[component] = await self._aggregator.relate(fresh, context)
         return edits
+
+    async def _call_or_cut(
+        self, call: AskFn, step: int, signature: type[dspy.Signature], inputs: Mapping[str, Any],
+        place: tuple[str | int, ...], role: Role,
+    ) -> dspy.Prediction | FailedCall:  # fmt: skip
+        """Ask an LM; a call that a budget cuts has failed, and stays so in a run that goes on with a larger one.
+
+        What was compared before it is paid for, and counts.
+        """
+        decision = f"relate/{step}/{'/'.join(map(str, place))}"
+        reason = self._effects.known(decision)
+        if reason is None:
+            try:
+                return await call(signature, inputs, place, role)
+            except BudgetReached as reached:
+                cut = f"BudgetReached: {reached}"
+            reason = await self._effects.decide(decision, lambda: cut, step=step)
+        return FailedCall(reason)
 
     async def _all_run(self, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]) -> list[Rollout]:
         """Wait for all rollouts; ``worth`` tells as soon as it is known whether there is anything to learn."""
@@ -248,29 +261,26 @@ class Learner:
 
     async def _component(
         self, plan: Plan, component: str, futures: Sequence[Awaitable[Rollout]], worth: asyncio.Future[bool]
-    ) -> tuple[Lessons, tuple[Reflection, ...], tuple[Reflection, ...]]:
+    ) -> tuple[Lessons, tuple[Reflection, ...]]:
         context = self.context(component, plan.parent.candidate, plan.step)
         reflections = [
             asyncio.ensure_future(self._reflect(plan, position, future, component, context, worth))
             for position, future in enumerate(futures)
         ]
-        extra = [
-            asyncio.ensure_future(_known(replace(one, index=len(futures) + position, again=True)))
-            for position, one in enumerate(plan.extra.get(component, ()))
-        ]
         try:
             if self._aggregator is None:
                 lessons = Lessons(component)
             else:
-                lessons = await self._artifact.learn([*reflections, *extra], self._aggregator, context)
+                lessons = await self._artifact.learn(reflections, self._aggregator, context)
                 lessons = await asyncio.to_thread(self._in_own_words, lessons, context)
-            read = tuple(one for one in await asyncio.gather(*reflections, *extra) if one is not None)
+            read = tuple(one for one in await asyncio.gather(*reflections) if one is not None)
         finally:
-            for task in (*reflections, *extra):
+            for task in reflections:
                 task.cancel()
-            await asyncio.gather(*reflections, *extra, return_exceptions=True)
-        lost = await self._told(lessons, read, context, len(futures)) if lessons.nodes else ()
-        return lessons, read, lost
+            await asyncio.gather(*reflections, return_exceptions=True)
+        if lessons.nodes:
+            await self._tell_scan(lessons, read, context)
+        return lessons, read
 
     def _in_own_words(self, lessons: Lessons, context: StrategyContext) -> Lessons:
         """Return lessons without what they copy from training examples, before anything is made of them."""
@@ -287,10 +297,8 @@ class Learner:
             context.emit("copied", lines=refused, count=len(refused))
         return replace(lessons, lessons=tuple(kept_lessons))
 
-    async def _told(
-        self, lessons: Lessons, read: Sequence[Reflection], context: StrategyContext, size: int
-    ) -> tuple[Reflection, ...]:
-        """Keep the scan as an event; return the reflections of this minibatch that its result does not cover."""
+    async def _tell_scan(self, lessons: Lessons, read: Sequence[Reflection], context: StrategyContext) -> None:
+        """Keep the scan as an event."""
         retained = await asyncio.to_thread(kept, lessons, read)
         examples = {one.index: one.example_id for one in read}
         scan = self._aggregator
@@ -311,8 +319,6 @@ class Learner:
                 for one in retained
             ],
         )  # fmt: skip
-        uncovered = {one.index for one in retained if one.measurable and not one.covered}
-        return tuple(one for one in read if one.index in uncovered and one.index < size)
 
     async def _reflect(
         self,
@@ -381,7 +387,3 @@ def wordings(lessons: Lessons) -> list[str]:
     if lessons.rewrite is not None:
         return []
     return [" ".join(lesson.text.split()) for lesson in lessons.lessons if lesson.text.strip()]
-
-
-async def _known(reflection: Reflection) -> Reflection | None:
-    return reflection

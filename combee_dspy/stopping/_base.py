@@ -27,7 +27,7 @@ class RunView:
         gpu_seconds: Seconds of the GPUs behind the run's models; ``None`` where nobody counts them.
         updates: Updates begun so far.
         unread: How many of them, the last ones, were begun before their predecessors' validation was known, as
-            ``staleness`` and ``lag`` allow: what they validate is not yet in ``validation_history``.
+            ``staleness`` allows: what they validate is not yet in ``validation_history``.
         epochs: Training examples drawn over the size of the training set: 1.0 once each was in one minibatch. Examples
             that are in every minibatch count once an epoch.
         validation_history: ``(update, mean score)`` of every validated candidate, in order; −1 for the student.

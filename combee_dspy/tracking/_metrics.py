@@ -165,7 +165,7 @@ def _counted(found: dict[str, float], covered: list[float], kind: str, data: Map
         case "screened":
             found["candidates/screened"] += 1
             found["candidates/screened_out"] += not data["accepted"]
-        case "candidate" | "refused" | "reverted":
+        case "candidate" | "refused":
             found[f"candidates/{'proposed' if kind == 'candidate' else kind}"] += 1
         case "warning" | "error":
             found[f"{kind}s"] += 1

@@ -54,7 +54,6 @@ _LINES = {
     "refused": "update {step}: {operator} made no child: {reason}",
     "copied": "update {step}: what {count} lines for {component} copy from training examples is cut out",
     "validated": "update {step}: candidate {index}: validation {score}{best}",
-    "reverted": "update {step}: the lessons of update {update} are left out: {reason}",
     "update": "update {step}: {rows} rows in {seconds:.1f} s{skipped}; best {best} (seed {seed}), {spent}",
     "per_point": "held-out {text}",
     "warning": "warning: {text}",

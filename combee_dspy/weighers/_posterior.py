@@ -19,8 +19,12 @@ _WORD = re.compile(r"\w+")
 _COMMON = 0.1
 
 
+def _counted(examples: int) -> str:
+    return "1 example" if examples == 1 else f"{examples} examples"
+
+
 def _harming(lesson: BookLesson) -> Standing:
-    reason = f"it harmed {lesson.harmful} examples and helped {lesson.helpful}"
+    reason = f"it harmed {_counted(lesson.harmful)} and helped {lesson.helpful}"
     return Standing("retired", reason)
 
 
@@ -44,7 +48,9 @@ class Posterior(Weigher):
     while at most ``lone`` of them stand beside each departure that came again, and wait beyond that. A few lone ones
     (up to ``few``) say nothing about the labels, and are served.
 
-    A lesson that harms is retired, whatever it contradicts.
+    A lesson that harms is retired, whatever it contradicts. A line of the user's own is no matter of votes: it is
+    served, and what contradicts it waits, since a prompt that says both teaches neither. The reason names the line's
+    side, so a user who sees the examples may remove the line.
 
     Args:
         clear: Posterior from which a contradiction is decided, above ½ and below 1.
@@ -76,7 +82,9 @@ class Posterior(Weigher):
             rivals = [rival for rival in lesson.rivals if standings.get(rival) == Standing("served")]
             winner = max(rivals, key=votes.__getitem__, default=None)
             if not tested.keys().isdisjoint(lesson.rivals):
-                standings[lesson.id] = Standing("waiting", "a test speaks for what contradicts it")
+                is_own = any(rival in tested and tested[rival].own for rival in lesson.rivals)
+                speaker = "the user's own line says what" if is_own else "a test speaks for what"
+                standings[lesson.id] = Standing("waiting", f"{speaker} contradicts it")
             elif winner is None:
                 standings[lesson.id] = Standing("served")
             else:
@@ -94,7 +102,7 @@ class Posterior(Weigher):
 
     def _against(self, votes: int, winner: int) -> Standing:
         """Return the standing of a lesson that a better supported one contradicts."""
-        reason = f"{winner} examples teach the opposite and {votes} this"
+        reason = f"{_counted(winner)} {'teaches' if winner == 1 else 'teach'} the opposite and {votes} this"
         return Standing("retired" if certainty(winner, votes) >= self.clear else "waiting", reason)
 
     def _exceptions(self, view: _View, served: Sequence[BookLesson]) -> tuple[list[BookLesson], list[BookLesson]]:

@@ -46,7 +46,7 @@ def reads(world: World) -> list[int]:
     return sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize("aggregator", [Union(copies=1), ParallelScan(copies=1), ReferenceScan(copies=1, levels=0)])
+@pytest.mark.parametrize("aggregator", [ReferenceScan(copies=1, levels=0)])
 @pytest.mark.parametrize(("most", "read"), [(4, [4]), (2, [4, 2, 2]), (1, [4, 2, 2, 1, 1, 1, 1])])
 def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(
     aggregator: Aggregator, most: int, read: list[int]
@@ -61,10 +61,17 @@ def test_a_shard_of_which_nothing_was_taken_in_is_read_in_halves(
 
 def test_a_model_that_never_learns_is_asked_for_a_quarter_at_the_least() -> None:
     world = World.of(lambda name, inputs: {"lessons": []})
-    lessons = world.run(Union(copies=1, fan_in=16), reflections() * 4)
-    shards = len(Union(copies=1, fan_in=16).shards(64, world.context) or ())
+    lessons = world.run(ReferenceScan(copies=1, fan_in=16, levels=0), reflections() * 4)
+    shards = len(ReferenceScan(copies=1, fan_in=16, levels=0).shards(64, world.context) or ())
     assert not lessons.lessons
     assert len(world.service.calls) == shards * (1 + 2 + 4)
+
+
+@pytest.mark.parametrize("aggregator", [Union(copies=1), ParallelScan(copies=1)])
+def test_readers_that_cite_nothing_are_asked_once(aggregator: Aggregator) -> None:
+    world = World.of(lambda name, inputs: {"lessons": []})
+    world.run(aggregator, reflections())
+    assert len(world.service.calls) == len(aggregator.shards(len(reflections()), world.context) or ())
 
 
 @pytest.mark.parametrize(
@@ -80,14 +87,14 @@ def test_an_answer_that_had_nothing_to_add_is_final(text: str, given: list[Refle
         return {"lessons": []}
 
     world = World.of(silent, text=text)
-    world.run(Union(copies=1), given)
+    world.run(ReferenceScan(copies=1, levels=0), given)
     assert reads(world) == [SHARD] * SHARDS
 
 
 def test_a_half_without_a_mistake_is_not_read() -> None:
     given = [replace(reflection, perfect=place > 0) for place, reflection in enumerate(reflections()[:3])]
     world = World.of(reader(0))
-    world.run(Union(copies=1), given)
+    world.run(ReferenceScan(copies=1, levels=0), given)
     assert len(world.service.calls) > 1
     mistake = given[0].record["Feedback"]
     assert all(mistake in [record["Feedback"] for record in call.records] for call in world.service.calls)
@@ -119,3 +126,17 @@ def test_an_answer_stays_where_its_halves_fail() -> None:
 
     lessons = World.of(failing).run(Union(copies=1), reflections())
     assert [node.failed for node in lessons.nodes if node.level == 1] == [None] * SHARDS
+
+
+def test_an_answer_that_leaves_out_the_numbers_of_examples_took_them_in() -> None:
+    mistakes = [Reflection(n, {"Feedback": f"Wrong: the quotient of both amounts is {1000 + n}."}) for n in range(16)]
+    world = World.of(
+        lambda _, inputs: {
+            "lessons": [
+                f"[{record['Example']}] {RULES[int(record['Feedback'][-3:-1])]}"
+                for record in inputs["examples_with_feedback"]
+            ]
+        }
+    )
+    world.run(ReferenceScan(copies=1, levels=0), mistakes)
+    assert reads(world) == SHARDS * [SHARD]

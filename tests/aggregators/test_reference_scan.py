@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from combee_dspy.aggregators import ReferenceScan
 from combee_dspy.aggregators._citations import cited
-from combee_dspy.aggregators._comparing import read_relations
+from combee_dspy.aggregators._comparing import Vocabulary, read_relations
 from combee_dspy.edits import Contradict, Narrow, Remove, Retire, Unite
-from combee_dspy.lessons import Book, Taught, lesson_id
+from combee_dspy.lessons import Book, Taught, deal_alike, lesson_id
 from combee_dspy.records import FailedCall, Lesson, Reflection
 from tests.aggregators.doubles import World
 
@@ -101,8 +105,29 @@ def test_a_book_without_new_lessons_is_not_compared():
     assert not result.lessons and "RelateLessons" not in world.service.counts
 
 
+def test_a_host_that_relates_later_has_its_whole_book_compared_at_once():
+    world = World.of(script({"same": [[SAYS[1], SAYS[0]]]}), related_later=True)
+    aggregator = ReferenceScan()
+    result = world.run(aggregator, [Reflection(place, {"Inputs": {"id": place}}) for place in range(5)])
+    assert len(result.lessons) == 5 and "RelateLessons" not in world.service.counts
+    book = Book().add([Taught(text) for text in SAYS.values()], 0)
+    context = replace(world.context, book=book)
+    edits = asyncio.run(aggregator.relate([SAYS[1]], context))
+    assert edits == (Unite((lesson_id(SAYS[1]), lesson_id(SAYS[0]))),)
+    assert world.service.counts["RelateLessons"] == 1, "one way to deal five lessons is as good as another"
+
+
 TEXTS = [f"Deliveries of {word} go to gate {number}." for number, word in enumerate("abcdefghijklmnop")]
 IDS = list(map(lesson_id, TEXTS))
+
+
+def related(answer, texts=TEXTS, examples=1, born=0):
+    """Return what an answer about a book of its own says, and that book."""
+    taught = [Taught(text, tuple(f"{place}.{n}" for n in range(examples))) for place, text in enumerate(texts)]
+    book = Book().add(taught, born)
+    return read_relations(answer, book.lessons, Vocabulary.of(texts)), book
+
+
 EVERYTHING = list(range(1, len(TEXTS) + 1))
 
 
@@ -122,10 +147,83 @@ EVERYTHING = list(range(1, len(TEXTS) + 1))
     ],
 )
 def test_an_absurd_answer_leaves_the_book_as_it_was(answer):
-    relations = read_relations(answer, IDS, TEXTS)
-    book = Book().add(map(Taught, TEXTS), 0)
+    relations, book = related(answer)
     assert book.edit(relations.edits).book == book
     assert relations.void or not any(answer.values()) or not relations.edits
+
+
+UNLIKE = """Amounts stand in euros.|Name the capital of a country first.|Quote the title of each source.
+Dates have the year in front.|Spell colour as the British do.|Leave out greetings.|Addresses end with the postcode.
+Temperatures are in kelvin.|Cite the paragraph of the law.|Abbreviations are spelt out.|Tables get a caption.
+Vectors are bold.|Names of ships are italic.|Phone numbers have a prefix.|Refuse medical advice.|Code is indented.
+Thank the customer.|Poems rhyme in couplets.|Recipes list ingredients.|Maps need a scale.""".replace("\n", "|").split(
+    "|"
+)
+DOORS = [f"Deliveries of {name} go through the {name} door." for name in ("marble", "copper", "velvet", "timber")]
+
+
+@pytest.mark.parametrize(
+    ("texts", "groups"),
+    [
+        (UNLIKE, [[n, n + 1] for n in range(1, 20)]),
+        (UNLIKE, [list(range(1, 11)), list(range(11, 21))]),
+        (UNLIKE, [list(range(n, n + 5)) for n in range(1, 17)]),
+        (UNLIKE, [[n, n + 1] for n in range(1, 20, 2)]),
+        (UNLIKE[:6], [[1, 2, 3, 4, 5, 6]]),
+        (UNLIKE[:6], [[1, 2], [3, 4], [5, 6]]),
+        ([*DOORS, *UNLIKE[:2]], [[1, 2, 3, 4, 5, 6]]),
+        ([*DOORS, *UNLIKE[:2]], [[1, 2], [2, 3], [3, 4]]),
+    ],
+)
+def test_unlike_lessons_are_not_united_in_whatever_groups_they_are_named(texts, groups):
+    relations, book = related({"same": groups}, texts)
+    assert book.edit(relations.edits).book == book and relations.void
+
+
+def test_a_chain_unites_no_more_than_is_like_its_first_lesson():
+    rules = ["Every anchor gets code 7.", "Anchors have code 7.", "Every anchor is painted.", "All is painted twice."]
+    relations, book = related({"same": [[1, 2], [2, 3], [3, 4]]}, [*rules, *UNLIKE])
+    assert len(book.edit(relations.edits).book.lessons) >= len(book.lessons) - 2
+    assert relations.edits[0] == Unite((lesson_id(rules[0]), lesson_id(rules[1])))
+
+
+@pytest.mark.parametrize(
+    ("examples", "named", "retired"), [(9, 20, 0), (9, 1, 0), (1, 20, 0), (1, 3, 0), (1, 2, 2), (0, 1, 1), (2, 1, 0)]
+)
+def test_few_lessons_are_empty_and_none_that_examples_speak_for(examples, named, retired):
+    relations, _ = related({"empty": list(range(1, named + 1))}, UNLIKE, examples)
+    assert len(relations.edits) == retired
+    assert bool(relations.void) == (retired < named)
+
+
+def test_a_line_of_the_users_own_is_never_empty():
+    relations, _ = related({"empty": [1]}, UNLIKE, examples=0, born=-1)
+    assert not relations.edits and relations.void
+
+
+def test_lessons_that_the_book_has_word_for_word_buy_no_comparison():
+    book = Book().add(map(Taught, SAYS.values()), 0)
+    world = World.of(script({}), book=book, update=1)
+    reflections = [Reflection(place, {"Inputs": {"id": place}, "Feedback": f"Gate {place}."}) for place in range(5)]
+    world.run(ReferenceScan(), reflections)
+    assert "RelateLessons" not in world.service.counts
+    asyncio.run(ReferenceScan().relate(list(SAYS.values()), world.context))
+    assert "RelateLessons" not in world.service.counts
+    later = replace(world.context, book=book.add([Taught("Heavy parcels go to the eastern door.")], 1))
+    asyncio.run(ReferenceScan().relate(["Heavy parcels go to the eastern door.", *SAYS.values()], later))
+    assert world.service.counts["RelateLessons"] == 1
+
+
+def test_lessons_are_dealt_beside_the_event_loop(monkeypatch):
+    threads = set()
+
+    def dealt(texts, fresh, most, stream):
+        threads.add(threading.current_thread())
+        return deal_alike(texts, fresh, most, stream)
+
+    monkeypatch.setattr("combee_dspy.aggregators._reference_scan.deal_alike", dealt)
+    learned({})
+    assert threads and threading.current_thread() not in threads
 
 
 json = st.recursive(
@@ -135,7 +233,7 @@ json = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["same", "contradictory", "narrower", "empty", "other"]), json))
 def test_any_answer_gives_edits_of_lessons_that_were_shown(answer):
-    for edit in read_relations(answer, IDS, TEXTS).edits:
+    for edit in related(answer)[0].edits:
         match edit:
             case Unite(lessons) | Contradict(lessons):
                 named = set(lessons)
@@ -147,7 +245,7 @@ def test_any_answer_gives_edits_of_lessons_that_were_shown(answer):
 
 
 def test_an_answer_that_names_more_void_than_valid_parts_is_void():
-    relations = read_relations({"same": [[1, 2], [50, 51], [60, 61], "x"]}, IDS, TEXTS)
+    relations, _ = related({"same": [[1, 2], [50, 51], [60, 61], "x"]})
     assert not relations.edits and relations.void[0].startswith("all of an answer")
 
 

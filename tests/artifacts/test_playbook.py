@@ -403,10 +403,10 @@ def test_judgements_are_counted_once_an_example_and_what_harms_is_retired() -> N
     assert [bullet.id for bullet in read_text(Playbook().serve(text, after)).bullets] == ["str-2"]
 
 
-def test_judgements_of_successes_count_and_those_offered_again_do_not() -> None:
+def test_judgements_of_successes_count() -> None:
     service = Service(AddLessons={"lessons": []})
-    own, lost = taught(2, **{"str-1": "helpful"})
-    lessons = learn(service, [replace(own, perfect=True), replace(lost, again=True)], Union(), str(BOOK))
+    (own,) = taught(1, **{"str-1": "helpful"})
+    lessons = learn(service, [replace(own, perfect=True)], Union(), str(BOOK))
     assert lessons.edits == (Judge("str-1", ("hash-0",)),)
 
 

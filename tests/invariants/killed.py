@@ -17,6 +17,11 @@ CASES: dict[str, dict[str, Any]] = {
     "pareto": {"operators": ["insert", "few-shot-swap"]},
     "stale": {"search": Search(staleness=2), "operators": ["insert", "rewrite"]},
     "trunk": {"search": Search(keep="trunk", staleness=1)},
+    "proven": {
+        "search": Search(keep="trunk", staleness=1),
+        "aggregator": "reference-scan",
+        "budget": Budget(rollouts=110),
+    },
     "playbook": {"artifact": "playbook", "search": Search(staleness=1)},
     "calls": {"budget": Budget(calls=60)},
 }

@@ -18,7 +18,7 @@ from tests.worlds import events, rows
 
 LIMITS = (1, 32, 57, 80)
 # Scans and validations of updates that overlap are told in the order in which they end.
-KINDS = ("candidate", "validated", "screened", "reverted", "selected", "stopped", "refused", "scan")
+KINDS = ("candidate", "validated", "screened", "selected", "stopped", "refused", "scan")
 
 
 def said(program: Any, place: Path) -> dict[str, Any]:

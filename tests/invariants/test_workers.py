@@ -77,21 +77,26 @@ OWN = {"acceptance_criterion": ByState(), "val_evaluation_policy": ByState()}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "stale": {"search": Search(staleness=1)},
-    "staler": {"search": Search(staleness=2, rescue=True), "operators": ["insert", "rewrite"]},
+    "staler": {"search": Search(staleness=2), "operators": ["insert", "rewrite"]},
     "children": {"operators": ["insert", "few-shot-swap", "rewrite", "reorder"], "search": Search(children=2)},
     "stale children": {
         "operators": ["insert", "few-shot-swap", "rewrite", "reorder"],
         "search": Search(children=2, staleness=2),
     },
-    "trunk": {"search": Search(keep="trunk", lag=1)},
+    "trunk": {"search": Search(keep="trunk")},
     "stale trunk": {"search": Search(keep="trunk", staleness=2), "operators": ["insert", "few-shot-swap"]},
+    "a trunk with comparisons and tests of lines": {
+        "search": Search(keep="trunk", staleness=1),
+        "aggregator": "reference-scan",
+        "budget": Budget(rollouts=120),
+    },
     "temperatures": {
         "search": Search(staleness=1),
         "diversity": Diversity(temperature=Temperature(0.1, 1.0)),
         "candidate_selection_strategy": "epsilon_greedy",
     },
     "trunk temperatures": {
-        "search": Search(keep="trunk", staleness=1, lag=1),
+        "search": Search(keep="trunk", staleness=1),
         "diversity": Diversity(temperature=Temperature(0.1, 1.0)),
     },
     "a budget in rollouts": {"search": Search(staleness=2), "budget": Budget(rollouts=90)},
@@ -114,7 +119,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "own parts, children": {"operators": ["insert", "rewrite", "reorder"], "gepa_kwargs": OWN},
     "a trunk with a policy": {
-        "search": Search(keep="trunk", staleness=1, lag=1),
+        "search": Search(keep="trunk", staleness=1),
         "gepa_kwargs": {"val_evaluation_policy": ByState()},
     },
 }
@@ -141,7 +146,6 @@ def run(place: Path, workers: int, jitter: int, **given: Any) -> dict[str, Any]:
                        for one in events(place, "candidate")],
         "refused": sorted((one["step"], one["operator"], one["reason"]) for one in events(place, "refused")),
         "screened": sorted((one["step"], one["candidate"], one["score"]) for one in events(place, "screened")),
-        "reverted": events(place, "reverted"),
         # What was bought, and what was decided without the clock.
         "effects": sorted(row["key"] for row in rows(place, "SELECT key FROM effect")),
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from combee_dspy.edits import (
 )
 from combee_dspy.lessons import Book, Taught, lesson_id
 from combee_dspy.lessons._records import Decision
+from combee_dspy.weighers import Posterior
 
 WORDS = ("marble", "copper", "velvet", "timber", "saffron", "granite", "cobalt", "linen", "amber", "walnut")
 TEXTS = [f"Deliveries of {word} go through the {word} door." for word in WORDS]
@@ -69,12 +71,18 @@ def test_relations_name_lessons_of_the_book_and_rivals_are_mutual(changes: list[
         assert one.rule == "" or (one.rule in lessons and one.rule != one.id)
 
 
-@given(edits)
+few = st.sampled_from(IDS[:4])
+chained: st.SearchStrategy[list[BookEdit]] = st.lists(
+    st.one_of(st.tuples(few, few).map(Unite), st.builds(Narrow, few, few)), min_size=3, max_size=8
+)
+
+
+@given(edits | chained)
 def test_every_served_lesson_stands_once_and_behind_its_rule(changes: list[BookEdit]) -> None:
     book = book_of(*TEXTS).edit(changes).book
     served = [one.id for one in book.served]
     assert len(served) == len(set(served))
-    assert set(served) <= {one.id for one in book.lessons if one.state == "served"}
+    assert set(served) == {one.id for one in book.lessons if one.state == "served"}
     for one in book.served:
         if one.rule in served:
             assert served.index(one.rule) < served.index(one.id)
@@ -184,3 +192,101 @@ def test_what_is_united_has_the_counts_of_all() -> None:
     ]
     (united,) = Book(tuple(lessons)).edit([Unite((IDS[0], IDS[1]))]).book.lessons
     assert (united.helpful, united.harmful, united.section) == (6, 2, "RULES")
+
+
+def test_a_lesson_that_would_be_an_exception_to_its_own_exception_is_none() -> None:
+    circle = [Narrow(IDS[0], IDS[1]), Narrow(IDS[2], IDS[0]), Unite((IDS[1], IDS[2]))]
+    edited = book_of(*TEXTS[:4]).edit([*circle, Narrow(IDS[3], IDS[0])])
+    assert not edited.refused
+    assert {one.id: one.rule for one in edited.book.served} == {IDS[1]: "", IDS[0]: IDS[1], IDS[3]: IDS[0]}
+
+
+OWN, NEW = "Parcels from abroad go to the door in the east.", "The eastern door takes what comes from abroad."
+
+
+def owned(*more: str) -> Book:
+    """Return a book with lines of the user's own, and lessons that an update taught."""
+    return Book().add([Taught(OWN)], -1).add([Taught(text, ("row",)) for text in more], 0)
+
+
+@given(st.lists(st.sampled_from([
+    Unite((lesson_id(NEW), lesson_id(OWN))), Retire(lesson_id(OWN), "it is empty", 9), Retire(lesson_id(NEW), "a test"),
+    Contradict((lesson_id(OWN), lesson_id(NEW))), Judge(lesson_id(OWN), (), tuple("abcdefgh")),
+])))  # fmt: skip
+def test_a_users_line_stays_as_it_is_whatever_readers_and_votes_say(changes: list[BookEdit]) -> None:
+    book = Posterior().applied(owned(NEW).edit(changes).book)
+    held = book.find(lesson_id(OWN))
+    assert held is not None and (held.text, held.state) == (OWN, "served")
+    removed = Posterior().applied(book.edit([Remove(held.id)]).book).find(held.id)
+    assert removed is not None and removed.state == "removed_by_user"
+
+
+def test_lines_of_the_users_own_are_never_one() -> None:
+    book = Book().add([Taught(OWN), Taught(NEW)], -1)
+    assert "user's own" in book.edit([Unite((lesson_id(NEW), lesson_id(OWN)))]).refused[0]
+
+
+LINE = "Round every amount in the table of results to {} decimals before you add the tax to it."
+
+
+@pytest.mark.parametrize("texts", [(LINE, LINE.replace("before", "just before")), (LINE, LINE + " Please.")])
+def test_lines_of_the_users_own_that_are_alike_stay_apart(texts: tuple[str, str]) -> None:
+    lines = [text.format("two") for text in texts]
+    assert [one.text for one in Book().add(map(Taught, lines), -1).served] == lines
+
+
+def test_number_words_are_numbers() -> None:
+    first, second, digits = (LINE.format(number) for number in ("two", "four", "2"))
+    assert len(Book().add([Taught(first), Taught(second)], 0).lessons) == 2
+    book = book_of("Give two decimals.", "Round to four decimals.", "Use 2 decimals.")
+    two, four, digits = (one.id for one in book.lessons)
+    assert "numbers differ" in book.edit([Unite((two, four))]).refused[0]
+    assert not book.edit([Unite((two, digits))]).refused
+
+
+def test_what_is_like_any_wording_of_a_lesson_joins_it() -> None:
+    other = "Whatever is sent from another country has to be handed over at the gate in the east of the yard."
+    book = book_of(OWN, other).edit([Unite((lesson_id(OWN), lesson_id(other))), Remove(lesson_id(OWN))]).book
+    again = book.add([Taught(other + " Now.", ("row",))], 1)
+    assert [one.state for one in again.lessons] == ["removed_by_user"]
+    assert len(again.add([Taught(other + " Now please.")], 2).lessons) == 1
+
+
+def test_a_users_line_does_not_go_with_a_lesson_that_the_user_removed() -> None:
+    edited = owned(NEW).edit([Remove(lesson_id(NEW)), Unite((lesson_id(NEW), lesson_id(OWN)))])
+    assert [one.state for one in edited.book.lessons] == ["served", "removed_by_user"] and edited.refused
+
+
+def test_lessons_with_other_numbers_are_not_united_through_one_without() -> None:
+    texts = ["Round amounts to decimals", "Round amounts to 2 decimals", "Round amounts to 4 decimals"]
+    ids = [lesson_id(text) for text in texts]
+    book = Book().add((Taught(text, (text,)) for text in texts), 0)
+    assert book.edit([Unite(tuple(ids))]).refused
+    chained = book.edit([Unite((ids[0], ids[1])), Unite((ids[0], ids[2]))])
+    assert len(chained.refused) == 1
+    assert len(chained.book.lessons) == 2
+
+
+def test_lines_of_the_users_own_that_differ_in_a_mark_stay_two() -> None:
+    lines = ['End with ".".', 'End with ",".', "Write Yes.", "Write YES!"]
+    book = Book().add(map(Taught, lines), -1)
+    assert [lesson.text for lesson in book.served] == lines
+
+
+def test_nothing_moves_a_line_of_the_users_own_or_serves_what_contradicts_it() -> None:
+    book = Book().add([Taught("Round every amount down.")], -1).add([Taught("Round every amount up.", ("a",))], 0)
+    own, new = (lesson.id for lesson in book.lessons)
+    contradicted = book.edit([Contradict((own, new))]).book
+    assert book.edit([Narrow(own, new)]).refused
+    assert contradicted.edit([Restore(new, "a test", 9)]).refused
+    assert book.served[0].text == "Round every amount down."
+
+
+def test_a_united_exception_does_not_contradict_its_rule() -> None:
+    texts = ["Rule for copper", "Exception of copper", "Copper is an exception"]
+    rule, first, second = map(lesson_id, texts)
+    book = Book().add((Taught(text, (text,)) for text in texts), 0)
+    edits = [Narrow(first, rule), Contradict((second, rule)), Unite((first, second))]
+    united = book.edit(edits).book.find(first)
+    assert united is not None
+    assert (united.rule, united.rivals) == (rule, ())

@@ -75,6 +75,12 @@ def test_where_the_budget_is_short_lessons_that_more_examples_teach_stay(bench):
     assert bench.warnings == ["route: 9 of 12 lessons are left out to keep 110 tokens"]
 
 
+def test_where_the_budget_is_short_lines_of_the_users_own_stay(bench):
+    own, taught = [f"Line {name}: {LONG}." for name in "ab"], Taught(f"Lesson: {LONG}.", tuple("abcdef"))
+    book = Book().add([taught], 0).add(map(Taught, own), -1)
+    assert read_section(bench.apply(Insert(max_tokens=70), book=book).instruction)[1] == own
+
+
 def test_where_not_one_lesson_fits_the_edit_is_refused(bench):
     result = bench.apply(Insert(max_tokens=6), lessons=[LONG, LONG + " in 2020"])
     assert isinstance(result, Refusal) and "6 tokens" in result.reason

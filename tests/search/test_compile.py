@@ -15,6 +15,7 @@ import pydantic
 import pytest
 
 from combee_dspy import Budget, Combee, Guards, Search
+from combee_dspy.artifacts import Instruction
 from tests.worlds import TwoSteps, World, events, examples, gate_metric, gate_rows, in_kind, metric, rows, task_answer
 
 
@@ -94,7 +95,7 @@ def test_cache_off_asks_for_feedback_on_every_answer_anew(tmp_path: Path) -> Non
     )
     world.compile(
         train=4, validation=2, metric=telling, cache=False, log_dir=tmp_path, reflection_minibatch_size=4,
-        budget=Budget(updates=3), max_metric_calls=100,
+        budget=Budget(updates=3), max_metric_calls=100, artifact=Instruction(shown="all"),
     )  # fmt: skip
     # Each record shows an answer and the feedback on it.
     shown = [re.findall(r"try\d+", request.text) for request in world.proposer_lm.requests]

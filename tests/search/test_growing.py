@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from combee_dspy import Budget, Search
 from combee_dspy.aggregators import Aggregator, gathered
+from combee_dspy.edits import BookEdit, Retire
+from combee_dspy.lessons import lesson_id
 from combee_dspy.records import Lesson, Lessons
 from combee_dspy.search._candidates import Row
 from combee_dspy.search._row_scores import RowScores
-from tests.worlds import World, animal_of, in_kind, rows, task_answer
+from tests.worlds import World, animal_of, events, in_kind, rows, task_answer
 
 
 class Spoils(Aggregator):
@@ -26,6 +31,33 @@ class Spoils(Aggregator):
         read = await gathered(reflections)
         text = "Be exact with animals" if context.update < self.update else "Never answer a question"
         return Lessons(context.component, (Lesson(text, tuple(one.index for one in read)),))
+
+
+class Late(Aggregator):
+    """Teaches a line an update, and finds when it compares lines that the new one is empty."""
+
+    name = "late"
+
+    async def aggregate(self, reflections: Any, context: Any) -> Lessons:
+        read = await gathered(reflections)
+        text = f"Rule {context.update} holds"
+        return Lessons(context.component, (Lesson(text, tuple(one.index for one in read)),))
+
+    async def relate(self, fresh: Sequence[str], context: Any) -> tuple[BookEdit, ...]:
+        assert {lesson.text for lesson in context.book.lessons} >= set(fresh)
+        return tuple(Retire(lesson_id(text), "empty") for text in fresh)
+
+
+def test_a_text_knows_of_comparisons_by_the_number_of_its_update(tmp_path: Path) -> None:
+    World.made().compile(
+        aggregator=Late(), search=Search(keep="trunk", staleness=1), reflection_minibatch_size=6,
+        budget=Budget(epochs=1), log_dir=tmp_path, skip_perfect_score=False,
+    )  # fmt: skip
+    texts = {one["step"]: one["texts"]["self"] for one in events(tmp_path, "candidate") if one["operator"] != "test"}
+    rules = {step: [rule for rule in range(4) if f"Rule {rule}" in text] for step, text in texts.items() if step >= 0}
+    assert rules == {0: [0], 1: [0, 1], 2: [1, 2], 3: [2, 3]}
+    book = events(tmp_path, "book")[-1]["lessons"]
+    assert [lesson["state"] for lesson in book] == 4 * ["retired"], "the end knows of all"
 
 
 def spoilt(request: Any) -> str:
@@ -82,3 +114,12 @@ def test_rows_that_nothing_teaches_do_not_keep_a_run_busy(tmp_path: Path) -> Non
     ).combee_report  # fmt: skip
     assert report.reason == "A full pass found nothing new to learn: no new text came of the rows that fail"
     assert report.rollouts < 150
+
+
+@pytest.mark.parametrize("budget", [24, 40])
+def test_a_small_budget_still_learns(budget: int) -> None:
+    report = World.made().compile(
+        search=Search(keep="trunk"), train=12, validation=6, reflection_minibatch_size=4, max_metric_calls=budget,
+    ).combee_report  # fmt: skip
+    assert report.updates >= 1, "what is set aside to test lines leaves room for an update"
+    assert report.best_score > report.seed_score

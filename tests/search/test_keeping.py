@@ -290,7 +290,8 @@ def spoilt(request: Any) -> str:
 
 def test_a_line_that_spoils_validation_rows_is_found_and_leaves(tmp_path: Path) -> None:
     program = World.made(spoilt).compile(
-        search=Search(keep="trunk"), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1),
+        search=Search(keep="trunk", staleness=1), log_dir=tmp_path, reflection_minibatch_size=6,
+        budget=Budget(epochs=1),
         skip_perfect_score=False, aggregator=Told(("Rule zero", "Poison the answer", "Rule two", "Rule three")),
     )  # fmt: skip
     texts = {one["step"]: one["texts"]["self"] for one in events(tmp_path, "candidate")}
@@ -315,7 +316,8 @@ def test_a_test_of_lines_takes_no_more_rollouts_than_it_may(tmp_path: Path) -> N
             return Lessons(context.component, (*ruling, *spoiling))
 
     World.made(spoilt).compile(
-        search=Search(keep="trunk"), log_dir=tmp_path, reflection_minibatch_size=6, budget=Budget(epochs=1),
+        search=Search(keep="trunk", staleness=1), log_dir=tmp_path, reflection_minibatch_size=6,
+        budget=Budget(epochs=1),
         skip_perfect_score=False, aggregator=Many(),
     )  # fmt: skip
     proofs = rows(tmp_path, "SELECT step, count(*) AS n FROM effect WHERE purpose = 'proof' GROUP BY step")
@@ -389,24 +391,6 @@ def test_a_child_serves_what_the_children_of_others_have_learned(tmp_path: Path)
     own = {one["text"] for scan in events(tmp_path, "scan") for one in scan["lessons"] if scan["step"] == 1}
     (child,) = [one["texts"]["self"] for one in events(tmp_path, "candidate") if one["step"] == 1]
     assert set(re.findall(r"Rule: the word for \w+ is \w+", child)) - own
-
-
-def test_what_a_scan_loses_is_offered_to_the_next_one(tmp_path: Path) -> None:
-    def forgetful(request: Any) -> str:
-        rules = list(dict.fromkeys(re.findall(r"Rule: the word for \w+ is \w+", request.text)))
-        return in_kind(request, {"lessons": rules[:1]})
-
-    read: dict[bool, list[int]] = {}
-    for rescue in (True, False):
-        world = World.made(proposer=forgetful)
-        world.compile(
-            search=Search(rescue=rescue, staleness=0), log_dir=tmp_path / str(rescue), reflection_minibatch_size=8,
-            aggregator="single-call", budget=Budget(updates=3), candidate_selection_strategy="current_best",
-        )  # fmt: skip
-        read[rescue] = [one["n"] for one in events(tmp_path / str(rescue), "scan")]
-    assert read[True][0] == read[False][0] == 8
-    assert read[True][1] > 8
-    assert max(read[False]) <= 8
 
 
 def test_diversity_off_and_on(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_what_is_misspelt_is_named_when_the_optimizer_is_made(
 
 def test_wandb_that_is_not_installed_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingDistributionError, match=r"use_wandb=True.*pip install wandb"):
+    with pytest.raises(MissingDistributionError, match=r"use_wandb=True.*pip install 'wandb'"):
         world.combee(use_wandb=True)
 
 

@@ -33,7 +33,7 @@ def test_a_metric_from_0_to_100_learns_what_one_from_0_to_1_learns(world: World)
 
 @pytest.mark.parametrize(("right", "wrong"), [(10, 1), (100, 40), (640, -3)])
 def test_wrong_answers_may_score_above_1_too(world: World, right: float, wrong: float) -> None:
-    report = world.compile(metric=scaled(right, wrong), max_metric_calls=300).combee_report
+    report = world.compile(metric=scaled(right, wrong)).combee_report
 
     assert report.best_score == right > report.seed_score
 
@@ -59,7 +59,7 @@ def test_a_minibatch_of_hundreds_alone_is_skipped(world: World, tmp_path: Path, 
     always = scaled(100, 100)
     report = world.compile(metric=always, log_dir=tmp_path, **given).combee_report
 
-    assert "A full pass found nothing new to learn" in report.reason
+    assert report.reason.endswith("every row was right")
     assert not world.proposer_lm.requests
     assert {row["score"] for row in rows(tmp_path, "SELECT score FROM effect WHERE kind = 'rollout'")} == {100}
 

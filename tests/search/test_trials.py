@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import dspy
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ LINES = [f"Rule {number}" for number in range(4)]
 Score = Callable[[Sequence[str], int], float]
 
 
-def blamed(score: Score, lines: Sequence[str] = LINES, examples: int = 1) -> Mapping[str, Retire]:
+def blamed(score: Score, lines: Sequence[str] = LINES, examples: int = 1, left: int = BLAMED) -> Mapping[str, Retire]:
     """Return the edits that a search asks for after a text took these lines in, by the line."""
     rows = tuple(
         Row("validation", index, dspy.Example(question=f"row {index}").with_inputs("question"), str(index))
@@ -37,7 +38,7 @@ def blamed(score: Score, lines: Sequence[str] = LINES, examples: int = 1) -> Map
     book = Book().add([Taught(line, tuple(map(str, range(examples)))) for line in lines], 0)
     old, new = (Candidate({"self": write_section("Answer.", section)}) for section in ([], lines))
     before, after = ({row: score(section, row) for row in range(ROWS)} for section in ([], lines))
-    trials = Trials(cast("Any", effects), cast("Any", SimpleNamespace(validation=rows)), 0, BLAMED)
+    trials = Trials(cast("Any", effects), cast("Any", SimpleNamespace(validation=rows)), 0, left)
     edits = asyncio.run(blame(trials, Instruction(), {"self": book}, old, before, new, after))
     return {next(one.text for one in book.lessons if one.id == edit.lesson): cast("Retire", edit) for _, edit in edits}
 
@@ -59,6 +60,21 @@ def test_a_line_that_several_examples_teach_must_spoil_two_rows() -> None:
 
     assert not blamed(spoils(1), examples=3)
     assert blamed(spoils(2), examples=3)["Rule 2"].rows == 2
+
+
+@pytest.mark.parametrize("left", range(BLAMED + 1))
+def test_no_line_leaves_unchecked_however_few_rollouts_there_are(left: int) -> None:
+    # The line spoils one row and all others need it.
+    needed = blamed(lambda lines, row: float((row > 0) is ("Rule 2" in lines)), left=left)
+    assert not needed
+    tried: list[int] = []
+
+    def score(lines: Sequence[str], row: int) -> float:
+        tried.extend([row] if "Rule 2" not in lines and lines else [])
+        return float(row > 0 or "Rule 2" not in lines)
+
+    if blamed(score, left=left):
+        assert any(tried), "the row that is nearest to the line is tried without it"
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=5), st.integers(0, 5))

@@ -51,4 +51,7 @@ def test_hardly_anything_is_lost_where_a_text_cannot_hold_all_wordings(keep, ope
     written = [lesson for node in scan["nodes"] if node["level"] == 1 for lesson in node["lessons"]]
     # What readers wrote would not fit: wordings that say the same became one lesson of the book.
     assert estimate_tokens("\n".join(written)) > SECTION
-    assert len(scan["lessons"]) < 0.7 * len(written)
+    if keep == "pareto":
+        assert len(scan["lessons"]) < 0.7 * len(written)
+    else:  # one round of comparisons beside the rollouts brings fewer together than level after level
+        assert len(events(tmp_path, "book")[-1]["lessons"]) < len(written)

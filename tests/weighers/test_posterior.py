@@ -165,3 +165,17 @@ def test_a_trusting_weigher_serves_all() -> None:
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     with pytest.raises(ArgumentValueError):
         Posterior(**params)
+
+
+def test_what_contradicts_a_line_of_the_users_own_waits_and_the_reason_says_so() -> None:
+    book = Book().add([Taught(EAST)], -1).add([Taught(WEST, tuple("abcdefghij"))], 0).edit([against(EAST, WEST)]).book
+    own, other = Posterior().applied(book).lessons
+    assert (own.state, other.state, other.reason) == (
+        "served", "waiting", "the user's own line says what contradicts it"
+    )  # fmt: skip
+
+
+def test_reasons_count_in_plain_english() -> None:
+    taught = [Taught(EAST, ("a",)), Taught(WEST, ("b",))]
+    book = Book().add(taught, 0).edit([against(EAST, WEST)]).book
+    assert Posterior().applied(book).lessons[1].reason == "1 example teaches the opposite and 1 this"

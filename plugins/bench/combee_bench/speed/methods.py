@@ -176,6 +176,10 @@ METHODS: Mapping[str, Method] = {
         "Combee, reference-scan, trunk",
         partial(_combee, aggregator="reference-scan", search=Search(keep="trunk")),
     ),
+    "combee-epoch-reference": Method(
+        "Combee, one large update, reference-scan, trunk",
+        partial(_combee, updates=1, aggregator="reference-scan", search=Search(keep="trunk")),
+    ),
     "combee-scan": Method(
         "Combee, one large update, parallel-scan", partial(_LARGE_UPDATE, aggregator="parallel-scan")
     ),

@@ -25,6 +25,7 @@ from studies.luck.service import (
     Engine,
     LuckyModel,
     Questions,
+    SureModel,
     load_questions,
     make_config,
     make_lm,
@@ -54,13 +55,16 @@ def main(
     time_scale: Annotated[
         float, typer.Option(help="Wall seconds for a simulated one; 0: a clock of its own.")
     ] = 0.0,
+    plain: Annotated[
+        bool, typer.Option(help="No luck: the service of combee bench speed.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to add results to, one a line.")] = None,
 ) -> None:
     """Run every method on every seed, and print a line a run and the medians."""
     runs: list[Run] = []
     for seed in range(seeds):
         for method in methods.split(","):
-            run = run_once(method, path, seed, time_scale)
+            run = run_once(method, path, seed, time_scale, SureModel if plain else LuckyModel)
             runs.append(run)
             typer.echo(str(run))
             if out is not None:
@@ -73,19 +77,21 @@ def main(
         typer.echo(f"{method}: {seconds:.1f} s, held-out {heldout:.1f}")
 
 
-def run_once(method: str, path: Path, seed: int, time_scale: float) -> Run:
+def run_once(
+    method: str, path: Path, seed: int, time_scale: float, model: type[LuckyModel] = LuckyModel
+) -> Run:
     """Run one method for one epoch."""
-    questions = load_questions(path, seed)
-    config = make_config(seed, time_scale)
+    questions = load_questions(path, seed, model)
+    config = make_config(seed, time_scale, model)
     if time_scale:
-        with SimulatedService(config, questions.task, LuckyModel) as service:
+        with SimulatedService(config, questions.task, model) as service:
             begun = time.monotonic()
             program = _compile(method, questions, service.lm(), seed)
             seconds = (time.monotonic() - begun) / time_scale
             tallies = service.stats().by_kind
     else:
         with Clock(SLOTS) as clock:
-            engine = Engine(questions, config, clock)
+            engine = Engine(questions, config, clock, model)
             program = _compile(method, questions, make_lm(engine), seed)
             seconds, tallies = clock.now, engine.tallies
     task, reflect = tallies[Kind.TASK], tallies[Kind.REFLECT]

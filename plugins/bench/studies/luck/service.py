@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import dspy
 import orjson
@@ -42,6 +42,7 @@ __all__ = [
     "Engine",
     "LuckyModel",
     "Questions",
+    "SureModel",
     "load_questions",
     "make_config",
     "make_lm",
@@ -49,8 +50,11 @@ __all__ = [
 
 EXAMPLES, VALIDATION, HELDOUT, SLOTS = 240, 60, 200, 64
 
-# Right without a lesson, with one of the same formula against another mistake, and with its own.
-_UNTAUGHT, _RELATED, _TAUGHT = 0.4, 0.6, 0.9
+Rates = tuple[float, float, float]
+"""Right without a lesson, with one on another mistake with the same formula, and with its own."""
+
+_LUCK: Rates = (0.4, 0.6, 0.9)
+_SURE: Rates = (0.0, 0.0, 1.0)
 _THINKING = 800
 _REASONING = 300.0
 _ATTENDED = 12
@@ -60,17 +64,18 @@ _ROWS = {"train": 500, "validation": 164, "heldout": 136}
 class LuckyModel(SimulatedModel):
     """Answers by luck, drawn anew for each question and prompt."""
 
+    rates: ClassVar[Rates] = _LUCK
+
     def _knows(
         self, request: ChatRequest, last: int, asked: Hit, place: tuple[str, int, int]
     ) -> bool:
         key = self._questions[asked.question].key
         related = self._by_formula[_formula(key)]
+        rate, rate_related, rate_taught = self.rates
         if self._is_taught(request.messages, last, asked, key):
-            rate = _TAUGHT
+            rate = rate_taught
         elif any(self._is_taught(request.messages, last, asked, other) for other in related):
-            rate = _RELATED
-        else:
-            rate = _UNTAUGHT
+            rate = rate_related
         return uniform(self._seed, "luck", self._questions[asked.question].text, *place) < rate
 
     @cached_property
@@ -81,6 +86,12 @@ class LuckyModel(SimulatedModel):
         return keys
 
 
+class SureModel(LuckyModel):
+    """Knows nothing untaught, and all that it was taught."""
+
+    rates = _SURE
+
+
 class Questions:
     """The rows of a run, and what a prompt that is noise-free scores on the held-out ones.
 
@@ -89,8 +100,11 @@ class Questions:
         task: What the model can know.
     """
 
-    def __init__(self, rows: LoadedBenchmark, heldout: Sequence[str], task: SimulatedTask) -> None:
+    def __init__(
+        self, rows: LoadedBenchmark, heldout: Sequence[str], task: SimulatedTask, rates: Rates
+    ) -> None:
         self.rows = rows
+        self._rates = rates
         self.task = task
         self._index = QuestionIndex([question.text for question in task.questions], task.lessons)
         self._heldout = [self._asked(text) for text in heldout]
@@ -118,22 +132,23 @@ class Questions:
 
     def _expected(self, keys: set[str]) -> float:
         formulas = {_formula(key) for key in keys}
+        untaught, related, taught = self._rates
         rates = [
-            _TAUGHT
+            taught
             if question.key in keys
-            else _RELATED
+            else related
             if _formula(question.key) in formulas
-            else _UNTAUGHT
+            else untaught
             for question in self._heldout
         ]
         return 100 * sum(rates) / len(rates)
 
 
-def load_questions(path: Path, seed: int) -> Questions:
+def load_questions(path: Path, seed: int, model: type[LuckyModel]) -> Questions:
     """Return the first rows of each split; held-out are the test split and more validation rows."""
     params = {"path": str(path)}
     whole = load_rows("formula", params, **_ROWS)
-    task = benchmark_task(whole, seed, params=params, base_rate=_UNTAUGHT).by_mistake()
+    task = benchmark_task(whole, seed, params=params, base_rate=0.0).by_mistake()
     rows = load_rows("formula", params, train=EXAMPLES, validation=VALIDATION, heldout=1)
     further = HELDOUT - len(whole.heldout.examples)
     heldout = [
@@ -142,18 +157,19 @@ def load_questions(path: Path, seed: int) -> Questions:
     ]
     signature = rows.signature
     rows = replace(rows, program=lambda: dspy.ChainOfThought(signature))
-    return Questions(rows, [str(row["question"]) for row in heldout], task)
+    return Questions(rows, [str(row["question"]) for row in heldout], task, model.rates)
 
 
-def make_config(seed: int, time_scale: float) -> SimulatedConfig:
-    """Return the laws of the service."""
+def make_config(seed: int, time_scale: float, model: type[LuckyModel]) -> SimulatedConfig:
+    """Return the laws of a model's service: without luck, those of ``combee bench speed``."""
+    plain = model is SureModel
     return SimulatedConfig(
         seed=seed,
         slots=SLOTS,
         time_scale=time_scale,
-        capacity=CapacityModel.attention(_ATTENDED),
+        capacity=CapacityModel.reading() if plain else CapacityModel.attention(_ATTENDED),
         reasoning=ReasoningLaw(_REASONING, 0.0),
-        thinking=_THINKING,
+        thinking=0 if plain else _THINKING,
     )
 
 
@@ -167,9 +183,15 @@ class Engine:
     supported_params = frozenset({"temperature"})
     supports_response_schema = False
 
-    def __init__(self, questions: Questions, config: SimulatedConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        questions: Questions,
+        config: SimulatedConfig,
+        clock: Clock,
+        model: type[LuckyModel],
+    ) -> None:
         self._config = config
-        self._model = LuckyModel(
+        self._model = model(
             questions.task, config.capacity, config.seed, config.reasoning, config.wording
         )
         self._clock = clock
