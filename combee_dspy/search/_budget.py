@@ -22,6 +22,7 @@ class BudgetReached(Exception):  # noqa: N818 - ends an update, never leaves the
 
 _FRAME = 256  # tokens that an adapter writes around the texts of a prompt: DSPy's own take 80 to 200
 _COUNTED = ("calls", "tokens", "dollars", "gpu_seconds")
+_READING = 2  # what an update costs, readings included, as a multiple of its rollouts
 _GROWTH = 2  # texts grow as they learn, and with them what is in flight may cost more than all before it
 
 
@@ -208,11 +209,33 @@ class Purse:
             return 0
         if self.limits.rollouts is None:
             return None
-        under_way = sum(count for step, count in self._promised.items() if max(self._known, -1) < step < self._step)
+        under_way = sum(self._promised[step] for step in self._under_way())
         # The student's validation counts from the start, whether it has asked for its rollouts by now or not.
         seed = max(self._promised.get(-1, 0), self._by_step[-1])
         taken = seed + self.bought(self._known, first=0) + (self._by_step[self._step] if self._step >= 0 else 0)
         return max(0, self.limits.rollouts - taken - under_way - self.set_aside)
+
+    def is_short(self, rollouts: int) -> bool:
+        """Return whether updates under way, and another with so many rollouts, may pass a limit on cost together.
+
+        A limit that is reached with several updates in flight ends them all: what they have read is paid for, and
+        no text of theirs is validated.
+        """
+        under_way = sum(self._promised[step] for step in self._under_way())
+        bought, rollout = sum(self._by_step.values()), self._kinds["rollout"]
+        for name in _COUNTED:
+            limit, spent = getattr(self.limits, name), getattr(self.spent, name)
+            if limit is None or spent is None:
+                continue
+            # Its readings cost as much again as its rollouts until this run shows what they cost.
+            dearest = rollout.dearest[name] if rollout.ended else rollout.most(name)
+            each = max(_READING * dearest, spent / bought if bought else 0.0)
+            if spent + (under_way + rollouts) * each > limit:
+                return True
+        return False
+
+    def _under_way(self) -> list[int]:
+        return [step for step in self._promised if max(self._known, -1) < step < self._step]
 
     def bought(self, last: int, first: int = -1) -> int:
         """Return the rollouts that updates ``first`` to ``last``, −1 for the student, asked for before all others."""

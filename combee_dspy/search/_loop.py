@@ -272,7 +272,7 @@ class Loop:
     async def _size(self, step: int) -> int:
         """Return how many rows the next minibatch has, as far as there is room for them."""
         made = await self._decided(step)
-        if step and self.task.behind > 1 and self._is_short(decision_from(made)):
+        if step and self.task.behind > 1 and await self._is_short(step, decision_from(made)):
             # Updates under way give back what they do not need, and a larger minibatch is worth the wait for it.
             self._open(step - 1)
             await self._ended(self._updates[step - 1].committed)
@@ -296,12 +296,16 @@ class Loop:
         made: dict[str, Any] = await self.effects.decide(key, lambda: self._batches.decide(view), step=step)
         return made
 
-    def _is_short(self, decision: BatchDecision) -> bool:
-        """Return whether the budget leaves less room than an update would take."""
+    async def _is_short(self, step: int, decision: BatchDecision) -> bool:
+        """Return whether the budget leaves less room than an update beside those under way may take."""
         size, children = decision.size + len(self.task.anchors), max(1, self.task.children)
-        room = self.effects.purse.room
-        clamped = any(clamp.name == "budget" for clamp in decision.clamps)
-        return clamped or (room is not None and self.keeper.rollouts(size, children) > room)
+        purse, rollouts = self.effects.purse, self.keeper.rollouts(size, children)
+        if any(clamp.name == "budget" for clamp in decision.clamps) or (purse.room is not None and rollouts > purse.room):
+            return True
+        if not purse.grants:
+            return False
+        # Costs depend on what has ended by now: recorded, so that a resumed run waits where this one does.
+        return bool(await self.effects.decide(f"short/{step}", lambda: purse.is_short(rollouts), step=step))
 
     def _fitting(self, size: int) -> int:
         """Return how many of so many rows the budget has room for."""

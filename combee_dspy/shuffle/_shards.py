@@ -13,15 +13,16 @@ Placement = Literal["distinct", "plain"]
 def effective_copies(copies: int, shards: int, placement: Placement = "distinct", window: int | None = None) -> int:
     """Return how many copies of each reflection are worth making.
 
-    One shard holds one copy: a second one in the same call says nothing new. With ``"distinct"`` placement p is at most
-    the number of shards that a copy may reach. With two shards and two copies both calls read everything, in orders of
-    their own: what one call misses, the other may see, for as many tokens again.
+    A second copy in the same call says nothing new, so with ``"distinct"`` placement p is less than the number of
+    shards that a copy may reach: with as many, each call would read everything, and be the same call paid for p times.
+    Two shards split what they read.
     """
     if shards == 1:
         return 1
     if placement == "plain":
         return copies
-    return min(copies, *(last - first for first, last in _blocks(shards, window)))
+    reach = min(last - first for first, last in _blocks(shards, window))
+    return max(1, min(copies, reach - 1))
 
 
 def plan_shards(

@@ -160,6 +160,17 @@ def test_updates_leave_room_for_the_students_validation(limit: int) -> None:
     assert report.seed_score == pytest.approx(2 / 12)
 
 
+@pytest.mark.parametrize("keep", ["pareto", "trunk"])
+@pytest.mark.parametrize("share", [1.2, 1.6])
+def test_a_budget_for_little_more_than_an_update_pays_for_one_and_not_for_parts_of_several(
+    keep: Any, share: float
+) -> None:
+    arguments: dict[str, Any] = {"search": Search(keep=keep, staleness=2), "reflection_minibatch_size": 8}
+    spent = World.made().compile(budget=Budget(updates=1), **arguments).combee_report.costs.total.tokens
+    report = World.made().compile(budget=Budget(tokens=round(share * spent)), **arguments).combee_report
+    assert report.best_score > report.seed_score
+
+
 @pytest.mark.parametrize("given", [{"tokens": 9_000}, {"dollars": 0.01}])
 def test_tokens_and_dollars_end_a_run(tmp_path: Path, given: dict[str, Any]) -> None:
     prices = Costs(prices={"scripted/task": Price(1.0, 1.0), "scripted/proposer": Price(1.0, 1.0)})
@@ -386,7 +397,8 @@ def test_updates_and_epochs_are_exact(world: World, tmp_path: Path) -> None:
 
 def test_a_minibatch_is_cut_to_what_the_budget_leaves(world: World, tmp_path: Path) -> None:
     report = world.compile(
-        max_metric_calls=12 + 8 + 8 + 12 + 20, reflection_minibatch_size=8, log_dir=tmp_path, skip_perfect_score=False
+        max_metric_calls=12 + 8 + 8 + 12 + 20, reflection_minibatch_size=8, log_dir=tmp_path, skip_perfect_score=False,
+        search=Search(keep="pareto"),
     ).combee_report
     assert [one["size"] for one in events(tmp_path, "batch")] == [8, 4]
     assert report.reason == "the budget leaves 0 rollouts, fewer than another update may take"

@@ -23,12 +23,19 @@ def shape(n: int) -> int:
 def test_distinct_placement_is_exact_at_every_size(n: int, copies: int) -> None:
     k = shape(n)
     shards = plan_shards(n, copies, k, derive(0, n))
-    p = min(copies, k)
+    p = max(1, min(copies, k - 1))
     assert Counter(index for shard in shards for index in shard) == dict.fromkeys(range(n), p)
     assert all(len(set(shard)) == len(shard) for shard in shards)
     sizes = [len(shard) for shard in shards]
     assert len(sizes) == k
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("n", range(4, 9))
+def test_two_shards_split_what_they_read(n: int) -> None:
+    # Two copies in two shards would be one call, paid for twice.
+    first, second = plan_shards(n, 2, 2, derive(0, n))
+    assert sorted(first + second) == list(range(n))
 
 
 @settings(deadline=None)
