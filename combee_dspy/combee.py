@@ -110,7 +110,7 @@ class Combee(Teleprompter):
         artifact: What is learned: ``"instruction"``, or ``"playbook"``, ACE's bullets.
         aggregator: Turns reflections into lessons: ``reference-scan`` by default.
         operators: Each makes one child from what one scan taught; ``insert`` by default.
-        controller: Plans the size of minibatches; ``power-law`` by default, in a set trunk with three updates an epoch.
+        controller: Plans the size of minibatches; ``power-law`` by default, in a trunk with three updates an epoch at least.
         executor: Where rollouts and LM calls run.
         search: How updates follow each other and what is kept of them.
         validation: How candidates are judged and the result is chosen.
@@ -211,7 +211,7 @@ class Combee(Teleprompter):
         self.seed = secrets.randbits(32) if seed is None else seed
         self.gepa_kwargs = checked_gepa_kwargs(gepa_kwargs or {}, reflection_minibatch_size)
         check_names(self)
-        self.search = self._resolved_search(search)
+        self.search: Search = option("search", search, Search)
         self.validation = option("validation", validation, Validation)
         self.guards = option("guards", guards, Guards)
         if isinstance(diversity, bool):
@@ -227,6 +227,7 @@ class Combee(Teleprompter):
         self.privacy = option("privacy", privacy, Privacy)
         self.operators = self._resolved_operators(operators)
         self.artifact = self._resolved_artifact(artifact)
+        self.search = self._with_staleness()
         if operators is not None and not isinstance(self.artifact, Instruction):
             remedy = f"Leave it out: artifact {self.artifact.name!r} applies lessons itself."
             raise ArgumentValueError("operators", operators, "edit instructions alone", remedy)
@@ -302,13 +303,13 @@ class Combee(Teleprompter):
         """How what was learned is kept; without ``Search(keep=…)`` a ``dspy.Flex`` gets ``"pareto"`` all the same."""
         return keeps(self)
 
-    def _resolved_search(self, value: Any) -> Search:
-        search: Search = option("search", value, Search)
-        if search.staleness is not None:
-            return search
+    def _with_staleness(self) -> Search:
+        if self.search.staleness is not None:
+            return self.search
         selectors = (self.candidate_selection_strategy, self.component_selector)
         written_for_gepa = self.gepa_kwargs or not all(isinstance(one, str) for one in selectors)
-        return dataclasses.replace(search, staleness=0 if written_for_gepa else 2 if search.keep == "trunk" else 1)
+        overlapping = 2 if self.keeps == "trunk" else 1
+        return dataclasses.replace(self.search, staleness=0 if written_for_gepa else overlapping)
 
     def _resolved_operators(self, value: Any) -> tuple[Operator, ...]:
         if isinstance(value, (str, Operator, Spec, Mapping)):
@@ -332,7 +333,7 @@ class Combee(Teleprompter):
             return Static(size, "reflection_minibatch_size was given")
         if value is None and self.custom_instruction_proposer is not None:
             return Static(GEPA_MINIBATCH, "what proposers of GEPA's kind are written for")
-        chosen = PowerLaw(min_updates=3 if self.search.keep == "trunk" else 4) if value is None else value
+        chosen = PowerLaw(min_updates=3 if self.keeps == "trunk" else 4) if value is None else value
         return resolve("controller", chosen)  # type: ignore[return-value]  # by kind
 
     def _resolved_trackers(self, value: Any) -> tuple[Tracker, ...] | None:
